@@ -1,0 +1,50 @@
+# VENV, NP, FRAMEWORK and ARGS can be set on the command line: make train NP=4 FRAMEWORK=mxnet
+VENV ?= .venv
+NP ?= 2
+FRAMEWORK ?= torch
+ARGS ?=
+# horovodrun starts its processes by name and looks for mpirun on PATH.
+ACTIVE = PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH"
+
+# Data sets that lie beside the checkout are used unless the user names another folder.
+ifneq ($(wildcard ../shared/data/.),)
+export HVDTRAIN_DATA ?= $(CURDIR)/../shared/data
+endif
+export VENV
+# horovodrun loads TensorFlow to see what is there, which otherwise greets with notices.
+export TF_CPP_MIN_LOG_LEVEL ?= 1
+
+.PHONY: help setup train test lint format bench clean distclean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+setup: ## Make the virtual environment, with Horovod built for the frameworks
+	@setup/environment.sh
+
+train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensorflow) and ARGS
+	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
+
+test: setup ## Run the tests, with ARGS for pytest
+	@$(ACTIVE) python -m pytest $(ARGS)
+
+lint: setup ## Check style, types and shell scripts
+	@$(ACTIVE) ruff check .
+	@$(ACTIVE) ruff format --check .
+	@$(ACTIVE) mypy hvdtrain
+	@$(ACTIVE) shellcheck setup/*.sh .ci/run
+
+format: setup ## Put the code into the project's style
+	@$(ACTIVE) ruff check --fix .
+	@$(ACTIVE) ruff format .
+
+bench: setup ## Run the benchmarks, with ARGS
+	@$(ACTIVE) python benchmarks/run.py $(ARGS)
+
+clean: ## Delete what tools left behind
+	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Delete the virtual environment too (built Horovod wheels are kept)
+	@rm -rf "$(VENV)"

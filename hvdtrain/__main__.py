@@ -1,0 +1,41 @@
+"""python -m hvdtrain {train,predict}: each command is imported only when it is asked for."""
+
+from __future__ import annotations
+
+import sys
+
+USAGE = """usage: python -m hvdtrain COMMAND [OPTIONS]
+
+commands:
+  train      train LeNet with data parallelism (--help lists the options)
+  predict    classify image files with a checkpoint
+
+Each framework has its own door as well, with the ways to launch it in its first lines:
+  python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
+"""
+
+
+def main(argv: list[str]) -> None:
+    """Run one command; ends the process with exit status 2 where there is no such command."""
+    command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    if command == "train":
+        from hvdtrain import entry
+
+        entry.main(argv=rest)
+    elif command == "predict":
+        from hvdtrain import predict
+
+        predict.main(rest)
+    elif command in ("-h", "--help"):
+        print(USAGE, end="")
+    elif command == "--version":
+        from hvdtrain import __version__
+
+        print(__version__)
+    else:
+        print(f"hvdtrain: no command {command!r}; python -m hvdtrain --help lists them", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,296 @@
+"""Reading files of images and labels (IDX, CIFAR-10, .npz), and bringing published ones from the web.
+
+A file is somebody else's: whatever a reader stumbles on becomes a UserError that names the file (`blame`).
+What is downloaded gets its name only once it is whole and its SHA-256 is the right one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import io
+import logging
+import math
+import os
+import struct
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import pooch
+from filelock import FileLock
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+from hvdtrain import environ
+from hvdtrain.errors import UserError
+
+log = logging.getLogger(__name__)
+
+Arrays = tuple[np.ndarray, ...]
+"""Four: images and labels to train on, then images and labels to test on."""
+
+CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
+CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR_RECORDS = 10_000
+"""Records in each of the six files, https://www.cs.toronto.edu/~kriz/cifar.html."""
+CIFAR_RECORD = 1 + 3 * 32 * 32
+"""Bytes of a record: the label, then the red, green and blue pixels."""
+
+CHUNK = 1 << 20
+# A file that unpacks to more than the machine has is a mistake or a trap.
+MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+ROUNDS = 2
+"""Times that each mirror is tried."""
+PAUSE_S = 1.0
+"""Wait before the next round."""
+SILENCE_S = 15.0
+"""A mirror that says nothing for so long is given up."""
+LONGEST_S = 1800.0
+"""So is one that sends, but takes longer than this for a file."""
+UNFINISHED = ".writing-"
+
+
+class Malformed(ValueError):
+    """What is wrong with a file, as the rest of a sentence that begins with its name."""
+
+
+@contextlib.contextmanager
+def blame(where: Path, remedy: str, verb: str = "read") -> Iterator[None]:
+    """Turn whatever goes wrong inside into a UserError of one sentence: `where`, the reason, the remedy.
+
+    It catches every Exception: on bad bytes the readers of zip, tar and NumPy files raise a dozen kinds.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be {verb} ({_said(error)})"
+        raise UserError(f"{where}: {reason}; {remedy}") from None
+
+
+def _said(error: Exception) -> str:
+    """An exception's words, on one line."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+# Readers: bytes in, arrays out. They raise Malformed, or what the libraries raise.
+
+
+def unpacked(file: BinaryIO) -> bytearray:
+    """All of a file; unzipped where its content is gzip, for browsers unzip a file and leave its name.
+
+    Raises Malformed where the gzip data is cut short, or larger than this machine's memory.
+    """
+    zipped = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    content = bytearray()  # so that the arrays made of it can be written to, as PyTorch wants
+    try:
+        for chunk in _chunks(gzip.GzipFile(fileobj=file) if zipped else file):
+            content += chunk
+            if len(content) > MEMORY:
+                raise Malformed("unpacks to more than this machine's memory")
+    except EOFError:
+        raise Malformed("is cut short: its gzip data has no end") from None
+    return content
+
+
+def _chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    return iter(lambda: file.read(CHUNK), b"")
+
+
+def idx(content: bytearray, dimensions: int) -> np.ndarray:
+    """The array in an IDX file of bytes, uint8, with `dimensions` axes; it shares the memory of `content`.
+
+    The format is described at http://yann.lecun.com/exdb/mnist/. Raises Malformed.
+    """
+    magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+    if content[:4] != magic:
+        found = content[:4].hex() or "nothing"
+        expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
+        raise Malformed(f"is no such IDX file: its magic number is {found}, {expected}")
+    if len(content) < start:
+        raise Malformed("is cut short: it ends within its header")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) != start + math.prod(shape):
+        raise Malformed(f"holds {len(content) - start} values where its header promises {math.prod(shape)}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
+    """The array in the IDX file `path`, plain or gzip: uint8, (n, height, width) or (n,) as its name says.
+
+    Raises UserError where it is damaged, or its payload has another SHA-256 than the one given.
+    """
+    with blame(path, remedy), open(path, "rb") as file:
+        content = unpacked(file)
+        if sha256:
+            _compare(hashlib.sha256(content).hexdigest(), sha256)
+        return idx(content, 3 if "idx3" in path.name else 1)
+
+
+def cifar(parts: Iterable[tuple[str, bytes]]) -> Arrays:
+    """CIFAR-10 from the names and contents of its six files, in any order.
+
+    Images are (n, 3, 32, 32), uint8; labels (n,), int64. Raises Malformed, naming the one of the six.
+    """
+    images = np.empty((len(CIFAR_FILES) * CIFAR_RECORDS, 3, 32, 32), np.uint8)
+    labels = np.empty(len(images), np.int64)
+    missing = set(CIFAR_FILES)
+    for name, content in parts:
+        if len(content) != CIFAR_RECORDS * CIFAR_RECORD:
+            raise Malformed(f"{name} holds {len(content)} bytes where {CIFAR_RECORDS * CIFAR_RECORD} belong")
+        records = np.frombuffer(content, np.uint8).reshape(CIFAR_RECORDS, CIFAR_RECORD)
+        if records[:, 0].max() > 9:
+            raise Malformed(f"{name} holds labels up to {records[:, 0].max()} where 9 is the last")
+        first = CIFAR_FILES.index(name) * CIFAR_RECORDS
+        labels[first : first + CIFAR_RECORDS] = records[:, 0]
+        images[first : first + CIFAR_RECORDS] = records[:, 1:].reshape(-1, 3, 32, 32)
+        missing.discard(name)
+    if missing:
+        raise Malformed(f"holds no {', '.join(sorted(missing))}")
+    train, test = slice(-CIFAR_RECORDS), slice(-CIFAR_RECORDS, None)
+    return images[train], labels[train], images[test], labels[test]
+
+
+def cifar_members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """The six files in CIFAR-10's archive, taken by their exact names: nothing is unpacked onto the disk."""
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and folder == CIFAR_FOLDER and name in CIFAR_FILES:
+                yield name, content.read(CIFAR_RECORDS * CIFAR_RECORD + 1)
+
+
+def read_npz(path: Path, names: Iterable[str]) -> Arrays:
+    """The named arrays in the .npz file `path`; never unpickles.
+
+    Raises UserError where the file is damaged, or an array is missing, pickled or larger than memory.
+    """
+    with blame(path, "save arrays of numbers there with numpy.savez"):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > MEMORY:
+            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory")
+        with np.load(path, allow_pickle=False) as arrays:
+            return tuple(_array(arrays, name) for name in names)
+
+
+def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    if name not in arrays.files:
+        raise Malformed(f"holds no array named {name} (only {', '.join(arrays.files) or 'nothing'})")
+    try:
+        array = arrays[name]
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise Malformed(f"holds {name} as pickled objects, which are never loaded") from None
+        raise
+    if not isinstance(array, np.ndarray):  # NumPy gives the bytes of a member that is no .npy file
+        raise Malformed(f"holds {name}, but not as an array")
+    return array
+
+
+# Checks and downloads.
+
+
+def check(file: BinaryIO, name: str, sha256: str) -> None:
+    """Raise Malformed unless the payload of `file` has this SHA-256; leaves the file at its beginning.
+
+    The payload of a .tar.gz is the file itself, that of any other is what it holds once unzipped.
+    """
+    digest = hashlib.sha256()
+    for chunk in _chunks(file) if name.endswith(".tar.gz") else [unpacked(file)]:
+        digest.update(chunk)
+    file.seek(0)
+    _compare(digest.hexdigest(), sha256)
+
+
+def _compare(found: str, expected: str) -> None:
+    if found != expected:
+        raise Malformed(f"is corrupt: its content has SHA-256 {found}, expected {expected}")
+
+
+def download(path: Path, urls: Sequence[str], sha256: str) -> None:
+    """Bring the file `path` from the first URL that has it whole; one process does so while others wait.
+
+    Raises UserError where no URL has it, or where the folder cannot be written to.
+    """
+    with blame(path, "make room there, or set HVDTRAIN_DATA to a folder that holds the data", verb="written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.parent / ".lock"):
+            if not path.exists():
+                _store(path, _fetched(path.name, urls, sha256))
+
+
+def _store(path: Path, content: bytes) -> None:
+    """Write under another name and rename, so that nobody reads half a file."""
+    for stale in path.parent.glob(f"{UNFINISHED}*"):  # of a process that was killed here; we hold the lock
+        stale.unlink(missing_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
+        file.write(content)
+    os.replace(file.name, path)
+
+
+def _fetched(name: str, urls: Sequence[str], sha256: str) -> bytes:
+    """The content of a file, from the first URL that gives the right one."""
+    said = ""
+    for attempt, url in enumerate([*urls] * ROUNDS):
+        if attempt and attempt % len(urls) == 0:
+            time.sleep(PAUSE_S)
+        content = io.BytesIO()
+        try:
+            _get(url, content, name)
+            check(content, name, sha256)
+            return content.getvalue()
+        except Exception as error:  # from requests, a socket or gzip; the next mirror may do better
+            said = _said(error)
+            log.warning("%s: %s", url, said)
+    raise UserError(
+        f"{name}: no mirror has it whole (tried {', '.join(urls)}; the last one's reason: {said}); "
+        "look at the network, or set HVDTRAIN_DATA to a folder that holds the data"
+    )
+
+
+def _get(url: str, content: BinaryIO, name: str) -> None:
+    """Download into `content`, with a bar on rank 0's terminal."""
+    shown = environ.place().rank == 0 and sys.stderr.isatty()
+    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
+        pooch.HTTPDownloader(Meter(bar), CHUNK, timeout=SILENCE_S)(url, content, None)
+    content.seek(0)
+
+
+class Meter:
+    """What pooch asks of a progress bar, drawn by rich; it also ends a download that takes too long."""
+
+    def __init__(self, bar: Progress) -> None:
+        self._bar, self._task, self._end = bar, bar.add_task("", total=None), time.monotonic() + LONGEST_S
+
+    @property
+    def total(self) -> float | None:
+        return self._bar.tasks[self._task].total
+
+    @total.setter
+    def total(self, size: int) -> None:
+        self._bar.update(self._task, total=size)
+
+    def update(self, size: int) -> None:
+        if time.monotonic() > self._end:
+            raise TimeoutError(f"not done after {LONGEST_S:g} s")
+        self._bar.advance(self._task, size)
+
+    def reset(self) -> None:
+        self._bar.reset(self._task)
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,202 @@
+"""Checkpoints on disk: safetensors beside a manifest of SHA-256 sums. Knows no framework and no rank.
+
+A checkpoint is a folder `step-00000042` that appears whole or not at all: it is written under another name, every
+file and the folder flushed to disk, then renamed, and the folder above flushed. So a kill at any moment leaves the
+checkpoints before it as they were. Reading checks every sum; a damaged checkpoint is told from a whole one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as from_bytes
+from safetensors.numpy import save as to_bytes
+
+from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.learner import OptimizerState
+from hvdtrain.lenet import Weights
+
+log = logging.getLogger(__name__)
+
+MANIFEST = "manifest.json"
+FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
+UNFINISHED = ".writing-"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where training stands: what decides which batch and which learning rate come next.
+
+    The order of samples is a function of (seed, epoch), so this is all the random state there is.
+    """
+
+    epoch: int = 0
+    step_in_epoch: int = 0
+    step: int = 0
+    global_batch: int = 0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """All that a run needs to go on, and what tells one checkpoint from another."""
+
+    weights: Weights
+    optimizer: OptimizerState
+    position: Position
+    model: str
+    framework: str
+    optimizer_name: str
+    data: str
+    """Fingerprint of the data trained on."""
+    score: float = 0.0
+    """Test accuracy, 0 where not evaluated."""
+    classes: tuple[str, ...] = field(default_factory=tuple)
+
+
+class Damaged(HvdtrainError):
+    """A checkpoint that is not what was written."""
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write `folder/step-NNNNNNNN`, then remove all but the newest `keep` whole ones and the best.
+
+    Raises OSError where the disk does not take it; older checkpoints are untouched then.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"step-{checkpoint.position.step:08d}"
+    unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
+    for stale in folder.glob(f"{UNFINISHED}*"):
+        shutil.rmtree(stale, ignore_errors=True)
+    unfinished.mkdir()
+    contents = _contents(checkpoint)
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    contents[MANIFEST] = json.dumps({"sha256": sums, "step": checkpoint.position.step}, indent=1).encode()
+    for name, data in contents.items():
+        _write(unfinished / name, data)
+    _flush(unfinished)
+    _replace(unfinished, final)
+    _flush(folder)
+    _prune(folder, keep, newest=final)
+    return final
+
+
+def _contents(checkpoint: Checkpoint) -> dict[str, bytes]:
+    state = asdict(checkpoint)
+    del state["weights"]
+    state["optimizer"] = checkpoint.optimizer._replace(arrays={})._asdict()
+    return dict(
+        zip(
+            FILES,
+            (
+                to_bytes(checkpoint.weights),
+                to_bytes(checkpoint.optimizer.arrays),
+                json.dumps(state, indent=1).encode(),
+            ),
+            strict=True,
+        )
+    )
+
+
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _replace(unfinished: Path, final: Path) -> None:
+    """Give the folder its name; one of this step from before a resume makes way, and is gone the moment after."""
+    old = final.with_name(f"{unfinished.name}-old")
+    if final.exists():
+        final.rename(old)
+    unfinished.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _flush(folder: Path) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _prune(folder: Path, keep: int, newest: Path) -> None:
+    """Remove old checkpoints, once the newest one is proven readable."""
+    load(newest)
+    steps = _listed(folder)
+    best = max(steps, key=lambda path: (_score(path), path.name))
+    for path in steps[:-keep]:
+        if path != best:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _listed(folder: Path) -> list[Path]:
+    """Finished checkpoints, oldest first."""
+    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+
+
+def _score(path: Path) -> float:
+    try:
+        return float(json.loads((path / "state.json").read_text())["score"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return -1.0
+
+
+def load(path: Path) -> Checkpoint:
+    """The checkpoint in folder `path`. Raises Damaged, with the reason, where it is not what was written."""
+    contents = _verified(path)
+    try:
+        weights, arrays = (_arrays(contents[name]) for name in FILES[:2])
+        state = json.loads(contents["state.json"])
+        state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays})
+        state["position"] = Position(**state["position"])
+        state["classes"] = tuple(state["classes"])
+        return Checkpoint(weights=weights, **state)
+    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        raise Damaged(f"{path}: written by another version of hvdtrain, or damaged ({error})") from None
+
+
+def _arrays(data: bytes) -> Weights:
+    return {name: np.array(value) for name, value in from_bytes(data).items()}
+
+
+def _verified(path: Path) -> dict[str, bytes]:
+    """The files of a checkpoint, each with the sum that the manifest gives it."""
+    try:
+        sums = json.loads((path / MANIFEST).read_text())["sha256"]
+        contents = {name: (path / name).read_bytes() for name in FILES}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Damaged(f"{path}: incomplete ({error})") from None
+    for name, data in contents.items():
+        if hashlib.sha256(data).hexdigest() != sums.get(name):
+            raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from {MANIFEST})")
+    return contents
+
+
+def newest(path: Path) -> tuple[Path, Checkpoint]:
+    """The checkpoint at `path`, or the newest whole one of the run in that folder; damaged ones are logged.
+
+    Raises UserError where there is none.
+    """
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    candidates = [path] if (path / MANIFEST).is_file() else _listed(folder)[::-1]
+    for candidate in candidates:
+        try:
+            return candidate, load(candidate)
+        except Damaged as error:
+            log.warning("damaged checkpoint: %s", error)
+    raise UserError(
+        f"{path}: no whole checkpoint there ({len(candidates)} damaged); give a run's folder or one of its checkpoints"
+    )

@@ -1,0 +1,17 @@
+"""The two ways to end badly, and the exit status that each one gives."""
+
+
+class HvdtrainError(Exception):
+    """An end that is explained in one sentence, never with a traceback."""
+
+    exit_status = 1
+
+
+class UserError(HvdtrainError):
+    """What was asked for cannot be done: an option, a file or an installation is at fault (exit status 2)."""
+
+    exit_status = 2
+
+
+class TrainingError(HvdtrainError):
+    """Training started and could not go on: a loss that is not finite, ranks that differ (exit status 1)."""

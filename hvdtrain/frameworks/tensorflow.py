@@ -1,0 +1,291 @@
+"""LeNet in TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain import groups
+from hvdtrain.config import Config
+from hvdtrain.frameworks import choose_device
+from hvdtrain.learner import Group, OptimizerState
+from hvdtrain.lenet import Conv, Dense, Flatten, Layer, Network, Pool, Relu, Weights
+
+ADAM_EPSILON = 1e-8
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
+
+def model(network: Network, precision: str) -> tf.keras.Sequential:
+    """The network, built. Images come channel-last; before dense layers they are turned to channel-first."""
+    channels, height, width = network.input_shape
+    policy = POLICIES[precision]
+    layers = [_layer(layer, policy) for layer in network.layers]
+    return tf.keras.Sequential([tf.keras.Input((height, width, channels)), *layers])
+
+
+def _layer(layer: Layer, policy: str) -> tf.keras.layers.Layer:
+    keras = tf.keras.layers
+    match layer:
+        case Conv():
+            return keras.Conv2D(layer.outputs, layer.kernel, name=layer.name, dtype=policy)
+        case Dense():
+            return keras.Dense(layer.outputs, name=layer.name, dtype=policy)
+        case Pool(kind="average"):
+            return keras.AveragePooling2D(layer.size, dtype=policy)
+        case Pool():
+            return keras.MaxPooling2D(layer.size, dtype=policy)
+        case Relu():
+            return keras.ReLU(dtype=policy)
+        case Flatten():
+            return tf.keras.Sequential([keras.Permute((3, 1, 2), dtype=policy), keras.Flatten(dtype=policy)])
+
+
+def to_canonical(value: np.ndarray) -> np.ndarray:
+    """TensorFlow's (height, width, in, out) and (in, out) to (out, in, height, width) and (out, in)."""
+    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+
+
+def from_canonical(value: np.ndarray) -> np.ndarray:
+    """The inverse of `to_canonical`."""
+    return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
+
+
+class Single:
+    """One process: gradients meet nobody."""
+
+    group: Group
+
+    def __init__(self, config: Config) -> None:
+        self.group = groups.solo()
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        """Make the variables of all ranks rank 0's."""
+
+    def tape(self) -> tf.GradientTape:
+        return tf.GradientTape()
+
+
+class Horovod(Single):
+    """Horovod's DistributedGradientTape: gradient() returns what all ranks' gradients join to."""
+
+    def __init__(self, config: Config) -> None:
+        import horovod.tensorflow as hvd
+
+        self._hvd = hvd
+        self._compression = getattr(hvd.Compression, config.compression)
+        self._op = getattr(hvd, config.op.capitalize())
+        self.group = groups.Horovod(hvd, tf.constant, lambda tensor: tensor.numpy())
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        self._hvd.broadcast_variables(variables, root_rank=0)
+
+    def tape(self) -> tf.GradientTape:
+        return self._hvd.DistributedGradientTape(tf.GradientTape(), compression=self._compression, op=self._op)
+
+
+STRATEGIES = {"single": Single, "horovod": Horovod}
+
+
+def build(config: Config, network: Network, weights: Weights, device: str) -> TensorFlowLearner:
+    """The learner of `config`, at its first weights."""
+    gpus = tf.config.list_physical_devices("GPU")
+    strategy = STRATEGIES[config.strategy](config)
+    chosen = choose_device(device, bool(gpus), len(gpus), strategy.group)
+    tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
+    return TensorFlowLearner(config, network, weights, strategy, chosen)
+
+
+class Optimizer:
+    """SGD or Adam by TensorFlow's fused operations, which take the learning rate of each step as a tensor.
+
+    Keras' SGD keeps momentum times the learning rate; this operation keeps the plain sum, as PyTorch does, so that a
+    schedule means the same in both.
+    """
+
+    def __init__(self, config: Config, variables: list[tf.Variable]) -> None:
+        self._config, self._variables = config, variables
+        kinds = ("mean", "square") if config.optimizer == "adam" else ("momentum",) if config.momentum else ()
+        self.slots = {
+            kind: [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables] for kind in kinds
+        }
+        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [slot for slots in self.slots.values() for slot in slots] + [self.updates]
+
+    def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
+        """Update all variables."""
+        self.updates.assign_add(1)
+        for i, (variable, gradient) in enumerate(zip(self._variables, gradients, strict=True)):
+            decayed = gradient + self._config.weight_decay * variable
+            slots = [slots[i].handle for slots in self.slots.values()]
+            self._update(variable.handle, slots, decayed, lr)
+
+    def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
+        ops, config = tf.raw_ops, self._config
+        if config.optimizer == "adam":
+            beta1, beta2, t = tf.constant(0.9), tf.constant(0.999), tf.cast(self.updates, tf.float32)
+            # This operation adds the other "epsilon hat" of Kingma and Ba (2015, section 2).
+            epsilon = ADAM_EPSILON * tf.sqrt(1 - beta2**t)
+            ops.ResourceApplyAdam(
+                var=variable, m=slots[0], v=slots[1], beta1_power=beta1**t, beta2_power=beta2**t, lr=lr,
+                beta1=beta1, beta2=beta2, epsilon=epsilon, grad=gradient,
+            )  # fmt: skip
+        elif config.momentum:
+            ops.ResourceApplyMomentum(
+                var=variable, accum=slots[0], lr=lr, grad=gradient, momentum=config.momentum,
+                use_nesterov=config.nesterov,
+            )  # fmt: skip
+        else:
+            ops.ResourceApplyGradientDescent(var=variable, alpha=lr, delta=gradient)
+
+
+class LossScale:
+    """fp16's dynamic loss scale: halved where gradients overflow, doubled after 2000 steps without (Micikevicius
+    et al., Mixed Precision Training, 2018); 1 and constant in other precisions."""
+
+    GROWTH_STEPS = 2000
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self.value = tf.Variable(65536.0 if enabled else 1.0, trainable=False)
+        self.good_steps = tf.Variable(0, trainable=False)
+
+    def update(self, finite: tf.Tensor) -> None:
+        if not self._enabled:
+            return
+        grown = self.good_steps + 1 >= self.GROWTH_STEPS
+        factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)
+        self.value.assign(self.value * factor)
+        self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grown)), self.good_steps + 1, 0))
+
+
+class TensorFlowLearner:
+    """A Keras network and its step, compiled into one graph, trained by one strategy."""
+
+    def __init__(self, config: Config, network: Network, weights: Weights, strategy: Single, device: str) -> None:
+        self.group = strategy.group
+        self.device = device
+        self._config, self._strategy = config, strategy
+        self._model = model(network, config.precision)
+        names = [name for name, _ in network.parameters()]
+        self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
+        self._variables = list(self._parameters.values())
+        self._optimizer = Optimizer(config, self._variables)
+        self._scale = LossScale(config.precision == "fp16")
+        self._skipped = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
+        self.load(weights)
+        strategy.broadcast(self._variables)
+        strategy.broadcast(self._optimizer.variables)
+
+    @property
+    def skipped(self) -> int:
+        return int(self._skipped)
+
+    def _pixels(self, images: np.ndarray) -> tf.Tensor:
+        n, channels, height, width = images.shape
+        # One channel: the same bytes in both orders.
+        last = images.reshape(n, height, width, 1) if channels == 1 else images.transpose(0, 2, 3, 1)
+        return tf.constant(last)
+
+    def _forward(self, images: tf.Tensor) -> tf.Tensor:
+        x = tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
+        return tf.cast(self._model(x, training=True), tf.float32)
+
+    def _weighted_loss(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self._forward(images))
+        return tf.reduce_sum(losses * weights)
+
+    @tf.function(reduce_retracing=True)
+    def _step(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
+        loss, gradients = self._gradients(images, labels, weights)
+        gradients = [gradient / self._scale.value for gradient in gradients]
+        if self._config.clip_norm:
+            gradients, norm = tf.clip_by_global_norm(gradients, self._config.clip_norm)
+        elif self._check_finite:
+            norm = tf.linalg.global_norm(gradients)
+        if not self._check_finite:
+            self._optimizer.apply(gradients, lr)
+            return loss
+        # Joined gradients are equal on all ranks, so all of them skip or none does.
+        finite = tf.math.is_finite(norm)
+        if finite:
+            self._optimizer.apply(gradients, lr)
+        else:
+            self._skipped.assign_add(1)
+        self._scale.update(finite)
+        return loss
+
+    def _gradients(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
+        """Loss and joined gradients; those of all parts but the last are only added up here, and ride with it."""
+        parts = self._parts(images, labels, weights)
+        total, earlier = tf.zeros(()), None
+        for part in parts[:-1]:
+            with tf.GradientTape() as tape:
+                loss = self._weighted_loss(*part)
+                scaled = loss * self._scale.value
+            own = tape.gradient(scaled, self._variables)
+            earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
+            total += loss
+        with self._strategy.tape() as tape:
+            loss = self._weighted_loss(*parts[-1])
+            scaled = loss * self._scale.value
+            if earlier is not None:  # the gradient of sum(constant * variable) is the constant
+                pairs = zip(earlier, self._variables, strict=True)
+                scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
+        return total + loss, tape.gradient(scaled, self._variables)
+
+    def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
+        count = self._config.accumulate
+        if count == 1:
+            return [arrays]
+        rows = tf.shape(arrays[0])[0]
+        cuts = [rows * i // count for i in range(count + 1)]
+        return [tuple(array[a:b] for array in arrays) for a, b in zip(cuts, cuts[1:], strict=False)]
+
+    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> tf.Tensor:
+        return self._step(self._pixels(images), tf.constant(labels), tf.constant(weights), tf.constant(lr, tf.float32))
+
+    @tf.function(reduce_retracing=True)
+    def _evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = self._forward(images)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return tf.reduce_sum(losses), tf.argmax(logits, axis=1)
+
+    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+        loss, predicted = self._evaluate(self._pixels(images), tf.constant(labels))
+        return float(loss), predicted.numpy()
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        return self._forward(self._pixels(images)).numpy()
+
+    def weights(self) -> Weights:
+        return {name: np.ascontiguousarray(to_canonical(v.numpy())) for name, v in self._parameters.items()}
+
+    def load(self, weights: Weights) -> None:
+        if set(weights) != set(self._parameters):
+            raise KeyError(f"parameters {sorted(weights)} are not {sorted(self._parameters)}")
+        for name, variable in self._parameters.items():
+            variable.assign(from_canonical(weights[name]))
+
+    def optimizer_state(self) -> OptimizerState:
+        arrays = {
+            f"{kind}/{name}": np.ascontiguousarray(to_canonical(slot.numpy()))
+            for kind, slots in self._optimizer.slots.items()
+            for name, slot in zip(self._parameters, slots, strict=True)
+        }
+        extra = {"loss_scale": float(self._scale.value), "good_steps": int(self._scale.good_steps)}
+        return OptimizerState(arrays, updates=int(self._optimizer.updates), extra=extra)
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        for kind, slots in self._optimizer.slots.items():
+            for name, slot in zip(self._parameters, slots, strict=True):
+                slot.assign(from_canonical(state.arrays[f"{kind}/{name}"] / np.float32(state.scale)))
+        self._optimizer.updates.assign(state.updates)
+        if state.extra:
+            self._scale.value.assign(state.extra["loss_scale"])
+            self._scale.good_steps.assign(state.extra["good_steps"])

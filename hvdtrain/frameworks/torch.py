@@ -1,0 +1,236 @@
+"""LeNet in PyTorch."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hvdtrain import groups
+from hvdtrain.config import Config
+from hvdtrain.frameworks import choose_device
+from hvdtrain.learner import Group, OptimizerState
+from hvdtrain.lenet import Conv, Dense, Flatten, Layer, Network, Pool, Relu, Weights
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def module(network: Network) -> nn.Sequential:
+    """The network, with state_dict() in canonical names."""
+    return nn.Sequential(
+        OrderedDict(
+            (layer.name if isinstance(layer, Conv | Dense) else f"layer{i}", _layer(layer))
+            for i, layer in enumerate(network.layers)
+        )
+    )
+
+
+def _layer(layer: Layer) -> nn.Module:
+    match layer:
+        case Conv():
+            return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel)
+        case Dense():
+            return nn.Linear(layer.inputs, layer.outputs)
+        case Pool(kind="average"):
+            return nn.AvgPool2d(layer.size)
+        case Pool():
+            return nn.MaxPool2d(layer.size)
+        case Relu():
+            return nn.ReLU()
+        case Flatten():
+            return nn.Flatten()
+
+
+class Single:
+    """One process: gradients meet nobody."""
+
+    group: Group
+
+    def __init__(self, config: Config) -> None:
+        self.group = groups.solo()
+
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        return optimizer
+
+    def reduce(self, optimizer: Any) -> None:
+        """Wait until the gradients are those of all ranks."""
+
+    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        scaler.step(optimizer)
+
+
+class Horovod(Single):
+    """Horovod's DistributedOptimizer: each gradient's allreduce starts as soon as backward has made it."""
+
+    def __init__(self, config: Config) -> None:
+        import horovod.torch as hvd
+
+        self._hvd, self._config = hvd, config
+        self.group = groups.Horovod(hvd, torch.from_numpy, lambda tensor: tensor.numpy())
+
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        hvd, config = self._hvd, self._config
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        if optimizer.state:  # of an empty state, Horovod would make one by a step that decays the weights
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        return hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=getattr(hvd.Compression, config.compression),
+            backward_passes_per_step=config.accumulate,
+            op=getattr(hvd, config.op.capitalize()),
+        )
+
+    def reduce(self, optimizer: Any) -> None:
+        optimizer.synchronize()
+
+    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        if self._config.op == "adasum":  # joins updates, not gradients: nothing was reduced before
+            optimizer.step()
+            return
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+
+
+STRATEGIES = {"single": Single, "horovod": Horovod}
+
+
+def build(config: Config, network: Network, weights: Weights, device: str) -> TorchLearner:
+    """The learner of `config`, at its first weights."""
+    return TorchLearner(config, network, weights, STRATEGIES[config.strategy](config), device)
+
+
+class TorchLearner:
+    """A PyTorch network whose activations lie channels_last, trained by one strategy."""
+
+    def __init__(self, config: Config, network: Network, weights: Weights, strategy: Single, device: str) -> None:
+        self.group = strategy.group
+        self.device = choose_device(device, torch.cuda.is_available(), torch.cuda.device_count(), self.group)
+        self.skipped = 0
+        self._config, self._strategy = config, strategy
+        self._kind = self.device.split(":")[0]
+        self._model = module(network)
+        self.load(weights)
+        self._model.to(self.device)
+        self._parameters = dict(self._model.named_parameters())
+        self._scaler = torch.amp.GradScaler(self._kind, enabled=config.precision == "fp16")
+        self._optimizer = strategy.wrap(optimizer(config, list(self._parameters.values())), self._model)
+
+    def _forward(self, images: np.ndarray) -> torch.Tensor:
+        pixels = torch.from_numpy(images).to(self.device, non_blocking=True)
+        # Only activations are channels_last: Horovod takes no gradient that is not contiguous. empty() and copy,
+        # for contiguous(memory_format=...) leaves a tensor of one channel as it is.
+        x = torch.empty(images.shape, device=self.device, memory_format=torch.channels_last).copy_(pixels)
+        x = x.div_(255) if pixels.dtype == torch.uint8 else x
+        dtype = DTYPES[self._config.precision]
+        with torch.autocast(self._kind, dtype, enabled=dtype is not torch.float32):
+            return self._model(x).float()
+
+    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.zero_grad()
+        parts = zip(*(np.array_split(rows, self._config.accumulate) for rows in (images, labels, weights)), strict=True)
+        loss = sum(self._backward(*part) for part in parts)
+        self._strategy.reduce(self._optimizer)
+        self._scaler.unscale_(self._optimizer)
+        if self._clip_or_skip():
+            self._strategy.update(self._optimizer, self._scaler)
+        self._rescale()
+        return loss
+
+    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+        target = torch.from_numpy(labels).to(self.device, non_blocking=True)
+        losses = nn.functional.cross_entropy(self._forward(images), target, reduction="none")
+        loss = losses @ torch.from_numpy(weights).to(self.device, non_blocking=True)
+        self._scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _clip_or_skip(self) -> bool:
+        """Clip the joined gradients; False where they are not finite and the step is to be skipped.
+
+        Joined gradients are equal on all ranks, so all of them skip or none does.
+        """
+        skip = self._config.on_nan == "skip"
+        if not (skip or self._config.clip_norm):
+            return True
+        limit = self._config.clip_norm or float("inf")
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), limit)
+        finite = not skip or bool(norm.isfinite())
+        self.skipped += not finite
+        return finite
+
+    def _rescale(self) -> None:
+        """Lower fp16's loss scale where gradients overflowed (the scaler skipped that update), else raise it."""
+        if not self._scaler.is_enabled():
+            return
+        before = self._scaler.get_scale()
+        self._scaler.update()
+        self.skipped += self._scaler.get_scale() < before
+
+    @torch.no_grad()
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        return self._forward(images).cpu().numpy()
+
+    @torch.no_grad()
+    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+        logits = self._forward(images)
+        target = torch.from_numpy(labels).to(self.device)
+        loss = nn.functional.cross_entropy(logits, target, reduction="sum")
+        return float(loss), logits.argmax(1).cpu().numpy()
+
+    def weights(self) -> Weights:
+        return {name: value.detach().cpu().numpy().copy() for name, value in self._model.named_parameters()}
+
+    def load(self, weights: Weights) -> None:
+        state = {name: torch.from_numpy(np.ascontiguousarray(value)) for name, value in weights.items()}
+        try:
+            self._model.load_state_dict(state)
+        except RuntimeError as error:
+            raise ValueError(str(error)) from None
+
+    def optimizer_state(self) -> OptimizerState:
+        arrays, updates = {}, 0
+        for name, parameter in self._parameters.items():
+            for key, value in self._optimizer.state[parameter].items():
+                if key == "step":
+                    updates = int(value)
+                else:
+                    arrays[f"{CANONICAL[key]}/{name}"] = value.cpu().numpy().copy()
+        return OptimizerState(arrays, updates=updates, extra={"loss_scale": self._scaler.state_dict()})
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        for name, parameter in self._parameters.items():
+            for key, value in self._optimizer.state[parameter].items():
+                if key == "step":
+                    value.fill_(state.updates)
+                else:
+                    value.copy_(torch.from_numpy(state.arrays[f"{CANONICAL[key]}/{name}"] / np.float32(state.scale)))
+        if state.extra.get("loss_scale"):
+            self._scaler.load_state_dict(state.extra["loss_scale"])
+
+
+# PyTorch's names of an optimizer's memory: ours
+CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "square"}
+
+
+def optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+    """PyTorch's optimizer with a state of zeros from the start, so that it can be broadcast and restored."""
+    if config.optimizer == "adam":
+        made: torch.optim.Optimizer = torch.optim.Adam(parameters, config.lr, weight_decay=config.weight_decay)
+        for parameter in parameters:
+            made.state[parameter] = {
+                "step": torch.zeros(()),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        return made
+    made = torch.optim.SGD(
+        parameters, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+    )
+    for parameter in parameters if config.momentum else ():
+        made.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}
+    return made

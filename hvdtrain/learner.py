@@ -1,0 +1,94 @@
+"""The contracts between the loop and the frameworks. NumPy travels to the learner, floats travel back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.lenet import Weights
+
+
+class OptimizerState(NamedTuple):
+    """What an optimizer remembers, in canonical names and layout.
+
+    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32.
+    scale: the momentum is kept times this factor. PyTorch and TensorFlow keep the sum of gradients (1.0), MXNet
+        keeps it times minus the learning rate. Saved with it, the state is restored bit for bit where it came
+        from, and converted elsewhere.
+    updates: number of updates made, which Adam's bias correction needs.
+    extra: what belongs to one framework alone (fp16's loss scale); another framework starts it afresh.
+    """
+
+    arrays: Weights
+    scale: float = 1.0
+    updates: int = 0
+    extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+
+
+class Group(Protocol):
+    """The processes of a job, seen from one of them. Host values only."""
+
+    rank: int
+    size: int
+    local_rank: int
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order, on every rank."""
+        ...
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        ...
+
+    def close(self) -> None:
+        """Leave the job in order; call it on every rank."""
+        ...
+
+
+class Learner(Protocol):
+    """One framework's network. Knows tensors and devices; not ranks, files, epochs or options' origins."""
+
+    group: Group
+    device: str
+    skipped: int
+    """Updates left out because of gradients that were not finite (the same on every rank)."""
+
+    def train_step(
+        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float
+    ) -> SupportsFloat:
+        """One synchronous step on this rank's rows.
+
+        images: uint8 (n, channels, height, width), read as value / 255, or float32 taken as it is.
+        labels: int64 (n,). weights: float32 (n,), from `shard`. Returns this rank's sum(weights * loss), which
+        need not be computed yet: float() waits for it.
+        """
+        ...
+
+    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+        """Summed loss, and the predicted classes, int64 (n,)."""
+        ...
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Logits, float32 (n, classes)."""
+        ...
+
+    def weights(self) -> Weights:
+        """All parameters, float32, in canonical names and layout."""
+        ...
+
+    def load(self, weights: Weights) -> None:
+        """Set all parameters. Raises KeyError or ValueError where names or shapes differ."""
+        ...
+
+    def optimizer_state(self) -> OptimizerState:
+        """What the optimizer remembers."""
+        ...
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        """Set what the optimizer remembers."""
+        ...

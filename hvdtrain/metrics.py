@@ -1,0 +1,159 @@
+"""What a run measures: sums over the group, and where rank 0 writes them (JSON lines, TensorBoard, a plot)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import deque
+from pathlib import Path
+from typing import Any, NamedTuple, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.learner import Group
+
+
+class Interval(NamedTuple):
+    """What all ranks saw since the last look."""
+
+    loss: float
+    """Mean loss over the interval's rows."""
+    bad_rank: int
+    """Rank whose own loss was first not finite, -1 where none."""
+    bad_step: int
+    """Step of that loss, -1 where none."""
+
+
+class LossMeter:
+    """Collects the lazy losses of an interval, and joins them over the group with a single vector.
+
+    A loss is read one step late, when the device has long made it, so that nobody waits for it.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._pending: deque[tuple[int, SupportsFloat]] = deque()
+        self._clear()
+
+    def _clear(self) -> None:
+        self._total, self._steps, self._bad_step = 0.0, 0, -1
+
+    def add(self, step: int, loss: SupportsFloat) -> None:
+        """This rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
+        self._pending.append((step, loss))
+        if len(self._pending) > 1:
+            self._read()
+
+    def _read(self) -> None:
+        step, loss = self._pending.popleft()
+        value = float(loss)
+        self._steps += 1
+        if math.isfinite(value):
+            self._total += value
+        elif self._bad_step < 0:
+            self._bad_step = step
+
+    def join(self) -> Interval:
+        """The interval over all ranks; call it on every rank at the same step."""
+        while self._pending:
+            self._read()
+        rank, size = self._group.rank, self._group.size
+        vector = np.zeros(2 + size)
+        vector[:2] = self._total, self._steps
+        vector[2 + rank] = self._bad_step + 1
+        joined = self._group.sum(vector)
+        first = joined[2:]
+        self._clear()
+        mean = joined[0] / max(joined[1], 1)
+        if not first.any():
+            return Interval(mean, -1, -1)
+        bad_rank = int(np.argmin(np.where(first > 0, first, np.inf)))
+        return Interval(mean, bad_rank, int(first[bad_rank]) - 1)
+
+
+class Scores(NamedTuple):
+    """An evaluation over all ranks' shares of the test set."""
+
+    loss: float
+    accuracy: float
+    confusion: np.ndarray
+    """int64 (classes, classes): rows true, columns predicted."""
+
+    def per_class(self) -> list[float]:
+        """Accuracy of each class, NaN for a class without test images."""
+        counts = self.confusion.sum(1)
+        with np.errstate(invalid="ignore"):
+            return list(self.confusion.diagonal() / counts)
+
+
+def join_scores(group: Group, loss: float, confusion: np.ndarray) -> Scores:
+    """Sum this rank's (summed loss, confusion matrix) over the group: one process's scores, exactly."""
+    joined = group.sum(np.concatenate([[loss], confusion.ravel()]))
+    total = np.rint(joined[1:]).astype(np.int64).reshape(confusion.shape)
+    return Scores(joined[0] / total.sum(), total.trace() / total.sum(), total)
+
+
+class Writer:
+    """A run's metrics on disk: one JSON object a line, and TensorBoard's events where asked for."""
+
+    def __init__(self, folder: Path, tensorboard: bool) -> None:
+        self.path = folder / "metrics.jsonl"
+        self._file = open(self.path, "a", buffering=1)  # noqa: SIM115  (open as long as the run)
+        self._events: Any = None
+        if tensorboard:
+            from tensorboardX import SummaryWriter
+
+            self._events = SummaryWriter(str(folder / "tensorboard"))
+
+    def write(self, kind: str, step: int, **values: float | list[Any]) -> None:
+        """One record, for example kind `train` or `test`."""
+        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        if self._events:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._events.add_scalar(f"{kind}/{name}", value, step)
+
+    def close(self) -> None:
+        self._file.close()
+        if self._events:
+            self._events.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics.jsonl, in the order of steps; of a step done twice, by a resume, the later one."""
+    latest: dict[tuple[str, int], dict[str, Any]] = {}
+    for line in path.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the line that a kill cut short
+        latest[record["kind"], record["step"]] = record
+    return sorted(latest.values(), key=lambda record: record["step"])
+
+
+def plot(folder: Path, title: str) -> Path:
+    """Draw loss and test accuracy over epochs into `folder/metrics.png`."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    records = read(folder / "metrics.jsonl")
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    FigureCanvasAgg(figure)
+    left = figure.subplots()
+    right = left.twinx()
+    lines = []
+    for axis, kind, name, style in (
+        (left, "train", "loss", "C0-"),
+        (left, "test", "loss", "C1o-"),
+        (right, "test", "accuracy", "C2s--"),
+    ):
+        chosen = [record for record in records if record["kind"] == kind]
+        x, y = ([record[key] for record in chosen] for key in ("epoch", name))
+        lines += axis.plot(x, y, style, markersize=4, label=f"{kind} {name}")
+    left.set(xlabel="epoch", ylabel="loss (nats)", title=title)
+    left.set_ylim(bottom=0)
+    right.set(ylabel="accuracy", ylim=(0, 1.01))
+    left.legend(handles=lines, loc="center right")
+    path = folder / "metrics.png"
+    figure.savefig(path, dpi=120)
+    return path

