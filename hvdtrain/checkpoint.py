@@ -116,11 +116,16 @@ def _write(path: Path, data: bytes) -> None:
 
 def _replace(unfinished: Path, final: Path) -> None:
     """Give the folder its name; one of this step from before a resume makes way, and is gone the moment after."""
-    old = final.with_name(f"{unfinished.name}-old")
-    if final.exists():
-        final.rename(old)
+    old = _set_aside(final) if final.exists() else None
     unfinished.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
+    if old:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _set_aside(path: Path) -> Path:
+    """Take a checkpoint's name away in one move, so that none is ever seen half removed."""
+    aside = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-old")
+    return path.rename(aside)
 
 
 def _flush(folder: Path) -> None:
@@ -139,7 +144,7 @@ def _prune(folder: Path, keep: int, newest: Path) -> None:
     best = max(steps, key=lambda path: (_score(path), path.name))
     for path in steps[:-keep]:
         if path != best:
-            shutil.rmtree(path, ignore_errors=True)
+            shutil.rmtree(_set_aside(path), ignore_errors=True)
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -62,7 +62,8 @@ class Horovod:
         return self._hvd.allgather_object(value, name="hvdtrain.gather")
 
     def broadcast(self, value: Any) -> Any:
-        return self._hvd.broadcast_object(value, root_rank=0, name="hvdtrain.broadcast")
+        # Not broadcast_object: MXNet's does not wait on rank 0, so that a second one meets the first by name and hangs.
+        return self.gather(value if self.rank == 0 else None)[0]
 
     def close(self) -> None:
         self._hvd.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import resource
 import time
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,7 @@ class Training:
         """Compare the ranks a last time, and write what came out."""
         parameters = guards.same_weights(self._learner, "after the last step")
         log.info("rank %d ends with parameters %s", self._group.rank, parameters)
+        peaks_kb = self._group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         if not self._leads:
             return
         per_class = dict(zip(self._data.classes, scores.per_class(), strict=True))
@@ -253,6 +255,7 @@ class Training:
             "parameters": parameters,
             "images_per_s": self._speed.median,
             "outside_share": self._speed.outside_share,
+            "peak_rss_mb": max(peaks_kb) / 1024,
             "skipped": self._learner.skipped,
             "per_class_accuracy": per_class,
             "confusion": scores.confusion.tolist(),

@@ -69,7 +69,7 @@ def start(words: list[str], folder: Path, **environment: str) -> subprocess.Pope
     )
 
 
-def finish(process: subprocess.Popen[str], timeout_s: float = 240) -> tuple[int, str]:
+def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int, str]:
     """Exit status and output."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
@@ -80,7 +80,7 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 240) -> tuple[int,
     return process.returncode, output
 
 
-def run(words: list[str], folder: Path, timeout_s: float = 240, **environment: str) -> tuple[int, str]:
+def run(words: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
     """Exit status and output of a program that runs in `folder`."""
     return finish(start(words, folder, **environment), timeout_s)
 

@@ -76,13 +76,15 @@ class Horovod(Single):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # of an empty state, Horovod would make one by a step that decays the weights
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
-        return hvd.DistributedOptimizer(
+        distributed = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
         )
+        distributed.state.update(optimizer.state)  # Horovod's copy starts with an empty one
+        return distributed
 
     def reduce(self, optimizer: Any) -> None:
         optimizer.synchronize()

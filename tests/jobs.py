@@ -1,0 +1,109 @@
+"""Programs that tests start under a launcher: training in which one rank is made to go wrong.
+
+usage: python jobs.py JOB FRAMEWORK [OPTIONS of training]
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from hvdtrain import environ, frameworks, guards
+from hvdtrain.config import Config
+from hvdtrain.entry import main
+from hvdtrain.lenet import NETWORKS, initial_weights
+
+BAD_STEP = 5
+
+
+def learner_class(framework: str):
+    module = frameworks.load(framework, "horovod")
+    return {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework], module
+
+
+def spoil_steps(framework: str, spoil) -> None:
+    """Before each training step of rank 1, let `spoil(learner, step, arguments)` change its arguments."""
+    name, module = learner_class(framework)
+    kind = getattr(module, name)
+    original, steps = kind.train_step, iter(range(10**9))
+
+    def train_step(self, *arguments):
+        step = next(steps)
+        if environ.place().rank == 1:
+            arguments = spoil(self, step, arguments)
+        return original(self, *arguments)
+
+    kind.train_step = train_step
+
+
+def nan(framework: str, options: list[str]) -> None:
+    """Rank 1 meets an image that is not finite at BAD_STEP."""
+
+    def spoil(_, step, arguments):
+        images = arguments[0].astype(np.float32) / 255
+        if step == BAD_STEP:
+            images[0] = np.nan
+        return (images, *arguments[1:])
+
+    spoil_steps(framework, spoil)
+    main(framework, argv=options)
+
+
+def drift(framework: str, options: list[str]) -> None:
+    """A bit of memory of rank 1 changes at BAD_STEP."""
+
+    def spoil(learner, step, arguments):
+        if step == BAD_STEP:
+            weights = learner.weights()
+            weights["dense2.bias"][3] += 1e-6
+            learner.load(weights)
+        return arguments
+
+    spoil_steps(framework, spoil)
+    main(framework, argv=options)
+
+
+def differ(framework: str, options: list[str]) -> None:
+    """Rank 1 is given another learning rate."""
+    main(framework, argv=[*options, "--lr", "0.2" if environ.place().rank == 1 else "0.1"])
+
+
+def own_data(framework: str, options: list[str]) -> None:
+    """Rank 1 finds another data folder, the last word of the options."""
+    *options, folder = options
+    main(framework, argv=[*options, *(["--data", folder] if environ.place().rank == 1 else [])])
+
+
+def apart(framework: str, _: list[str]) -> None:
+    """Ranks that start with weights of their own have rank 0's after the broadcast."""
+    network = NETWORKS["lenet"]
+    own = initial_weights(network, "xavier", seed=environ.place().rank)
+    learner = frameworks.build(Config(framework=framework, momentum=0.9), own, "cpu")
+    equal = guards.same_weights(learner, "after the broadcast")
+    assert equal == guards.checksum(initial_weights(network, "xavier", seed=0))
+    sums = learner.group.sum(np.array([learner.group.rank + 1.0, 0.5]))
+    size = learner.group.size
+    assert sums.tolist() == [size * (size + 1) / 2, size / 2]
+    assert learner.group.gather(learner.group.rank) == list(range(size))
+    assert learner.group.broadcast({"from": learner.group.rank}) == {"from": 0}
+    if learner.group.rank == 0:
+        print("equal on all ranks:", equal)
+    learner.group.close()
+
+
+def logits(framework: str, options: list[str]) -> None:
+    """Write the logits of fixed images to a file."""
+    path, model = options
+    network = NETWORKS[model]
+    images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
+    config = Config(framework=framework, strategy="single", model=model)
+    learner = frameworks.build(config, initial_weights(network, "xavier", 0), "cpu")
+    np.save(path, learner.logits(images))
+
+
+if __name__ == "__main__":
+    job, framework, *options = sys.argv[1:]
+    {"nan": nan, "drift": drift, "differ": differ, "own_data": own_data, "apart": apart, "logits": logits}[job](
+        framework, options
+    )
