@@ -156,7 +156,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         lr=0.16,
         momentum=0.9,
         nesterov=True,
-        weight_decay=5e-4,
+        weight_decay=2e-4,
         schedule="cosine",
         warmup_epochs=1.0,
     ),

@@ -23,8 +23,9 @@ UNEXPLAINED_WAIT_S = 4.0
 
 def main(framework: Framework | None = None, program: str = "python -m hvdtrain train", argv: list[str] | None = None) -> None:
     """Train by the options in `argv` (the command line's by default); ends the process with a status where it fails."""
-    rank = environ.place().rank
+    rank = 0
     try:
+        rank = environ.place().rank
         from hvdtrain.options import parse
         from hvdtrain.train import train
 

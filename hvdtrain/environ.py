@@ -10,6 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from hvdtrain.errors import UserError
+
 
 class Place(NamedTuple):
     """What the launcher promised this process."""
@@ -31,9 +33,18 @@ VARIABLES = {
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
-    """This process's place in its job; a process of its own, rank 0 of 1, where no launcher left a word."""
+    """This process's place in its job; a process of its own, rank 0 of 1, where no launcher left a word.
+
+    Raises UserError where the variables are no numbers.
+    """
     for launcher, names in VARIABLES.items():
         rank, size, local_rank = (environment.get(name) for name in names)
         if rank is not None and size is not None:
-            return Place(launcher, int(rank), int(size), int(local_rank or 0))
+            try:
+                return Place(launcher, int(rank), int(size), int(local_rank or 0))
+            except ValueError:
+                raise UserError(
+                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers: "
+                    f"unset them, or start by {launcher}"
+                ) from None
     return Place("none", 0, 1, 0)

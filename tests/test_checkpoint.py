@@ -119,9 +119,9 @@ def test_resume_is_bit_for_bit_from_the_middle_of_an_epoch(tmp_path, framework):
 def test_resume_in_another_framework_and_size(tmp_path, framework):
     """Two ranks of one framework, then one process of another: the same as one process throughout."""
     other = FRAMEWORKS[(FRAMEWORKS.index(framework) + 1) % 3]
-    whole = newest(train(tmp_path, other, "--name", "whole", *RUN, "--max-steps", "36"))
-    train(tmp_path, framework, "--name", "part", *RUN, "--max-steps", "28", by="gloo", np=2)
-    train(tmp_path, other, "--resume", "runs/part", "--name", "part2", "--max-steps", "36")
+    whole = newest(train(tmp_path, other, "--name", "whole", *RUN, "--max-steps", "12"))
+    train(tmp_path, framework, "--name", "part", *RUN, "--max-steps", "8", by="gloo", np=2)
+    train(tmp_path, other, "--resume", "runs/part", "--name", "part2", "--max-steps", "12")
     resumed = newest(tmp_path / "runs" / "part2")
     assert resumed.framework == other
     assert distance(resumed.weights, whole.weights) < 1e-4

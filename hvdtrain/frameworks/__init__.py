@@ -38,6 +38,12 @@ def build(config: Config, weights: Weights, device: str = "auto") -> Learner:
 
 def refuse(config: Config) -> None:
     """Raise UserError for an option that this framework cannot honour."""
+    joins_updates = config.framework == "torch" and config.op == "adasum"
+    if joins_updates and (config.clip_norm or config.on_nan == "skip" or config.precision == "fp16"):
+        raise UserError(
+            "--op adasum: in PyTorch Adasum joins updates, so there is no joined gradient for --clip-norm, "
+            "--on-nan skip or --precision fp16; leave these out"
+        )
     for name, can, reason in LACKS[config.framework]:
         value = getattr(config, name)
         if value not in (can if isinstance(can, tuple) else (can,)):

@@ -1,0 +1,180 @@
+"""Parts without processes: options, schedule, environment, metrics, and the direction of imports."""
+
+import ast
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from conftest import ROOT
+from hvdtrain import environ, metrics
+from hvdtrain.config import RECIPES, Config, Places, from_record, from_recipe, to_record
+from hvdtrain.errors import UserError
+from hvdtrain.groups import Solo
+from hvdtrain.lenet import NETWORKS, initial_weights
+from hvdtrain.options import parse
+from hvdtrain.schedule import learning_rate
+
+
+def rates(steps, size=1, **options):
+    config = Config(**options)
+    return [learning_rate(config, step, steps // config.epochs, size) for step in range(steps)]
+
+
+def test_warm_up_reaches_the_peak_in_equal_steps():
+    assert rates(8, epochs=2, lr=0.4, warmup_epochs=1, schedule="constant") == pytest.approx(
+        [0.1, 0.2, 0.3, 0.4, 0.4, 0.4, 0.4, 0.4]
+    )
+
+
+def test_step_schedule():
+    got = rates(8, epochs=4, lr=1.0, warmup_epochs=0, schedule="step", lr_step_epochs=2, lr_gamma=0.5)
+    assert got == pytest.approx([1, 1, 1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+def test_cosine_falls_to_nearly_zero():
+    got = rates(100, epochs=10, lr=1.0, warmup_epochs=0, schedule="cosine")
+    assert got[0] == 1
+    assert got[50] == pytest.approx(0.5)
+    assert 0 < got[-1] < 0.001
+    assert got == sorted(got, reverse=True)
+
+
+def test_linear_scaling():
+    assert rates(1, size=4, epochs=1, lr=0.1, warmup_epochs=0, batch_scope="per-rank") == [pytest.approx(0.4)]
+    assert rates(1, size=4, epochs=1, lr=0.1, warmup_epochs=0) == [0.1]
+    assert Config(batch_scope="per-rank", batch_size=32).global_batch(4) == 128
+    assert Config(batch_size=32).global_batch(4) == 32
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, ("none", 0, 1, 0)),
+        ({"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1"}, ("horovodrun", 3, 4, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, ("mpirun", 1, 2, 0)),
+        # The batch node's variables, inherited under horovodrun inside Slurm, must not win.
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "HOROVOD_RANK": "1", "HOROVOD_SIZE": "2"},
+            ("horovodrun", 1, 2, 0),
+        ),
+        ({"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1"}, ("srun", 5, 8, 1)),
+    ],
+)
+def test_who_am_i(variables, expected):
+    assert tuple(environ.place(variables)) == expected
+
+
+def test_an_environment_that_makes_no_sense_is_refused():
+    with pytest.raises(UserError, match="HOROVOD_RANK"):
+        environ.place({"HOROVOD_RANK": "x", "HOROVOD_SIZE": "2"})
+
+
+def test_recipes_are_defaults_and_options_win():
+    config, places = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet", speaks=True)
+    assert (config.data, config.batch_size, config.lr, config.framework) == ("fashion-mnist", 256, 0.3, "mxnet")
+    assert places.offline
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_record_gives_the_same_options(name):
+    config = from_recipe(name)
+    assert from_record(json.loads(json.dumps(to_record(config)))) == config
+    assert json.dumps(to_record(Places()))
+
+
+def test_first_weights():
+    book = initial_weights(NETWORKS["lenet"], "book", 0)
+    assert book["dense1.weight"].std() == pytest.approx(0.01, rel=0.01)
+    assert not book["conv1.bias"].any()
+    xavier = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    limit = np.sqrt(6 / (800 + 128))
+    assert np.abs(xavier["dense1.weight"]).max() == pytest.approx(limit, rel=1e-3)
+    assert xavier["conv2.weight"].dtype == np.float32
+    other = initial_weights(NETWORKS["lenet"], "xavier", 1)
+    assert (xavier["conv1.weight"] != other["conv1.weight"]).any()
+
+
+class Pretend(Solo):
+    """Rank 1 of 3, whose neighbours say the same, except for a first bad loss of their own."""
+
+    rank, size = 1, 3
+
+    def sum(self, values):
+        others = np.zeros_like(values)
+        others[:2] = 2 * values[:2]
+        others[2] = 12  # rank 0: step 11
+        others[4] = 9  # rank 2: step 8
+        return values + others
+
+
+def test_the_first_bad_loss_of_any_rank_is_named():
+    meter = metrics.LossMeter(Pretend())
+    for step, loss in enumerate([1.0, 3.0, float("nan"), 2.0], start=8):
+        meter.add(step, loss)
+    interval = meter.join()
+    assert (interval.bad_rank, interval.bad_step) == (2, 8)
+    solo = metrics.LossMeter(Solo())
+    solo.add(0, 1.0)
+    solo.add(1, 2.0)
+    assert solo.join() == (1.5, -1, -1)
+
+
+def test_scores_and_per_class_accuracy():
+    scores = metrics.join_scores(Solo(), 6.0, np.array([[3.0, 1.0], [0.0, 2.0]]))
+    assert scores[:2] == (1.0, 5 / 6)
+    assert scores.per_class() == [0.75, 1.0]
+
+
+def test_a_line_cut_short_by_a_kill_is_passed_over(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"kind": "train", "step": 1, "loss": 2}\n{"kind": "train", "step": 1, "loss": 3}\n{"kind": "tr')
+    assert metrics.read(path) == [{"kind": "train", "step": 1, "loss": 3}]
+
+
+# What each module may import of the package: dependencies point one way.
+LAYERS = [
+    {"errors", "lenet", "shard", "__init__"},
+    {"config", "environ"},
+    {"schedule", "options", "archives", "learner"},
+    {"data", "metrics", "checkpoint", "groups", "console"},
+    {"record", "guards"},
+    {"frameworks.__init__"},
+    {"frameworks.torch", "frameworks.mxnet", "frameworks.tensorflow"},
+    {"train", "predict"},
+    {"entry"},
+    {"__main__", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"},
+]
+
+
+def imported(path):
+    """Modules of the package and others that a file imports anywhere."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_dependencies_point_one_way():
+    package = ROOT / "hvdtrain"
+    level = {name: number for number, names in enumerate(LAYERS) for name in names}
+    files = {str(path.relative_to(package).with_suffix("")).replace("/", "."): path for path in package.rglob("*.py")}
+    assert files.keys() == level.keys()
+    for name, path in files.items():
+        for module in imported(path):
+            target = module.removeprefix("hvdtrain.")
+            target = "frameworks.__init__" if target == "frameworks" else target
+            if module.startswith("hvdtrain.") and target in level and target != name:
+                assert level[target] < level[name], f"{name} imports {target}"
+            if module.split(".")[0] in ("torch", "mxnet", "tensorflow", "horovod"):
+                assert name.startswith("frameworks."), f"{name} imports {module}"
+
+
+def test_help_imports_no_framework():
+    code = "import sys; from hvdtrain.__main__ import main; main(['--help']); print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert not {"torch", "mxnet", "tensorflow", "numpy"} & set(output.split("\n")[-2].split())
