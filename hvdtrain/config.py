@@ -137,29 +137,29 @@ RECIPE_BASE = Config()
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {},
     # Dive into Deep Learning, "Multi-GPU Computation": plain SGD, N(0, 0.01^2), batch 256, lr 0.2, 10 epochs.
-    "book": dict(
-        data="fashion-mnist",
-        init="book",
-        epochs=10,
-        batch_size=256,
-        lr=0.2,
-        momentum=0.0,
-        schedule="constant",
-        warmup_epochs=0.0,
-    ),
+    "book": {
+        "data": "fashion-mnist",
+        "init": "book",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.2,
+        "momentum": 0.0,
+        "schedule": "constant",
+        "warmup_epochs": 0.0,
+    },
     # The best found for the book's network, batch and number of epochs.
-    "fashion": dict(
-        data="fashion-mnist",
-        init="xavier",
-        epochs=10,
-        batch_size=256,
-        lr=0.16,
-        momentum=0.9,
-        nesterov=True,
-        weight_decay=2e-4,
-        schedule="cosine",
-        warmup_epochs=1.0,
-    ),
+    "fashion": {
+        "data": "fashion-mnist",
+        "init": "xavier",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.16,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 2e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    },
 }
 
 
@@ -188,6 +188,5 @@ def from_record(record: dict[str, Any]) -> Config:
 def to_record(options: Config | Places) -> dict[str, Any]:
     """Options as JSON values."""
     return {
-        name: str(value) if isinstance(value, Path) else value
-        for name, value in dataclasses.asdict(options).items()
+        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
     }

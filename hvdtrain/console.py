@@ -65,7 +65,11 @@ class Display:
         elif self._shown and time.monotonic() - self._last >= self.PLAIN_EVERY_S:
             self._last = time.monotonic()
             left = (self._last - self._started) / max(step - self._start_step, 1) * (self._total - step)
-            print(f"epoch {epoch}  step {step}/{self._total}  {text}  {left:.0f} s left", file=sys.stderr, flush=True)
+            print(
+                f"epoch {epoch}  step {step}/{self._total}  {text}  {left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def say(self, text: str) -> None:
         """A line that stays."""

@@ -21,7 +21,11 @@ OTHER_RANKS_WAIT_S = 2.0
 UNEXPLAINED_WAIT_S = 4.0
 
 
-def main(framework: Framework | None = None, program: str = "python -m hvdtrain train", argv: list[str] | None = None) -> None:
+def main(
+    framework: Framework | None = None,
+    program: str = "python -m hvdtrain train",
+    argv: list[str] | None = None,
+) -> None:
     """Train by the options in `argv` (the command line's by default); ends the process with a status where it fails."""
     rank = 0
     try:
@@ -43,7 +47,12 @@ def main(framework: Framework | None = None, program: str = "python -m hvdtrain 
         if not log.handlers:
             traceback.print_exc()
         summary = (str(error).splitlines() or [""])[0]
-        _end(rank, f"{type(error).__name__}: {summary} (the whole story is in this rank's log)", 1, UNEXPLAINED_WAIT_S)
+        _end(
+            rank,
+            f"{type(error).__name__}: {summary} (the whole story is in this rank's log)",
+            1,
+            UNEXPLAINED_WAIT_S,
+        )
 
 
 def _end(rank: int, text: str, status: int, wait_s: float) -> NoReturn:

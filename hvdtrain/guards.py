@@ -24,7 +24,10 @@ def checksum(weights: Weights) -> str:
 
 def same_options(group: Group, config: Config, fingerprint: str) -> None:
     """Raise UserError, naming the first option that differs, unless all ranks have the same options and data."""
-    own = {**{f"--{name.replace('_', '-')}": value for name, value in to_record(config).items()}, "data": fingerprint}
+    own = {
+        **{f"--{name.replace('_', '-')}": value for name, value in to_record(config).items()},
+        "data": fingerprint,
+    }
     for name, values in _by_name(group.gather(own)).items():
         for rank, value in enumerate(values):
             if value != values[0]:
@@ -50,3 +53,13 @@ def same_weights(learner: Learner, when: str) -> str:
                     "the ranks no longer train one network: resume from the newest checkpoint"
                 )
     return checksum(weights)
+
+
+def finite(weights: Weights, step: int) -> None:
+    """Raise TrainingError, naming the parameter, where one is not finite.
+
+    A loss does not tell: some frameworks' ReLU turns NaN into 0, and the loss of a broken network is a calm log(10).
+    """
+    for name, value in weights.items():
+        if not np.isfinite(value).all():
+            raise TrainingError(f"parameter {name} is not finite after step {step}; lower --lr, or clip by --clip-norm")

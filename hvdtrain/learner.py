@@ -58,9 +58,7 @@ class Learner(Protocol):
     skipped: int
     """Updates left out because of gradients that were not finite (the same on every rank)."""
 
-    def train_step(
-        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float
-    ) -> SupportsFloat:
+    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
         """One synchronous step on this rank's rows.
 
         images: uint8 (n, channels, height, width), read as value / 255, or float32 taken as it is.

@@ -29,9 +29,7 @@ def parse(argv: list[str], program: str, framework: Framework | None, speaks: bo
     defaults = _defaults(argv)
     if framework:
         defaults = dataclasses.replace(defaults, framework=framework)
-    options = tyro.cli(
-        Options, prog=program, args=argv, default=Options(defaults, Places()), console_outputs=speaks
-    )
+    options = tyro.cli(Options, prog=program, args=argv, default=Options(defaults, Places()), console_outputs=speaks)
     config = options.result
     if framework and config.framework != framework:
         raise UserError(

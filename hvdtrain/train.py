@@ -43,13 +43,14 @@ def train(config: Config, places: Places) -> Path:
 def resume(config: Config, places: Places, learner: Learner, dataset: Dataset) -> tuple[Path, Position]:
     """The run's folder, and where in it training stands; puts a checkpoint into the learner where one is resumed."""
     group = learner.group
-    path, saved = None, None
+    path: Path | None = None
+    saved: Checkpoint | None = None
     if places.resume:  # rank 0 alone reads: the other hosts need not see the file
         path, saved = group.broadcast(checkpoint.newest(places.resume) if group.rank == 0 else None)
     old = path.parent.parent if path else None
     folder = group.broadcast(record.choose_folder(config, places, group.size, old) if group.rank == 0 else None)
     console.open_log(folder, group.rank, places.quiet)
-    if saved is None:
+    if path is None or saved is None:
         return folder, Position(global_batch=config.global_batch(group.size), seed=config.seed)
     return folder, _restore(config, learner, dataset, path, saved)
 
@@ -90,7 +91,13 @@ class Training:
     """One run of the loop, from a position to its end."""
 
     def __init__(
-        self, config: Config, places: Places, learner: Learner, dataset: Dataset, folder: Path, position: Position
+        self,
+        config: Config,
+        places: Places,
+        learner: Learner,
+        dataset: Dataset,
+        folder: Path,
+        position: Position,
     ) -> None:
         self.folder = folder
         self._config, self._places, self._learner, self._data = config, places, learner, dataset
@@ -147,7 +154,12 @@ class Training:
         config, start = self._config, self._position
         order = shard.order(config.seed, start.epoch, len(self._data.train_images))
         parts = shard.batches(
-            order, start.global_batch, config.remainder, self._group.rank, self._group.size, start.step_in_epoch
+            order,
+            start.global_batch,
+            config.remainder,
+            self._group.rank,
+            self._group.size,
+            start.step_in_epoch,
         )
         self._speed.start(start.step)
         for part in parts:
@@ -186,6 +198,7 @@ class Training:
                 raise TrainingError(f"{text}; lower --lr, look at the data, or give --on-nan skip")
             log.warning("%s; %d step(s) skipped so far", text, self._learner.skipped)
         step = self._position.step
+        guards.finite(self._learner.weights(), step)
         speed = self._speed.at(step)
         if not speed:
             return  # nothing happened since the last look
@@ -214,11 +227,9 @@ class Training:
         return scores
 
     def _save(self, score: float) -> None:
-        """A checkpoint, written by rank 0; never of parameters that are not finite."""
+        """A checkpoint, written by rank 0."""
         weights = self._learner.weights()
-        for name, value in weights.items():
-            if not np.isfinite(value).all():
-                raise TrainingError(f"parameter {name} is not finite after step {self._position.step}; lower --lr")
+        guards.finite(weights, self._position.step)
         if not self._leads:
             return
         saved = Checkpoint(

@@ -85,9 +85,7 @@ def run(words: list[str], folder: Path, timeout_s: float = 180, **environment: s
     return finish(start(words, folder, **environment), timeout_s)
 
 
-def train(
-    folder: Path, framework: str, *options: str, by: str = "alone", np: int = 1, **environment: str
-) -> Path:
+def train(folder: Path, framework: str, *options: str, by: str = "alone", np: int = 1, **environment: str) -> Path:
     """Train through the framework's door; the run's folder, named as `--name` says or `run`."""
     name = options[options.index("--name") + 1] if "--name" in options else "run"
     named = () if "--name" in options or "--resume" in options else ("--name", name)

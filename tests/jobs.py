@@ -38,13 +38,11 @@ def spoil_steps(framework: str, spoil) -> None:
 
 
 def nan(framework: str, options: list[str]) -> None:
-    """Rank 1 meets an image that is not finite at BAD_STEP."""
+    """Rank 1's loss is not finite at BAD_STEP."""
 
     def spoil(_, step, arguments):
-        images = arguments[0].astype(np.float32) / 255
-        if step == BAD_STEP:
-            images[0] = np.nan
-        return (images, *arguments[1:])
+        images, labels, weights, lr = arguments
+        return images, labels, weights * np.float32(np.nan if step == BAD_STEP else 1), lr
 
     spoil_steps(framework, spoil)
     main(framework, argv=options)

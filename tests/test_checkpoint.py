@@ -7,10 +7,9 @@ import shutil
 import signal
 import time
 
-import numpy as np
 import pytest
-
 from conftest import FRAMEWORKS, distance, newest, run, train
+
 from hvdtrain import checkpoint
 from hvdtrain.checkpoint import Checkpoint, Damaged, Position
 from hvdtrain.errors import UserError
@@ -37,7 +36,11 @@ def test_what_is_loaded_is_what_was_saved(tmp_path):
 def test_newest_and_best_are_kept(tmp_path):
     for step, score in enumerate([0.5, 0.9, 0.7, 0.6, 0.8], start=1):
         checkpoint.save(tmp_path, made(step, score), keep=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000004", "step-00000005"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step-00000002",
+        "step-00000004",
+        "step-00000005",
+    ]
 
 
 @pytest.mark.parametrize("file", [*checkpoint.FILES, checkpoint.MANIFEST])
@@ -134,7 +137,16 @@ def test_resume_says_what_does_not_fit(tmp_path):
         (("--batch-size", "32"), "the global batch is 32 here and 64"),
         (("--data", "synthetic"), "the fingerprint of --data"),
     ):
-        words = ["python", "-m", "hvdtrain.torch_lenet", "--resume", str(folder), "--max-steps", "5", *options]
+        words = [
+            "python",
+            "-m",
+            "hvdtrain.torch_lenet",
+            "--resume",
+            str(folder),
+            "--max-steps",
+            "5",
+            *options,
+        ]
         status, output = run(words, tmp_path)
         assert status == 2, output
         assert sentence in output
@@ -146,7 +158,17 @@ def test_resume_says_what_does_not_fit(tmp_path):
 
 def test_optimizer_state_that_cannot_move_is_said_so(tmp_path):
     folder = train(tmp_path, "torch", "--strategy", "single", "--max-steps", "3")
-    words = ["python", "-m", "hvdtrain.torch_lenet", "--resume", str(folder), "--optimizer", "adam", "--max-steps", "4"]
+    words = [
+        "python",
+        "-m",
+        "hvdtrain.torch_lenet",
+        "--resume",
+        str(folder),
+        "--optimizer",
+        "adam",
+        "--max-steps",
+        "4",
+    ]
     status, output = run(words, tmp_path)
     assert status == 0, output
     assert "starts afresh" in output

@@ -70,8 +70,7 @@ def test_digits_are_enlarged_exactly() -> None:
     values, labels = load_digits(return_X_y=True)
     expected = np.kron(np.rint(values.reshape(-1, 8, 8) * 255 / 16), np.ones((3, 3)))
     expected = {
-        (label, np.pad(image, 2).astype(np.uint8).tobytes())
-        for label, image in zip(labels, expected, strict=True)
+        (label, np.pad(image, 2).astype(np.uint8).tobytes()) for label, image in zip(labels, expected, strict=True)
     }
     images = np.concatenate([digits.train_images, digits.test_images])
     labels = np.concatenate([digits.train_labels, digits.test_labels])
@@ -93,9 +92,7 @@ def test_synthetic_can_be_learned(network: Network) -> None:
     made = load("synthetic", network)
     assert made.train_images.shape == (4096, *network.input_shape) and len(made.test_labels) == 1024
     assert made.train_images.dtype == np.uint8 and made.classes == tuple(map(str, range(network.classes)))
-    means = np.stack(
-        [made.train_images[made.train_labels == label].mean(0) for label in range(network.classes)]
-    )
+    means = np.stack([made.train_images[made.train_labels == label].mean(0) for label in range(network.classes)])
     distance = ((made.test_images[:, np.newaxis] - means) ** 2).sum((2, 3, 4))
     assert (distance.argmin(1) == made.test_labels).mean() > 0.95
 
@@ -123,9 +120,7 @@ def test_fingerprint_sees_every_bit() -> None:
     # The means are those that everyone normalizes with.
     [("fashion-mnist", 0.2860, [9, 0, 0, 3, 0]), ("mnist", 0.1307, [5, 0, 4, 1, 9])],
 )
-def test_real_data(
-    name: str, mean: float, first: list[int], real_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_real_data(name: str, mean: float, first: list[int], real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not (real_data / name).is_dir():
         pytest.skip(f"needs {name}/ in HVDTRAIN_DATA")
     monkeypatch.setenv("HVDTRAIN_DATA", str(real_data))
@@ -169,9 +164,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def write(folder: Path, files: dict[str, bytes], zipped: bool = True) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        (folder / (f"{name}.gz" if zipped else name)).write_bytes(
-            gzip.compress(content) if zipped else content
-        )
+        (folder / (f"{name}.gz" if zipped else name)).write_bytes(gzip.compress(content) if zipped else content)
     return folder
 
 
@@ -215,9 +208,7 @@ def test_published_file_damaged(folder: Path, content: bytes, words: list[str]) 
 def test_damaged_in_the_cache(folder: Path, tmp_path: Path) -> None:
     cached = write(tmp_path / "cache" / "hvdtrain" / "mnist", {"t10k-labels-idx1-ubyte": idx(np.ones(3))})
     (folder / "t10k-labels-idx1-ubyte.gz").unlink()
-    refused(
-        "mnist", str(cached / "t10k-labels-idx1-ubyte.gz"), "is corrupt", "delete it and it is fetched again"
-    )
+    refused("mnist", str(cached / "t10k-labels-idx1-ubyte.gz"), "is corrupt", "delete it and it is fetched again")
 
 
 def test_what_unpacks_to_more_than_memory(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,9 +221,7 @@ def test_what_unpacks_to_more_than_memory(folder: Path, monkeypatch: pytest.Monk
 
 def records(number: int) -> bytes:
     """Two records: red, green and blue have values of their own."""
-    return b"".join(
-        bytes([label]) + b"".join(bytes([10 * number + c]) * 1024 for c in range(3)) for label in (0, 9)
-    )
+    return b"".join(bytes([label]) + b"".join(bytes([10 * number + c]) * 1024 for c in range(3)) for label in (0, 9))
 
 
 PARTS = {name: records(number) for number, name in enumerate(archives.CIFAR_FILES)}
@@ -446,9 +435,7 @@ def test_cifar10_is_downloaded_as_it_is(
     assert (tmp_path / "cache" / "hvdtrain" / "cifar10" / path.name).is_file()
 
 
-def test_offline_never_connects(
-    mirrors: tuple[Mirror, Mirror], cached: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_offline_never_connects(mirrors: tuple[Mirror, Mirror], cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def connect(*_: object) -> None:
         raise AssertionError("a connection, in spite of --offline")
 
@@ -624,9 +611,7 @@ def test_own_idx_damaged(tmp_path: Path, file: str, content: bytes, words: list[
         (np.full((2, 2, 3), "a"), [0] * 2, ["of type <U1"]),
     ],
 )
-def test_own_arrays_that_do_not_fit(
-    tmp_path: Path, images: np.ndarray, labels: object, words: list[str]
-) -> None:
+def test_own_arrays_that_do_not_fit(tmp_path: Path, images: np.ndarray, labels: object, words: list[str]) -> None:
     refused(own(tmp_path, images, labels), f"--data {tmp_path}: train", *words, network=SMALL)
 
 
@@ -671,9 +656,7 @@ def test_npz_without_the_arrays(tmp_path: Path) -> None:
 
 
 def test_npz_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    np.savez_compressed(
-        tmp_path / "train.npz", images=np.zeros((1000, 28, 28), np.uint8), labels=np.zeros(1000, int)
-    )
+    np.savez_compressed(tmp_path / "train.npz", images=np.zeros((1000, 28, 28), np.uint8), labels=np.zeros(1000, int))
     monkeypatch.setattr(archives, "MEMORY", 500_000)
     refused(tmp_path, str(tmp_path / "train.npz"), "more than this machine's memory")
 
@@ -728,9 +711,7 @@ IMAGES = tiny((2, 3))["train-images-idx3-ubyte"]
 
 
 @QUICK
-@given(
-    st.binary(max_size=40) | changed(IMAGES) | st.binary().map(gzip.compress) | changed(gzip.compress(IMAGES))
-)
+@given(st.binary(max_size=40) | changed(IMAGES) | st.binary().map(gzip.compress) | changed(gzip.compress(IMAGES)))
 def test_any_bytes_as_idx(content: bytes) -> None:
     parses_or_refuses({**tiny((2, 3)), "train-images-idx3-ubyte": content})
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from conftest import FRAMEWORKS, ROOT, launcher, run, train
 
 JOBS = str(ROOT / "tests" / "jobs.py")
@@ -71,6 +70,18 @@ def test_unknown_command_and_help(tmp_path):
     assert (status, "--batch-size" in output) == (0, True)
 
 
+BLOCKED = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            raise ModuleNotFoundError(f"No module named '{{name}}'")
+sys.meta_path.insert(0, Missing())
+from hvdtrain.entry import main
+main({framework!r})
+"""
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_missing_framework_and_missing_horovod(tmp_path, framework):
     for name, sentence in (
@@ -78,7 +89,7 @@ def test_missing_framework_and_missing_horovod(tmp_path, framework):
         (f"horovod.{framework}", f"Horovod was built without {framework}"),
         ("horovod", "Horovod is not installed; run: make setup"),
     ):
-        code = f"import sys; sys.modules[{name!r}] = None; from hvdtrain.entry import main; main({framework!r})"
+        code = BLOCKED.format(name=name, framework=framework)
         status, output = run(["python", "-c", code], tmp_path)
         assert (status, sentence in output) == (2, True), output
         assert "Traceback" not in output
@@ -106,7 +117,18 @@ def test_a_run_is_never_written_over(tmp_path):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_nan_on_one_rank_ends_the_job_and_names_it(tmp_path, framework):
     status, output = run(
-        [*launcher("gloo", 2), "python", JOBS, "nan", framework, *QUICK[2:], "--max-steps", "20", "--log-every", "8"],
+        [
+            *launcher("gloo", 2),
+            "python",
+            JOBS,
+            "nan",
+            framework,
+            *QUICK[2:],
+            "--max-steps",
+            "20",
+            "--log-every",
+            "8",
+        ],
         tmp_path,
     )
     assert status != 0
@@ -126,7 +148,18 @@ def test_nan_can_be_skipped_by_all_ranks_together(tmp_path, framework):
 
 @pytest.mark.parametrize("by", ["gloo", "mpirun"])
 def test_ranks_that_drift_apart_are_found(tmp_path, by):
-    words = [*launcher(by, 2), "python", JOBS, "drift", "torch", *QUICK[2:], "--max-steps", "20", "--check-sync", "2"]
+    words = [
+        *launcher(by, 2),
+        "python",
+        JOBS,
+        "drift",
+        "torch",
+        *QUICK[2:],
+        "--max-steps",
+        "20",
+        "--check-sync",
+        "2",
+    ]
     status, output = run(words, tmp_path)
     assert status != 0
     assert "after step 6: parameter dense2.bias of rank 1 differs from rank 0's" in output
@@ -162,3 +195,13 @@ def test_own_data_trains(tmp_path):
     options = ("--strategy", "single", "--data", "own", "--epochs", "8", "--batch-size", "20")
     folder = train(tmp_path, "torch", *options)
     assert json.loads((folder / "result.json").read_text())["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parameters_that_blow_up_end_the_job(tmp_path, framework):
+    """Also where the loss stays calm, because a ReLU turns NaN into 0."""
+    options = ("--strategy", "single", "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "4", "--max-steps", "12")
+    status, output = run([*door(framework), *options, "--name", "run"], tmp_path)
+    assert status == 1, output
+    assert "is not finite" in output
+    assert not list(tmp_path.glob("runs/run/checkpoints/*"))

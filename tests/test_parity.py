@@ -4,12 +4,23 @@ import json
 
 import numpy as np
 import pytest
-
 from conftest import FRAMEWORKS, ROOT, distance, launcher, newest, run, train
+
 from hvdtrain import checkpoint
 from hvdtrain.lenet import NETWORKS, Conv, Dense, Flatten, Pool, Relu, initial_weights
 
-PLAIN = ("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0", "--max-steps", "16")
+PLAIN = (
+    "--momentum",
+    "0",
+    "--lr",
+    "0.02",
+    "--schedule",
+    "constant",
+    "--warmup-epochs",
+    "0",
+    "--max-steps",
+    "16",
+)
 EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
 
 
@@ -98,7 +109,10 @@ def test_logits_are_those_of_numpy(tmp_path, framework, model):
 
 
 def test_number_of_parameters():
-    assert {name: network.size for name, network in NETWORKS.items()} == {"lenet": 129_068, "cifar_lenet": 62_006}
+    assert {name: network.size for name, network in NETWORKS.items()} == {
+        "lenet": 129_068,
+        "cifar_lenet": 62_006,
+    }
 
 
 # Options of Horovod and of the step, on two ranks: what they must equal, and how closely.

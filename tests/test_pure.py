@@ -7,10 +7,10 @@ import sys
 
 import numpy as np
 import pytest
-
 from conftest import ROOT
+
 from hvdtrain import environ, metrics
-from hvdtrain.config import RECIPES, Config, Places, from_record, from_recipe, to_record
+from hvdtrain.config import RECIPES, Config, Places, from_recipe, from_record, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.groups import Solo
 from hvdtrain.lenet import NETWORKS, initial_weights
@@ -74,7 +74,12 @@ def test_an_environment_that_makes_no_sense_is_refused():
 
 def test_recipes_are_defaults_and_options_win():
     config, places = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet", speaks=True)
-    assert (config.data, config.batch_size, config.lr, config.framework) == ("fashion-mnist", 256, 0.3, "mxnet")
+    assert (config.data, config.batch_size, config.lr, config.framework) == (
+        "fashion-mnist",
+        256,
+        0.3,
+        "mxnet",
+    )
     assert places.offline
 
 

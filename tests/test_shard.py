@@ -18,7 +18,12 @@ def of_all_ranks(samples, batch, remainder, size, start=0):
     return order, list(zip(*ranks, strict=True))
 
 
-@given(samples=st.integers(1, 300), batch=st.integers(1, 64), size=SIZES, remainder=st.sampled_from(["drop", "pad", "exact"]))
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    size=SIZES,
+    remainder=st.sampled_from(["drop", "pad", "exact"]),
+)
 def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
     order, steps = of_all_ranks(samples, batch, remainder, size)
     assert len(steps) == shard.steps_per_epoch(samples, batch, remainder)
@@ -27,7 +32,12 @@ def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
     assert np.array_equal(np.concatenate(seen) if seen else np.array([], int), expected)
 
 
-@given(samples=st.integers(1, 300), batch=st.integers(1, 64), size=SIZES, remainder=st.sampled_from(["drop", "pad", "exact"]))
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    size=SIZES,
+    remainder=st.sampled_from(["drop", "pad", "exact"]),
+)
 def test_average_over_ranks_is_mean_over_global_batch(samples, batch, size, remainder):
     order, steps = of_all_ranks(samples, batch, remainder, size)
     loss = np.random.default_rng(0).random(samples)

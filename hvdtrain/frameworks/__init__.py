@@ -96,7 +96,7 @@ def _missing(name: str, framework: str, error: ImportError) -> str:
     try:
         importlib.import_module("horovod")
     except ImportError:
-        return f"Horovod is not installed; run: make setup (or give --strategy single for one process)"
+        return "Horovod is not installed; run: make setup (or give --strategy single for one process)"
     return (
         f"Horovod was built without {framework} ({reason}); "
         "run: make setup, which builds it with the frameworks that are installed"

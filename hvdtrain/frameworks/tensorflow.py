@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,7 @@ class TensorFlowLearner:
             return [arrays]
         rows = tf.shape(arrays[0])[0]
         cuts = [rows * i // count for i in range(count + 1)]
-        return [tuple(array[a:b] for array in arrays) for a, b in zip(cuts, cuts[1:], strict=False)]
+        return [tuple(array[a:b] for array in arrays) for a, b in itertools.pairwise(cuts)]
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> tf.Tensor:
         return self._step(self._pixels(images), tf.constant(labels), tf.constant(weights), tf.constant(lr, tf.float32))

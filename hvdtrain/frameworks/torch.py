@@ -135,7 +135,10 @@ class TorchLearner:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.zero_grad()
-        parts = zip(*(np.array_split(rows, self._config.accumulate) for rows in (images, labels, weights)), strict=True)
+        parts = zip(
+            *(np.array_split(rows, self._config.accumulate) for rows in (images, labels, weights)),
+            strict=True,
+        )
         loss = sum(self._backward(*part) for part in parts)
         self._strategy.reduce(self._optimizer)
         self._scaler.unscale_(self._optimizer)
