@@ -50,7 +50,7 @@ def launcher(name: str, np: int) -> list[str]:
     }[name]  # fmt: skip
 
 
-def start(words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+def start(words: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str) -> subprocess.Popen[str]:
     """Start a program in `folder` as from a shell in which the virtual environment is active."""
     own = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -64,7 +64,7 @@ def start(words: list[str], folder: Path, **environment: str) -> subprocess.Pope
         env={**os.environ, **own},
         text=True,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=stderr,
         start_new_session=True,
     )
 

@@ -1,0 +1,103 @@
+"""What a run leaves in its folder, and what it shows."""
+
+import json
+import os
+import pty
+import time
+
+import pytest
+from conftest import BIN, launcher, run, start, train
+
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks import choose_device
+from hvdtrain.groups import Solo
+
+
+def test_a_run_s_folder(tmp_path):
+    folder = train(tmp_path, "torch", "--epochs", "2", "--tensorboard", by="gloo", np=2)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["config"]["epochs"] == 2
+    assert config["ranks"] == 2
+    assert {"torch", "horovod", "numpy", "python"} <= config["versions"].keys()
+    assert config["host"]["cores"] >= 1
+    kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert kinds.count("test") == 2
+    assert "train" in kinds
+    result = json.loads((folder / "result.json").read_text())
+    assert sum(map(sum, result["confusion"])) == 360, "each test image once"
+    correct = sum(row[i] for i, row in enumerate(result["confusion"]))
+    assert result["accuracy"] == pytest.approx(correct / 360)
+    assert len(result["per_class_accuracy"]) == 10
+    assert (folder / "metrics.png").read_bytes().startswith(b"\x89PNG")
+    assert list((folder / "tensorboard").glob("events*"))
+    assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+
+
+def test_only_rank_0_speaks(tmp_path):
+    status, output = run([*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--max-steps", "2"], tmp_path)
+    assert status == 0
+    assert "[0]<stderr>" in output
+    assert "[1]<" not in output
+    words = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--quiet"]
+    assert run(words, tmp_path) == (0, "")
+
+
+def test_a_terminal_gets_a_progress_bar(tmp_path):
+    master, terminal = pty.openpty()
+    words = [str(BIN / "python"), "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--epochs", "2"]
+    process = start(words, tmp_path, stderr=terminal, TERM="xterm", COLUMNS="120")
+    os.close(terminal)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(master, 65536)
+        except OSError:  # the other end is closed
+            break
+    os.close(master)
+    assert process.wait() == 0
+    process.stdout.close()
+    assert b"images/s" in shown
+    assert "━".encode() in shown
+
+
+def test_a_killed_rank_ends_the_job_and_leaves_nothing(tmp_path):
+    words = [*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--name", "run", "--epochs", "500"]
+    process = start(words, tmp_path)
+    log, pids = tmp_path / "runs" / "run" / "metrics.jsonl", []
+    while not log.exists() and process.poll() is None:
+        time.sleep(0.1)
+    for entry in os.listdir("/proc"):
+        try:
+            with open(f"/proc/{entry}/cmdline", "rb") as file:
+                ours = os.getsid(int(entry)) and b"hvdtrain.torch_lenet\0--name\0run\0--epochs\x00500" in file.read()
+            with open(f"/proc/{entry}/environ", "rb") as file:
+                rank = b"HOROVOD_RANK=1\0" in file.read()
+            folder = os.readlink(f"/proc/{entry}/cwd") == str(tmp_path)
+        except (OSError, ValueError):
+            continue
+        if ours and folder:
+            pids.append((int(entry), rank))
+    victim = next(pid for pid, rank in pids if rank)
+    os.kill(victim, 9)
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode != 0, output
+    assert time.monotonic() - began < 30
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{pid}") for pid, _ in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [pid for pid, _ in pids if os.path.exists(f"/proc/{pid}")]
+
+
+class ThirdOnItsHost(Solo):
+    local_rank = 2
+
+
+def test_a_rank_without_a_gpu_is_told():
+    assert choose_device("auto", True, 4, ThirdOnItsHost()) == "cuda:2"
+    assert choose_device("cpu", True, 4, ThirdOnItsHost()) == "cpu"
+    assert choose_device("auto", False, 0, Solo()) == "cpu"
+    with pytest.raises(UserError, match="local rank 2 has no GPU: 2 on this host"):
+        choose_device("auto", True, 2, ThirdOnItsHost())
+    with pytest.raises(UserError, match="sees no GPU"):
+        choose_device("gpu", False, 0, Solo())
