@@ -1,8 +1,8 @@
 """What the hand-written loops share: the data as plain arrays, the first weights, and how they are timed.
 
-The loops are as fast as a careful user writes them: data as float32 in memory, a fresh permutation an epoch, the loss
-fetched once in 20 steps. The clock is that of hvdtrain's own record: images/s is the median over intervals of 20 steps, the
-first left out.
+The loops are as fast as a careful user writes them: data as float32 in memory, a fresh permutation an epoch, the
+loss fetched once in 20 steps. The clock is that of hvdtrain's own record: images/s is the median over intervals of 20
+steps, the first left out.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 usage: python benchmarks/run.py [--steps N] [--repeats N] [--output FILE]
 
-Book's LeNet, Fashion-MNIST (synthetic images where HVDTRAIN_DATA has none), global batch 256, two processes of one thread
-each, over Gloo. Every job is a process of its own through its launcher; the jobs of a repeat follow each other, so that
+Book's LeNet, Fashion-MNIST (synthetic images where HVDTRAIN_DATA has none), global batch 256, two processes of one
+thread each, over Gloo. Every job is a process of its own through its launcher; the jobs of a repeat follow each other, so that
 drift of the machine's speed hits all alike, and a ratio compares two jobs of the same repeat.
 """
 
@@ -122,9 +122,8 @@ def table(results: dict[str, list[dict[str, float]]], data: str) -> str:
             more = statistics.median(
                 a["peak_rss_mb"] - b["peak_rss_mb"] for a, b in zip(results[ours], results[theirs], strict=True)
             )
-            lines.append(
-                f"| memory, {ours} - {theirs} | {verdict(f'{more:.0f} MB', more <= MEMORY_MB)} | at most {MEMORY_MB} MB |"
-            )
+            told = verdict(f"{more:.0f} MB", more <= MEMORY_MB)
+            lines.append(f"| memory, {ours} - {theirs} | {told} | at most {MEMORY_MB} MB |")
     return "\n".join(lines)
 
 

@@ -46,7 +46,7 @@ def main(
         log.error("%s", traceback.format_exc())
         if not log.handlers:
             traceback.print_exc()
-        summary = (str(error).splitlines() or [""])[0]
+        summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's begin with a traceback
         _end(
             rank,
             f"{type(error).__name__}: {summary} (the whole story is in this rank's log)",

@@ -143,6 +143,10 @@ class MXNetLearner:
     def _array(self, values: np.ndarray) -> mx.nd.NDArray:
         return mx.nd.array(values, ctx=self._context, dtype=values.dtype)
 
+    def _classes(self, labels: np.ndarray) -> mx.nd.NDArray:
+        """Labels as float32, MXNet's custom: its bf16 mode does not take integers."""
+        return self._array(labels.astype(np.float32))
+
     def _pixels(self, images: np.ndarray) -> mx.nd.NDArray:
         x = self._array(images)
         return x.astype("float32") / 255 if images.dtype == np.uint8 else x
@@ -150,7 +154,7 @@ class MXNetLearner:
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
         self._set_lr(lr)
         with autograd.record():
-            loss = self._loss(self._pixels(images), self._array(labels), self._array(weights))
+            loss = self._loss(self._pixels(images), self._classes(labels), self._array(weights))
         loss.backward()
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
@@ -180,7 +184,8 @@ class MXNetLearner:
         """
         gradients = [parameter.grad() for parameter in self._parameters.values()]
         scale = self._trainer._scale / self._batch_size
-        norm = float(np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients).asscalar())) * scale
+        squares = sum((gradient.astype("float64") ** 2).sum() for gradient in gradients)
+        norm = scale * float(np.sqrt(squares.asscalar()))
         if not np.isfinite(norm) and self._config.on_nan == "skip":
             self.skipped += 1
             return False
@@ -194,7 +199,7 @@ class MXNetLearner:
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
         logits = self._network(self._pixels(images))
-        picked = mx.nd.pick(mx.nd.log_softmax(logits), self._array(labels))
+        picked = mx.nd.pick(mx.nd.log_softmax(logits), self._classes(labels))
         return -float(picked.sum().asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
 
     def weights(self) -> Weights:
