@@ -3,8 +3,8 @@
 usage: python benchmarks/run.py [--steps N] [--repeats N] [--output FILE]
 
 Book's LeNet, Fashion-MNIST (synthetic images where HVDTRAIN_DATA has none), global batch 256, two processes of one
-thread each, over Gloo. Every job is a process of its own through its launcher; the jobs of a repeat follow each other, so that
-drift of the machine's speed hits all alike, and a ratio compares two jobs of the same repeat.
+thread each, over Gloo. Every job is a process of its own through its launcher; the jobs of a repeat follow each
+other, so that drift of the machine's speed hits all alike, and a ratio compares two jobs of the same repeat.
 """
 
 from __future__ import annotations

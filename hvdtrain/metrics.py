@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
 
@@ -27,25 +26,23 @@ class Interval(NamedTuple):
 class LossMeter:
     """Collects the lazy losses of an interval, and joins them over the group with a single vector.
 
-    A loss is read one step late, when the device has long made it, so that nobody waits for it.
+    Losses are read when they are joined, so that no step waits for the one before it.
     """
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._pending: deque[tuple[int, SupportsFloat]] = deque()
+        self._pending: list[tuple[int, SupportsFloat]] = []
         self._clear()
 
     def _clear(self) -> None:
         self._total, self._steps, self._bad_step = 0.0, 0, -1
+        self._pending.clear()
 
     def add(self, step: int, loss: SupportsFloat) -> None:
         """This rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
         self._pending.append((step, loss))
-        if len(self._pending) > 1:
-            self._read()
 
-    def _read(self) -> None:
-        step, loss = self._pending.popleft()
+    def _read(self, step: int, loss: SupportsFloat) -> None:
         value = float(loss)
         self._steps += 1
         if math.isfinite(value):
@@ -55,8 +52,8 @@ class LossMeter:
 
     def join(self) -> Interval:
         """The interval over all ranks; call it on every rank at the same step."""
-        while self._pending:
-            self._read()
+        for step, loss in self._pending:
+            self._read(step, loss)
         rank, size = self._group.rank, self._group.size
         vector = np.zeros(2 + size)
         vector[:2] = self._total, self._steps
