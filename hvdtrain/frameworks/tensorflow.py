@@ -121,9 +121,10 @@ class Optimizer:
         """Update all variables."""
         self.updates.assign_add(1)
         for i, (variable, gradient) in enumerate(zip(self._variables, gradients, strict=True)):
-            decayed = gradient + self._config.weight_decay * variable
+            if self._config.weight_decay:
+                gradient += self._config.weight_decay * variable
             slots = [slots[i].handle for slots in self.slots.values()]
-            self._update(variable.handle, slots, decayed, lr)
+            self._update(variable.handle, slots, gradient, lr)
 
     def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
         ops, config = tf.raw_ops, self._config
@@ -146,7 +147,7 @@ class Optimizer:
 
 class LossScale:
     """fp16's dynamic loss scale: halved where gradients overflow, doubled after 2000 steps without (Micikevicius
-    et al., Mixed Precision Training, 2018); 1 and constant in other precisions."""
+    et al., Mixed Precision Training, 2018); nothing in other precisions."""
 
     GROWTH_STEPS = 2000
 
@@ -154,6 +155,12 @@ class LossScale:
         self._enabled = enabled
         self.value = tf.Variable(65536.0 if enabled else 1.0, trainable=False)
         self.good_steps = tf.Variable(0, trainable=False)
+
+    def apply(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss * self.value if self._enabled else loss
+
+    def remove(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [gradient / self.value for gradient in gradients] if self._enabled else gradients
 
     def update(self, finite: tf.Tensor) -> None:
         if not self._enabled:
@@ -204,7 +211,7 @@ class TensorFlowLearner:
     @tf.function(reduce_retracing=True)
     def _step(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
         loss, gradients = self._gradients(images, labels, weights)
-        gradients = [gradient / self._scale.value for gradient in gradients]
+        gradients = self._scale.remove(gradients)
         if self._config.clip_norm:
             gradients, norm = tf.clip_by_global_norm(gradients, self._config.clip_norm)
         elif self._check_finite:
@@ -228,13 +235,13 @@ class TensorFlowLearner:
         for part in parts[:-1]:
             with tf.GradientTape() as tape:
                 loss = self._weighted_loss(*part)
-                scaled = loss * self._scale.value
+                scaled = self._scale.apply(loss)
             own = tape.gradient(scaled, self._variables)
             earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
             total += loss
         with self._strategy.tape() as tape:
             loss = self._weighted_loss(*parts[-1])
-            scaled = loss * self._scale.value
+            scaled = self._scale.apply(loss)
             if earlier is not None:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
