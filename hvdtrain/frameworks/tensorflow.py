@@ -19,7 +19,7 @@ POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"
 
 
 def model(network: Network, precision: str) -> tf.keras.Sequential:
-    """The network, built. Images come channel-last; before dense layers they are turned to channel-first."""
+    """The network, built; images come channel-last."""
     channels, height, width = network.input_shape
     policy = POLICIES[precision]
     layers = [_layer(layer, policy) for layer in network.layers]
@@ -40,17 +40,33 @@ def _layer(layer: Layer, policy: str) -> tf.keras.layers.Layer:
         case Relu():
             return keras.ReLU(dtype=policy)
         case Flatten():
-            return tf.keras.Sequential([keras.Permute((3, 1, 2), dtype=policy), keras.Flatten(dtype=policy)])
+            return keras.Flatten(dtype=policy)
 
 
-def to_canonical(value: np.ndarray) -> np.ndarray:
-    """TensorFlow's (height, width, in, out) and (in, out) to (out, in, height, width) and (out, in)."""
-    return value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T
+class Layout:
+    """Between the canonical layout of a network's weights and TensorFlow's, which is channel-last.
 
+    Kernels (out, in, height, width) are (height, width, in, out) there, dense weights (out, in) are (in, out). Images
+    are flattened channel-last, so the first dense layer's inputs come in another order as well: it is this weight
+    that is turned when it is loaded, and not each image in each step.
+    """
 
-def from_canonical(value: np.ndarray) -> np.ndarray:
-    """The inverse of `to_canonical`."""
-    return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
+    def __init__(self, network: Network) -> None:
+        self._turned, self._shape = network.flattening
+
+    def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        """TensorFlow's array of this parameter, or of what an optimizer keeps of it, in the canonical layout."""
+        if name == self._turned:
+            channels, height, width = self._shape
+            by_pixel = value.reshape(height, width, channels, -1)
+            return by_pixel.transpose(3, 2, 0, 1).reshape(value.shape[1], value.shape[0])
+        return np.ascontiguousarray(value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T)
+
+    def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        """The inverse of `to_canonical`."""
+        if name == self._turned:
+            return value.reshape(-1, *self._shape).transpose(2, 3, 1, 0).reshape(value.shape[1], value.shape[0])
+        return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
 
 
 class Single:
@@ -178,6 +194,7 @@ class TensorFlowLearner:
         self.group = strategy.group
         self.device = device
         self._config, self._strategy = config, strategy
+        self._layout = Layout(network)
         self._model = model(network, config.precision)
         names = [name for name, _ in network.parameters()]
         self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
@@ -272,17 +289,17 @@ class TensorFlowLearner:
         return self._forward(self._pixels(images)).numpy()
 
     def weights(self) -> Weights:
-        return {name: np.ascontiguousarray(to_canonical(v.numpy())) for name, v in self._parameters.items()}
+        return {name: self._layout.to_canonical(name, v.numpy()) for name, v in self._parameters.items()}
 
     def load(self, weights: Weights) -> None:
         if set(weights) != set(self._parameters):
             raise KeyError(f"parameters {sorted(weights)} are not {sorted(self._parameters)}")
         for name, variable in self._parameters.items():
-            variable.assign(from_canonical(weights[name]))
+            variable.assign(self._layout.from_canonical(name, weights[name]))
 
     def optimizer_state(self) -> OptimizerState:
         arrays = {
-            f"{kind}/{name}": np.ascontiguousarray(to_canonical(slot.numpy()))
+            f"{kind}/{name}": self._layout.to_canonical(name, slot.numpy())
             for kind, slots in self._optimizer.slots.items()
             for name, slot in zip(self._parameters, slots, strict=True)
         }
@@ -292,7 +309,8 @@ class TensorFlowLearner:
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for kind, slots in self._optimizer.slots.items():
             for name, slot in zip(self._parameters, slots, strict=True):
-                slot.assign(from_canonical(state.arrays[f"{kind}/{name}"] / np.float32(state.scale)))
+                value = state.arrays[f"{kind}/{name}"] / np.float32(state.scale)
+                slot.assign(self._layout.from_canonical(name, value))
         self._optimizer.updates.assign(state.updates)
         if state.extra:
             self._scale.value.assign(state.extra["loss_scale"])
