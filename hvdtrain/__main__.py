@@ -1,13 +1,17 @@
-"""python -m hvdtrain {train,predict}: each command is imported only when it is asked for."""
+"""python -m hvdtrain {train,launch,bench,report,predict}: each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 USAGE = """usage: python -m hvdtrain COMMAND [OPTIONS]
 
 commands:
   train      train LeNet with data parallelism (--help lists the options)
+  launch     start the ranks of a job, for strategies that need no Horovod
+  bench      measure all strategies side by side; bench allreduce: what an allreduce takes
+  report     tables and plots of runs: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
 
 Each framework has its own door as well, with the ways to launch it in its first lines:
@@ -15,17 +19,15 @@ Each framework has its own door as well, with the ways to launch it in its first
 """
 
 
+# command: the module that is it
+COMMANDS = {"train": "entry", "launch": "launch", "bench": "bench", "report": "report", "predict": "predict"}
+
+
 def main(argv: list[str]) -> None:
     """Run one command; ends the process with exit status 2 where there is no such command."""
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
-    if command == "train":
-        from hvdtrain import entry
-
-        entry.main(argv=rest)
-    elif command == "predict":
-        from hvdtrain import predict
-
-        predict.main(rest)
+    if command in COMMANDS:
+        importlib.import_module(f"hvdtrain.{COMMANDS[command]}").main(argv=rest)
     elif command in ("-h", "--help"):
         print(USAGE, end="")
     elif command == "--version":

@@ -21,8 +21,12 @@ class Config:
     """Named set of defaults; any option given beside it wins."""
     framework: Framework = "torch"
     """Framework that holds the network."""
-    strategy: Literal["single", "horovod"] = "horovod"
-    """How the gradients of the ranks meet."""
+    strategy: str = "horovod"
+    """How the gradients of ranks or devices meet; `--strategy help` lists what this framework has here."""
+    api: Literal["auto", "loop", "fit", "gluon", "module", "ndarray"] = "auto"
+    """Programming style: TensorFlow has loop and fit (Keras), MXNet gluon, module and ndarray; auto is the first."""
+    kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
+    """MXNet's key-value store of --strategy kvstore: over this process's devices, or over ranks (dist_*)."""
     model: Literal["lenet", "cifar_lenet"] = "lenet"
     """Network: lenet takes 1x28x28 images, cifar_lenet 3x32x32."""
     data: str = "digits"
@@ -91,10 +95,12 @@ def _problems(config: Config) -> list[tuple[str, str]]:
         problems.append(("momentum", "give a number below 1"))
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
         problems.append(("nesterov", "it needs --optimizer sgd and a --momentum above 0"))
-    if config.strategy == "single":
+    if config.strategy != "horovod":
         for name in ("op", "compression"):
-            if getattr(config, name) != getattr(RECIPE_BASE, name):
+            if getattr(config, name) != getattr(Config, name):
                 problems.append((name, "Horovod does this; choose --strategy horovod"))
+    if config.kvstore != Config.kvstore and config.strategy != "kvstore":
+        problems.append(("kvstore", "choose --strategy kvstore with it"))
     return problems
 
 
@@ -110,12 +116,16 @@ class Places:
     """Run folder or checkpoint to continue from; its recorded options become the defaults."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto takes a GPU where the framework sees one."""
+    devices: int = 0
+    """Devices of one process, for strategies that use several; 0 takes all its GPUs, or two parts of the CPU."""
     offline: bool = False
     """Never touch the network."""
     checkpoint_every: int = 0
     """Steps between checkpoints, beside the one at each epoch's end; 0 for none."""
     keep: int = 3
     """Newest checkpoints to keep, beside the best."""
+    profile: int = 0
+    """Steps measured at the end without joining gradients, to tell computing from communicating; 0 for none."""
     check_sync: int = 0
     """Steps between comparisons of all ranks' parameter checksums; 0 compares at the start and at the end."""
     log_every: int = 20
@@ -126,12 +136,12 @@ class Places:
     """Show nothing on the console but errors."""
 
     def __post_init__(self) -> None:
-        for name, least in (("keep", 1), ("log_every", 1), ("checkpoint_every", 0), ("check_sync", 0)):
+        for name, least in PLACES_LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {least} or more")
 
 
-RECIPE_BASE = Config()
+PLACES_LEAST = {"keep": 1, "log_every": 1, "checkpoint_every": 0, "check_sync": 0, "devices": 0, "profile": 0}
 
 # What decides a recipe, beside the defaults of Config.
 RECIPES: dict[str, dict[str, Any]] = {

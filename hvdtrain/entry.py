@@ -30,11 +30,18 @@ def main(
     rank = 0
     try:
         rank = environ.place().rank
-        from hvdtrain.options import parse
+        from hvdtrain.options import early, parse
         from hvdtrain.train import train
 
+        argv = sys.argv[1:] if argv is None else argv
         try:
-            config, places = parse(sys.argv[1:] if argv is None else argv, program, framework, speaks=rank == 0)
+            known = early(argv)
+            if known.strategy == "help":
+                from hvdtrain import strategies
+
+                strategies.show(framework or known.framework or "torch")
+                _end(rank, "", 0, 0.0)
+            config, places = parse(argv, program, framework, speaks=rank == 0)
         except SystemExit as end:  # --help, or an option that does not exist
             _end(rank, "", int(end.code or 0), 0.0)
         train(config, places)

@@ -1,7 +1,13 @@
-"""The processes of a job: alone, or Horovod's. Framework-neutral; the framework's module of Horovod is handed in."""
+"""The processes of a job: alone, Horovod's, PyTorch's or MPI's; `ring` has our own.
+
+Framework-neutral: what belongs to a framework is handed in.
+"""
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -69,12 +75,96 @@ class Horovod:
         self._hvd.shutdown()
 
 
-def solo() -> Solo:
+def check_adasum(hvd: ModuleType) -> None:
+    """Raise UserError unless this job can run Adasum: over MPI or NCCL, on a power of two ranks."""
+    if not hvd.mpi_enabled() and not hvd.nccl_built():
+        raise UserError("--op adasum: Gloo has no Adasum; start by horovodrun --mpi or mpirun")
+    if hvd.size() & (hvd.size() - 1):
+        raise UserError(f"--op adasum: it needs 2, 4, 8, ... ranks, and these are {hvd.size()}")
+
+
+class TorchDistributed:
+    """The processes of torch.distributed, for the module of that name and a backend (gloo, nccl)."""
+
+    def __init__(self, dist: ModuleType, backend: str) -> None:
+        place = environ.place()
+        self._dist = dist
+        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self._meet(backend)
+
+    def _meet(self, backend: str) -> None:
+        if self.size == 1:  # needs no launcher: nobody to meet
+            self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
+            return
+        environ.rendezvous()  # says what is missing better than torch does
+        self._dist.init_process_group(backend, rank=self.rank, world_size=self.size)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
+
+    def gather(self, value: Any) -> list[Any]:
+        gathered = [None] * self.size
+        self._dist.all_gather_object(gathered, value)
+        return gathered
+
+    def broadcast(self, value: Any) -> Any:
+        values = [value]
+        self._dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    def close(self) -> None:
+        self._dist.barrier()
+        atexit.register(_leave)
+
+
+def _leave() -> None:
+    """End the process without PyTorch's destructors: Gloo's threads now and then abort in them, after all is done."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+class MPI:
+    """MPI's processes, by mpi4py; `allreduce` is for gradients."""
+
+    def __init__(self) -> None:
+        from mpi4py import MPI as mpi
+
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+        promised = environ.place()
+        if promised.size != self.size:
+            raise UserError(
+                f"{promised.launcher} started {promised.size} processes, and MPI sees {self.size}: "
+                "start --strategy mpi by mpirun, or by srun where the site's MPI has its plug-in"
+            )
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Add up `values` over all ranks, in place: contiguous, any numeric type; the buffer itself is sent."""
+        self._world.Allreduce(self._mpi.IN_PLACE, values)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
+        self.allreduce(total)
+        return total
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._world.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._world.bcast(value)
+
+    def close(self) -> None:
+        self._world.Barrier()
+
+
+def solo(strategy: str) -> Solo:
     """A group of one. Raises UserError where a launcher started several, which would all train apart."""
     promised = environ.place()
     if promised.size > 1:
         raise UserError(
-            f"{promised.launcher} started {promised.size} processes, and with --strategy single each would "
-            "train alone; use --strategy horovod, or start one process"
+            f"{promised.launcher} started {promised.size} processes, and with --strategy {strategy} each would "
+            "train alone; choose a strategy of several processes (--strategy help), or start one"
         )
     return Solo()

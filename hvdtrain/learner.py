@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol, SupportsFloat
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
 
@@ -50,20 +51,33 @@ class Group(Protocol):
         ...
 
 
+class Batch(NamedTuple):
+    """This rank's rows of one step.
+
+    images: uint8 (n, channels, height, width), read as value / 255, or float32 taken as it is.
+    labels: int64 (n,). weights: float32 (n,), from `shard`. lr: learning rate of this step.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+    lr: float
+
+
 class Learner(Protocol):
     """One framework's network. Knows tensors and devices; not ranks, files, epochs or options' origins."""
 
     group: Group
     device: str
+    devices: int
+    """Devices in this process, each with a copy of the network."""
     skipped: int
     """Updates left out because of gradients that were not finite (the same on every rank)."""
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
-        """One synchronous step on this rank's rows.
+        """One synchronous step on this rank's `Batch`.
 
-        images: uint8 (n, channels, height, width), read as value / 255, or float32 taken as it is.
-        labels: int64 (n,). weights: float32 (n,), from `shard`. Returns this rank's sum(weights * loss), which
-        need not be computed yet: float() waits for it.
+        Returns this rank's sum(weights * loss), which need not be computed yet: float() waits for it.
         """
         ...
 
@@ -89,4 +103,17 @@ class Learner(Protocol):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Set what the optimizer remembers."""
+        ...
+
+
+@runtime_checkable
+class FitLearner(Protocol):
+    """A learner whose framework brings a loop of its own (Keras' and Module's fit), to which ours feeds an epoch."""
+
+    def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
+        """Train on `steps` batches by the framework's loop; `after(loss)` as soon as each step is done, where `loss`
+        is what `train_step` would have returned.
+
+        A framework may take the next batch before it told that the last one is done. What `after` raises ends the fit.
+        """
         ...

@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import tyro
 
@@ -39,13 +40,20 @@ def parse(argv: list[str], program: str, framework: Framework | None, speaks: bo
     return config, options.places
 
 
+def early(argv: list[str]) -> argparse.Namespace:
+    """The options that decide the defaults of the others."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--recipe", choices=RECIPES, default="digits")
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--framework", choices=get_args(Framework))
+    parser.add_argument("--strategy")
+    try:
+        return parser.parse_known_args(argv)[0]
+    except argparse.ArgumentError:  # tyro meets the same mistake, and explains it
+        return parser.parse_args([])
+
+
 def _defaults(argv: list[str]) -> Config:
     """What the options not given are: those of the run to resume, or of the recipe."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    early.add_argument("--recipe", choices=RECIPES, default="digits")
-    early.add_argument("--resume", type=Path)
-    try:
-        known, _ = early.parse_known_args(argv)
-    except argparse.ArgumentError:  # tyro meets the same mistake, and explains it
-        return Config()
+    known = early(argv)
     return recorded(known.resume) if known.resume else from_recipe(known.recipe)

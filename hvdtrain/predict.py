@@ -13,7 +13,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from hvdtrain import checkpoint, frameworks
 from hvdtrain.checkpoint import Checkpoint
-from hvdtrain.config import Config
+from hvdtrain.config import Config, Places
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.lenet import NETWORKS
 
@@ -64,6 +64,6 @@ def read_image(path: Path, saved: Checkpoint, invert: bool) -> np.ndarray:
 def probability(saved: Checkpoint, images: np.ndarray, framework: str) -> np.ndarray:
     """Softmax of the logits, float32 (n, classes)."""
     config = Config(framework=framework, strategy="single", model=saved.model)  # type: ignore[arg-type]
-    logits = frameworks.build(config, saved.weights, "auto").logits(images)
+    logits = frameworks.build(config, saved.weights, Places()).logits(images)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdtrain.config import Config, Places, to_record
 from hvdtrain.errors import UserError
-from hvdtrain.learner import Group
+from hvdtrain.learner import Learner
 
 PACKAGES = ("hvdtrain", "horovod", "torch", "mxnet", "tensorflow", "tensorflow-cpu", "numpy", "safetensors")
 
@@ -36,7 +36,7 @@ def choose_folder(config: Config, places: Places, size: int, resumed: Path | Non
     return folder
 
 
-def write_options(folder: Path, config: Config, places: Places, group: Group, device: str) -> None:
+def write_options(folder: Path, config: Config, places: Places, learner: Learner) -> None:
     """`config.json`: options, versions and host. A resumed run in its own folder keeps the older ones beside it."""
     path = folder / "config.json"
     if path.exists():
@@ -46,8 +46,9 @@ def write_options(folder: Path, config: Config, places: Places, group: Group, de
         {
             "config": to_record(config),
             "places": to_record(places),
-            "ranks": group.size,
-            "device": device,
+            "ranks": learner.group.size,
+            "devices": learner.devices,
+            "device": learner.device,
             "versions": versions(),
             "host": host(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

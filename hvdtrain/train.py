@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsFloat
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from hvdtrain.config import Config, Places
 from hvdtrain.console import Display, log
 from hvdtrain.data import Dataset
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.learner import Learner
+from hvdtrain.learner import Batch, FitLearner, Learner
 from hvdtrain.lenet import NETWORKS, initial_weights
 from hvdtrain.metrics import LossMeter, Scores
 from hvdtrain.schedule import learning_rate
@@ -31,7 +33,7 @@ def train(config: Config, places: Places) -> Path:
     """
     network = NETWORKS[config.model]
     dataset = data.load(config.data, network, places.offline)
-    learner = frameworks.build(config, initial_weights(network, config.init, config.seed), places.device)
+    learner = frameworks.build(config, initial_weights(network, config.init, config.seed), places)
     guards.same_options(learner.group, config, dataset.fingerprint)
     resumed = resume(config, places, learner, dataset)
     training = Training(config, places, learner, dataset, *resumed)
@@ -122,7 +124,7 @@ class Training:
         first = guards.same_weights(self._learner, "before the first step")
         log.info("rank %d of %d starts with parameters %s", self._group.rank, self._group.size, first)
         if self._leads:
-            record.write_options(self.folder, self._config, self._places, self._group, self._learner.device)
+            record.write_options(self.folder, self._config, self._places, self._learner)
             self._writer = metrics.Writer(self.folder, self._places.tensorboard)
         self._display = Display(self._last, self._position.step, self._leads and not self._places.quiet)
         try:
@@ -135,10 +137,11 @@ class Training:
         self._finish(scores)
 
     def _title(self) -> str:
-        config, size = self._config, self._group.size
+        config, size, devices = self._config, self._group.size, self._learner.devices
+        place = f"{devices} devices ({self._learner.device})" if devices > 1 else self._learner.device
         return (
             f"{config.model} on {config.data} in {config.framework}, {config.strategy}, {size} rank(s) on "
-            f"{self._learner.device}, global batch {self._position.global_batch}; record in {self.folder}"
+            f"{place}, global batch {self._position.global_batch}; record in {self.folder}"
         )
 
     def _epochs(self) -> Scores:
@@ -161,23 +164,33 @@ class Training:
             self._group.size,
             start.step_in_epoch,
         )
+        steps = min(self._steps - start.step_in_epoch, self._last - start.step)
+        batches = self._batches(itertools.islice(parts, steps))
         self._speed.start(start.step)
-        for part in parts:
-            self._step(part)
-            if self._position.step >= self._last:
-                break
+        if isinstance(self._learner, FitLearner):
+            self._learner.fit(batches, steps, self._after_step)
+        else:
+            for batch in batches:
+                self._after_step(self._learner.train_step(*batch))
         self._look()
         if self._position.step_in_epoch == self._steps:
             self._position = dataclasses.replace(self._position, epoch=start.epoch + 1, step_in_epoch=0)
 
-    def _step(self, part: shard.Slice) -> None:
+    def _batches(self, parts: Iterator[shard.Slice]) -> Iterator[Batch]:
+        """This rank's rows of each step, from the present one on, made when they are asked for."""
+        images, labels = self._data.train_images, self._data.train_labels
+        for step, part in enumerate(parts, self._position.step):
+            with self._speed.outside:
+                lr = learning_rate(self._config, step, self._steps, self._group.size)
+                batch = Batch(images[part.rows], labels[part.rows], part.weights, lr)
+            yield batch
+
+    def _after_step(self, loss: SupportsFloat) -> None:
+        """Count a step; look, compare and save where it is time."""
         at, places = self._position, self._places
-        lr = learning_rate(self._config, at.step, self._steps, self._group.size)
-        images, labels = self._data.train_images[part.rows], self._data.train_labels[part.rows]
-        with self._speed.framework:
-            loss = self._learner.train_step(images, labels, part.weights, lr)
+        with self._speed.outside:
             self._meter.add(at.step, loss)
-        self._position = at = dataclasses.replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
+            self._position = at = dataclasses.replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
         if at.step_in_epoch == self._steps:
             return  # the epoch's end looks and saves
         if at.step % places.log_every == 0:
@@ -190,23 +203,28 @@ class Training:
 
     def _look(self) -> None:
         """Join the ranks' losses; a loss that is not finite ends the job, or is told."""
-        with self._speed.framework:
-            interval = self._meter.join()
+        interval = self._meter.join()
         if interval.bad_rank >= 0:
             text = f"rank {interval.bad_rank}: loss is not finite at step {interval.bad_step}"
             if self._config.on_nan == "stop":
                 raise TrainingError(f"{text}; lower --lr, look at the data, or give --on-nan skip")
             log.warning("%s; %d step(s) skipped so far", text, self._learner.skipped)
         step = self._position.step
-        guards.finite(self._learner.weights(), step)
+        with self._speed.outside:
+            guards.finite(self._learner.weights(), step)
         speed = self._speed.at(step)
-        if not speed:
-            return  # nothing happened since the last look
+        if speed:  # else nothing happened since the last look
+            with self._speed.outside:
+                self._show(interval.loss, speed)
+
+    def _show(self, loss: float, speed: dict[str, float]) -> None:
+        """Write and show what the interval brought."""
+        step = self._position.step
         if self._writer:
             lr = learning_rate(self._config, max(step - 1, 0), self._steps, self._group.size)
-            values = {"loss": interval.loss, "lr": lr, **speed, "skipped": self._learner.skipped}
+            values = {"loss": loss, "lr": lr, **speed, "skipped": self._learner.skipped}
             self._writer.write("train", step, epoch=step / self._steps, **values)
-        text = f"{speed['images_per_s']:,.0f} images/s  loss {interval.loss:.4f}  accuracy {self._accuracy:.4f}"
+        text = f"{speed['images_per_s']:,.0f} images/s  loss {loss:.4f}  accuracy {self._accuracy:.4f}"
         self._display.update(step, self._position.epoch + 1, text)
 
     def _evaluate(self) -> Scores:
@@ -256,6 +274,8 @@ class Training:
         parameters = guards.same_weights(self._learner, "after the last step")
         log.info("rank %d ends with parameters %s", self._group.rank, parameters)
         peaks_kb = self._group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        epoch_s = max(self._group.gather(self._speed.seconds_a_step)) * self._steps
+        shares = self._shares()
         if not self._leads:
             return
         per_class = dict(zip(self._data.classes, scores.per_class(), strict=True))
@@ -265,7 +285,10 @@ class Training:
             "steps": self._position.step,
             "parameters": parameters,
             "images_per_s": self._speed.median,
+            "epoch_s": epoch_s,
+            "global_batch": self._position.global_batch,
             "outside_share": self._speed.outside_share,
+            "shares": shares,
             "peak_rss_mb": max(peaks_kb) / 1024,
             "skipped": self._learner.skipped,
             "per_class_accuracy": per_class,
@@ -279,30 +302,56 @@ class Training:
             f"{self._speed.median:,.0f} images/s, parameters {parameters}, record in {self.folder}"
         )
 
+    def _shares(self) -> dict[str, float] | None:
+        """Parts of a step: computing, waiting for data and for the loop, and communicating, which is what remains.
+
+        Computing is timed apart: every rank at the same time trains the same network alone, on as many rows as one
+        device gets. What a strategy hides behind computing thus counts as computing. None unless asked for.
+        """
+        if not self._places.profile:
+            return None
+        group = self._group
+        rows = max(self._position.global_batch // (group.size * self._learner.devices), 1)
+        config = dataclasses.replace(self._config, strategy="single", api="auto", kvstore="device", op="average",
+                                     compression="none")  # fmt: skip
+        alone = frameworks.build(config, self._learner.weights(), dataclasses.replace(self._places, devices=0), group)
+        images, labels = self._data.train_images[:rows], self._data.train_labels[:rows]
+        batch = Batch(images, labels, np.full(len(images), 1 / len(images), np.float32), 0.0)
+        times = []
+        for _ in range(1 + self._places.profile):
+            group.sum(np.zeros(1))  # all start together, and disturb each other as in training
+            began = time.perf_counter()
+            float(alone.train_step(*batch))
+            times.append(time.perf_counter() - began)
+        step_s, compute_s, data = self._speed.seconds_a_step, float(np.median(times[1:])), self._speed.outside_share
+        computing = min(compute_s / step_s, 1 - data)
+        joined = group.sum(np.array([computing, data, 1])) / group.size
+        return {"compute": joined[0], "communicate": max(1 - joined[0] - joined[1], 0.0), "data": joined[1]}
+
 
 class Speed:
-    """Images a second between looks, and the share of time spent outside the framework's step."""
+    """Images a second between looks, and the share of time that the loop itself takes."""
 
     def __init__(self, global_batch: int) -> None:
         self._batch = global_batch
-        self.framework = Stopwatch()
+        self.outside = Stopwatch()
         self._rates: list[float] = []
-        self._inside = self._total = 0.0
+        self._outside = self.seconds = 0.0
 
     def start(self, step: int) -> None:
         """Begin an interval; evaluation and checkpoints before it do not count."""
-        self._step, self._began, self.framework.seconds = step, time.perf_counter(), 0.0
+        self._step, self._began, self.outside.seconds = step, time.perf_counter(), 0.0
 
     def at(self, step: int) -> dict[str, float]:
         """Close the interval at this step and begin the next; empty where no step was made."""
         seconds, steps = time.perf_counter() - self._began, step - self._step
         if steps == 0:
             return {}
-        inside = self.framework.seconds
+        outside = self.outside.seconds
         self._rates.append(steps * self._batch / seconds)
-        self._total, self._inside = self._total + seconds, self._inside + inside
+        self.seconds, self._outside = self.seconds + seconds, self._outside + outside
         self.start(step)
-        return {"images_per_s": self._rates[-1], "outside_s": seconds - inside}
+        return {"images_per_s": self._rates[-1], "outside_s": outside}
 
     @property
     def median(self) -> float:
@@ -310,9 +359,14 @@ class Speed:
         return float(np.median(self._rates[1:] or self._rates or [0.0]))
 
     @property
+    def seconds_a_step(self) -> float:
+        """Seconds of a step, by `median`."""
+        return self._batch / self.median if self.median else 0.0
+
+    @property
     def outside_share(self) -> float:
-        """Time between the framework's calls, as a part of all training time."""
-        return 1 - self._inside / self._total if self._total else 0.0
+        """Time in the loop, between the framework's steps, as a part of all training time."""
+        return self._outside / self.seconds if self.seconds else 0.0
 
 
 class Stopwatch:

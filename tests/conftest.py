@@ -39,10 +39,13 @@ def real_data() -> Path:
 
 
 def launcher(name: str, np: int) -> list[str]:
-    """The words that start `np` processes: `alone`, `gloo`, `mpi` (both horovodrun) or `mpirun`."""
+    """The words that start `np` processes: `alone`, `local` (hvdtrain's own), `gloo`, `mpi` (both horovodrun), `mpirun`
+    or `torchrun`."""
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return {
         "alone": [],
+        "local": ["python", "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
+        "torchrun": ["torchrun", "--standalone", "--nproc-per-node", str(np), "--no-python"],
         "gloo": ["horovodrun", "--gloo", "-np", str(np)],
         "mpi": ["horovodrun", "--mpi", "-np", str(np), *(["--mpi-args=--allow-run-as-root"] if as_root else [])],
         "mpirun": ["mpirun", *as_root, "-np", str(np), "--oversubscribe", "--bind-to", "none",

@@ -5,12 +5,13 @@ usage: python jobs.py JOB FRAMEWORK [OPTIONS of training]
 
 from __future__ import annotations
 
+import importlib
 import sys
 
 import numpy as np
 
 from hvdtrain import environ, frameworks, guards
-from hvdtrain.config import Config
+from hvdtrain.config import Config, Places
 from hvdtrain.entry import main
 from hvdtrain.lenet import NETWORKS, initial_weights
 
@@ -18,7 +19,7 @@ BAD_STEP = 5
 
 
 def learner_class(framework: str):
-    module = frameworks.load(framework, "horovod")
+    module = importlib.import_module(f"hvdtrain.frameworks.{framework}")
     return {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework], module
 
 
@@ -77,7 +78,7 @@ def apart(framework: str, _: list[str]) -> None:
     """Ranks that start with weights of their own have rank 0's after the broadcast."""
     network = NETWORKS["lenet"]
     own = initial_weights(network, "xavier", seed=environ.place().rank)
-    learner = frameworks.build(Config(framework=framework, momentum=0.9), own, "cpu")
+    learner = frameworks.build(Config(framework=framework, momentum=0.9), own, Places(device="cpu"))
     equal = guards.same_weights(learner, "after the broadcast")
     assert equal == guards.checksum(initial_weights(network, "xavier", seed=0))
     sums = learner.group.sum(np.array([learner.group.rank + 1.0, 0.5]))
@@ -96,7 +97,7 @@ def logits(framework: str, options: list[str]) -> None:
     network = NETWORKS[model]
     images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
     config = Config(framework=framework, strategy="single", model=model)
-    learner = frameworks.build(config, initial_weights(network, "xavier", 0), "cpu")
+    learner = frameworks.build(config, initial_weights(network, "xavier", 0), Places(device="cpu"))
     np.save(path, learner.logits(images))
 
 

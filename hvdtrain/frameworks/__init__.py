@@ -6,9 +6,12 @@ import contextlib
 import ctypes
 import importlib
 import os
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from hvdtrain import environ
-from hvdtrain.config import Config
+from hvdtrain.config import Config, Framework, Places
 from hvdtrain.errors import UserError
 from hvdtrain.learner import Group, Learner
 from hvdtrain.lenet import NETWORKS, Weights
@@ -27,17 +30,86 @@ LACKS = {
 }
 
 
-def build(config: Config, weights: Weights, device: str = "auto") -> Learner:
+# framework: programming style: the modules here that hold its strategies; the first style is the default.
+MODULES: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch": {"loop": ("torch", "torch_manual")},
+    "tensorflow": {"loop": ("tensorflow",), "fit": ("tensorflow_fit",)},
+    "mxnet": {"gluon": ("mxnet",), "module": ("mxnet_module",), "ndarray": ("mxnet_ndarray",)},
+}
+
+
+def build(config: Config, weights: Weights, places: Places, group: Group | None = None) -> Learner:
     """The learner that `config` asks for, in its group, holding `weights` and, after the broadcast, rank 0's.
 
-    device: `auto`, `cpu` or `gpu`. Raises UserError where the framework or its Horovod is missing, or cannot do
-    what is asked.
+    group: for --strategy single, which then trains alone beside others. Raises UserError where the framework or what
+    the strategy needs is missing, or cannot do what is asked.
     """
     refuse(config)
     set_environment()
     keep_memory()
-    module = load(config.framework, config.strategy)
-    return module.build(config, NETWORKS[config.model], weights, device)
+    module, kind = find(config)
+    for name in kind.needs:
+        require(name, config)
+    refuse_options(config, kind.lacks)
+    if places.devices > 1 and not kind.many_devices:
+        raise UserError(f"--devices {places.devices}: --strategy {config.strategy} takes one device a process")
+    strategy = kind(config, places, group) if group else kind(config, places)
+    return module.build(config, NETWORKS[config.model], weights, strategy, places)
+
+
+def find(config: Config) -> tuple[ModuleType, Any]:
+    """The module and the class of the strategy. Raises UserError where this framework, or this style, has none."""
+    require(config.framework, config)
+    styles = MODULES[config.framework]
+    if config.api not in ("auto", *styles):
+        raise UserError(f"--api {config.api}: {config.framework} has {', '.join(styles)}")
+    for style in styles if config.api == "auto" else (config.api,):
+        for name in styles[style]:
+            module = importlib.import_module(f"hvdtrain.frameworks.{name}")
+            if config.strategy in module.STRATEGIES:
+                return module, module.STRATEGIES[config.strategy]
+    api = "" if config.api == "auto" else f" with --api {config.api}"
+    raise UserError(
+        f"--strategy {config.strategy}: {config.framework} has no such strategy{api}; --strategy help lists them"
+    )
+
+
+class Offer(NamedTuple):
+    """A strategy as `--strategy help` lists it."""
+
+    strategy: str
+    api: str
+    over: str
+    """What shares a batch: `ranks`, `devices` of one process, or `one`."""
+    about: str
+    problem: str
+    """Why it does not run here; empty where it does."""
+
+
+def offers(framework: Framework) -> list[Offer]:
+    """All strategies of a framework in all styles, and why those that do not run here do not.
+
+    Raises UserError where the framework itself is missing.
+    """
+    config = Config(framework=framework, strategy="single")
+    require(framework, config)
+    listed = []
+    for api, names in MODULES[framework].items():
+        for name in names:
+            strategies = importlib.import_module(f"hvdtrain.frameworks.{name}").STRATEGIES
+            listed += [_offer(strategy, api, kind, config) for strategy, kind in strategies.items()]
+    return listed
+
+
+def _offer(strategy: str, api: str, kind: Any, config: Config) -> Offer:
+    problem = ""
+    try:
+        for name in kind.needs:
+            require(name, config)
+    except UserError as error:
+        problem = str(error)
+    over = "devices" if kind.many_devices else "one" if strategy == "single" else "ranks"
+    return Offer(strategy, api, over, kind.__doc__.split("\n")[0], problem)
 
 
 def refuse(config: Config) -> None:
@@ -48,13 +120,18 @@ def refuse(config: Config) -> None:
             "--op adasum: in PyTorch Adasum joins updates, so there is no joined gradient for --clip-norm, "
             "--on-nan skip or --precision fp16; leave these out"
         )
-    for name, can, reason in LACKS[config.framework]:
+    refuse_options(config, LACKS[config.framework])
+
+
+def refuse_options(config: Config, lacks: Iterable[tuple[str, Any, str]]) -> None:
+    """Raise UserError where an option has a value that cannot be had: (option, value or values to be had, reason)."""
+    for name, can, reason in lacks:
         value = getattr(config, name)
         if value not in (can if isinstance(can, tuple) else (can,)):
-            raise UserError(f"--{name} {value}: {reason}; leave it at {RECIPE_DEFAULT[name]} or change --framework")
-
-
-RECIPE_DEFAULT = {"accumulate": 1, "op": "average", "precision": "fp32"}
+            usual = getattr(Config, name)
+            raise UserError(
+                f"--{name.replace('_', '-')} {value}: {reason}; leave it at {usual}, or change framework or strategy"
+            )
 
 
 def set_environment() -> None:
@@ -62,11 +139,12 @@ def set_environment() -> None:
 
     A cycle of 1 ms, Horovod's default, is a wait of 1 ms a step for a network of 0.5 MB, and 0.1 ms next to none. But
     on a machine whose cores are all busy the shorter cycle takes a quarter of the speed, so it needs a spare core a
-    rank. TensorFlow logs its banners at import otherwise.
+    rank. TensorFlow and MXNet print notices otherwise.
     """
     if len(os.sched_getaffinity(0)) >= 2 * environ.place().size:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
 
 
 def keep_memory() -> None:
@@ -100,22 +178,25 @@ def choose_device(asked: str, seen: bool, count: int, group: Group) -> str:
     return f"cuda:{group.local_rank}"
 
 
-def load(framework: str, strategy: str):
-    """The adapter module of this framework, with Horovod for it where the strategy needs that."""
-    names = [framework] + ([f"horovod.{framework}"] if strategy == "horovod" else [])
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(_missing(name, framework, error)) from None
-    return importlib.import_module(f"hvdtrain.frameworks.{framework}")
+def count_devices(asked: int, gpus: int) -> int:
+    """Devices of a process whose strategy uses several: as asked, else all GPUs, else two parts of the CPU."""
+    return asked or gpus or 2
+
+
+def require(name: str, config: Config) -> None:
+    """Raise UserError, with the command that mends it, where the module `name` cannot be imported."""
+    try:
+        importlib.import_module(name)
+    except ImportError as error:
+        raise UserError(_missing(name, config.framework, error)) from None
 
 
 def _missing(name: str, framework: str, error: ImportError) -> str:
-    extra = EXTRAS[framework]
     reason = str(error).splitlines()[0] if str(error) else "it does not import"
     if name == framework:
-        return f"{framework} cannot be imported ({reason}); run: pip install 'hvdtrain[{extra}]'"
+        return f"{framework} cannot be imported ({reason}); run: pip install 'hvdtrain[{EXTRAS[framework]}]'"
+    if name == "mpi4py.MPI":
+        return f"mpi4py cannot be imported ({reason}); run: make setup, which installs it and an MPI"
     try:
         importlib.import_module("horovod")
     except ImportError:

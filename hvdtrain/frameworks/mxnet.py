@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from typing import Any
 
 import mxnet as mx
@@ -12,9 +13,9 @@ from mxnet import autograd, gluon
 from mxnet.contrib import amp
 from mxnet.gluon import nn
 
-from hvdtrain import groups
-from hvdtrain.config import Config
-from hvdtrain.frameworks import choose_device
+from hvdtrain import groups, ring
+from hvdtrain.config import Config, Places
+from hvdtrain.frameworks import choose_device, count_devices, mxnet_servers
 from hvdtrain.learner import Group, OptimizerState
 from hvdtrain.lenet import Conv, Dense, Flatten, Layer, Network, Pool, Relu, Weights
 
@@ -59,48 +60,124 @@ class WeightedLoss(nn.HybridBlock):
 class Single:
     """One process: gradients meet nobody."""
 
-    group: Group
+    needs: tuple[str, ...] = ()
+    lacks: tuple[tuple[str, Any, str], ...] = ()
+    many_devices = False
+    devices = 1
+    sum_of: float = 1
+    """How many times the average over ranks the trainer's joined gradient is."""
 
-    def __init__(self, config: Config) -> None:
-        self.group = groups.solo()
+    def __init__(self, config: Config, places: Places, group: Group | None = None) -> None:
+        self.group: Any = group or groups.solo(config.strategy)
 
     def trainer(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        """What joins gradients and updates; parameters are rank 0's after that."""
         return gluon.Trainer(parameters, optimizer, kvstore=None)
 
 
 class Horovod(Single):
     """Horovod's DistributedTrainer: each gradient is queued for its allreduce as the engine finishes it."""
 
-    def __init__(self, config: Config) -> None:
+    needs = ("horovod.mxnet",)
+
+    def __init__(self, config: Config, places: Places) -> None:
         import horovod.mxnet as hvd
 
         self._hvd, self._compression = hvd, getattr(hvd.Compression, config.compression)
         self.group = groups.Horovod(hvd, lambda values: mx.nd.array(values, dtype="float64"), mx.nd.NDArray.asnumpy)
+        # The trainer averages, and divides by the batch size that it is told: by less for a sum.
+        self.sum_of = 1 / self.group.size if config.op == "sum" else 1
 
     def trainer(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         self._hvd.broadcast_parameters(parameters, root_rank=0)
         return self._hvd.DistributedTrainer(parameters, optimizer, compression=self._compression)
 
 
-STRATEGIES = {"single": Single, "horovod": Horovod}
+class KVStore(Single):
+    """MXNet's KVStore: over this process's devices (--kvstore device, local), or over ranks (dist_*)."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self._store = config.kvstore
+        if config.kvstore.startswith("dist"):
+            self.group = ring.start()
+            self.devices, self.sum_of = places.devices or 1, self.group.size
+            mxnet_servers.start(self.group)
+        else:
+            self.group = groups.solo(config.strategy)
+            self.devices = count_devices(places.devices, mx.context.num_gpus() if places.device != "cpu" else 0)
+
+    def trainer(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        return gluon.Trainer(parameters, optimizer, kvstore=self._store, update_on_kvstore=False)
 
 
-def build(config: Config, network: Network, weights: Weights, device: str) -> MXNetLearner:
+class RingTrainer(gluon.Trainer):
+    """Joins all gradients as one array, by `group.allreduce`."""
+
+    def __init__(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer, group: Any) -> None:
+        super().__init__(parameters, optimizer, kvstore=None)
+        self._group = group
+
+    def _allreduce_grads(self) -> None:
+        gradients = [parameter.grad() for parameter in self._params]
+        flat = np.concatenate([gradient.asnumpy().ravel() for gradient in gradients])
+        self._group.allreduce(flat)
+        flat /= self._group.size
+        parts = np.split(flat, np.cumsum([gradient.size for gradient in gradients])[:-1])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient[:] = part.reshape(gradient.shape)
+
+
+class Ring(Single):
+    """Our own ring allreduce over TCP, all gradients in one message."""
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group = ring.start()
+
+    def trainer(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        own = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+        for name, value in self.group.broadcast(own).items():
+            parameters[name].set_data(mx.nd.array(value))
+        return RingTrainer(parameters, optimizer, self.group)
+
+
+class MPI(Ring):
+    """MPI.Allreduce on one buffer of all gradients, by mpi4py."""
+
+    needs = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group = groups.MPI()
+
+
+STRATEGIES = {"single": Single, "horovod": Horovod, "kvstore": KVStore, "ring": Ring, "mpi": MPI}
+
+
+def build(config: Config, network: Network, weights: Weights, strategy: Single, places: Places) -> MXNetLearner:
     """The learner of `config`, at its first weights."""
     if config.precision == "bf16":
         with contextlib.redirect_stdout(io.StringIO()):
             amp.init(target_dtype="bfloat16")  # for all graphs of this process, so before the first is made
-    return MXNetLearner(config, network, weights, STRATEGIES[config.strategy](config), device)
+    return MXNetLearner(config, network, weights, strategy, places.device)
+
+
+def contexts(device: str, devices: int, group: Group) -> list[mx.Context]:
+    """The contexts of this process: its GPU, several, or parts of the CPU. See `choose_device` for what it raises."""
+    gpus = mx.context.num_gpus()
+    if choose_device(device, gpus > 0, gpus, group) == "cpu":
+        return [mx.cpu(i) for i in range(devices)]
+    return [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(group.local_rank)]
 
 
 class LazyLoss:
-    """A loss that the engine may still be computing; MXNet's own arrays have no float()."""
+    """The sum of all devices' losses, which the engine may still be computing; MXNet's arrays have no float()."""
 
-    def __init__(self, value: mx.nd.NDArray) -> None:
-        self._value = value
+    def __init__(self, values: list[mx.nd.NDArray]) -> None:
+        self._values = values
 
     def __float__(self) -> float:
-        return float(self._value.asscalar())
+        return sum(float(value.asscalar()) for value in self._values)
 
 
 class MXNetLearner:
@@ -108,13 +185,12 @@ class MXNetLearner:
 
     def __init__(self, config: Config, network: Network, weights: Weights, strategy: Single, device: str) -> None:
         self.group = strategy.group
-        gpus = mx.context.num_gpus()
-        self.device = choose_device(device, gpus > 0, gpus, self.group)
+        self._contexts = contexts(device, strategy.devices, self.group)
+        self.device, self.devices = str(self._contexts[0]).partition("(")[0], len(self._contexts)
         self.skipped = 0
-        self._context = mx.cpu() if self.device == "cpu" else mx.gpu(self.group.local_rank)
         self._config = config
         self._network = block(network)
-        self._network.initialize(ctx=self._context)
+        self._network.initialize(ctx=self._contexts)
         # Canonical name: Gluon's parameter. Gluon's own layout is the canonical one.
         self._parameters = {
             name.replace("_", "."): parameter for name, parameter in self._network.collect_params().items()
@@ -127,55 +203,68 @@ class MXNetLearner:
         self._trainer = strategy.trainer(self._parameters, self._optimizer)
         self._states = self._make_states()
         self._lr = config.lr
-        # The trainer averages. A sum is size times that, and the trainer divides by the batch size it is told.
-        self._batch_size = 1 / self.group.size if config.op == "sum" else 1
+        self._sum_of = strategy.sum_of
 
-    def _make_states(self) -> dict[str, tuple[mx.nd.NDArray, ...]]:
-        """The optimizer's memory, made at once: momentum, or Adam's mean and square; nothing for plain SGD."""
-        updater = self._trainer._updaters[0]
-        states = {}
-        for index, parameter in enumerate(self._trainer._params):
-            state = self._optimizer.create_state_multi_precision(index, parameter.data())
-            updater.states[index], updater.states_synced[index] = state, True
-            states[parameter.name.replace("_", ".")] = () if state is None else state
-        return {name: state if isinstance(state, tuple) else (state,) for name, state in states.items()}
+    def _make_states(self) -> list[dict[str, tuple[mx.nd.NDArray, ...]]]:
+        """The optimizer's memory on each device, made at once: momentum, or Adam's mean and square; else nothing."""
+        made = []
+        for updater, context in zip(self._trainer._updaters, self._contexts, strict=True):
+            states = {}
+            for index, parameter in enumerate(self._trainer._params):
+                state = self._optimizer.create_state_multi_precision(index, parameter.data(context))
+                updater.states[index], updater.states_synced[index] = state, True
+                kept = () if state is None else state
+                states[parameter.name.replace("_", ".")] = kept if isinstance(kept, tuple) else (kept,)
+            made.append(states)
+        return made
 
-    def _array(self, values: np.ndarray) -> mx.nd.NDArray:
+    def _array(self, values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
         """On the device; on the CPU without a copy, so `values` must be written to no more."""
-        return mx.nd.from_numpy(values, zero_copy=True).as_in_context(self._context)
+        made = mx.nd.from_numpy(values, zero_copy=True)
+        return made if context == mx.cpu(0) else made.as_in_context(context)
 
-    def _classes(self, labels: np.ndarray) -> mx.nd.NDArray:
+    def _classes(self, labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
         """Labels as float32, MXNet's custom: its bf16 mode does not take integers."""
-        return self._array(labels.astype(np.float32))
+        return self._array(labels.astype(np.float32), context)
 
-    def _pixels(self, images: np.ndarray) -> mx.nd.NDArray:
+    def _pixels(self, images: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
         # In NumPy: ten times faster than MXNet's cast and division on the CPU.
-        return self._array(np.divide(images, 255, dtype=np.float32) if images.dtype == np.uint8 else images)
+        return self._array(np.divide(images, 255, dtype=np.float32) if images.dtype == np.uint8 else images, context)
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
         self._set_lr(lr)
+        parts = zip(*(np.array_split(rows, self.devices) for rows in (images, labels, weights)), strict=True)
         with autograd.record():
-            loss = self._loss(self._pixels(images), self._classes(labels), self._array(weights))
-        loss.backward()
+            losses = [self._device_loss(*part, on) for part, on in zip(parts, self._contexts, strict=True)]
+        autograd.backward(losses)
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
             if self._clip_or_skip():
-                self._trainer.update(self._batch_size)
+                self._trainer.update(self._sum_of)
         else:
-            self._trainer.step(self._batch_size)
-        return LazyLoss(loss)
+            self._trainer.step(self._sum_of)
+        return LazyLoss(losses)
+
+    def _device_loss(
+        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, context: mx.Context
+    ) -> mx.nd.NDArray:
+        return self._loss(self._pixels(images, context), self._classes(labels, context), self._array(weights, context))
 
     def _set_lr(self, lr: float) -> None:
         """MXNet keeps momentum times the learning rate: where that changes, so must what is kept."""
         if lr != self._lr:
-            for state in self._states.values() if self._config.optimizer == "sgd" else ():
-                for array in state:
+            for states in self._states if self._config.optimizer == "sgd" else ():
+                for array in itertools.chain(*states.values()):
                     array *= lr / self._lr
             self._lr = lr
-        self._trainer.set_learning_rate(lr)
+        self._optimizer.set_learning_rate(lr)
         if self._config.optimizer == "adam":  # MXNet adds the other "epsilon hat" of Kingma and Ba (2015, section 2)
-            updates = max(self._optimizer._index_update_count.values(), default=0) + 1
-            self._optimizer.epsilon = ADAM_EPSILON * (1 - self._optimizer.beta2**updates) ** 0.5
+            self._optimizer.epsilon = ADAM_EPSILON * (1 - self._optimizer.beta2 ** (self._updates + 1)) ** 0.5
+
+    @property
+    def _updates(self) -> int:
+        """Number of updates made."""
+        return max(self._optimizer._index_update_count.values(), default=0)
 
     def _clip_or_skip(self) -> bool:
         """Clip the joined gradients; False where they are not finite and the step is to be skipped.
@@ -183,28 +272,29 @@ class MXNetLearner:
         Joined gradients are equal on all ranks, so all of them skip or none does. They are scaled to the average
         only by the update, so the norm is scaled here.
         """
-        gradients = [parameter.grad() for parameter in self._parameters.values()]
-        scale = self._trainer._scale / self._batch_size
+        gradients = [parameter.grad(self._contexts[0]) for parameter in self._parameters.values()]
+        scale = self._trainer._scale / self._sum_of
         squares = sum((gradient.astype("float64") ** 2).sum() for gradient in gradients)
         norm = scale * float(np.sqrt(squares.asscalar()))
         if not np.isfinite(norm) and self._config.on_nan == "skip":
             self.skipped += 1
             return False
         if self._config.clip_norm and norm > self._config.clip_norm:
-            for gradient in gradients:
-                gradient *= self._config.clip_norm / (norm + 1e-6)  # 1e-6 as PyTorch's clip_grad_norm_
+            for parameter in self._parameters.values():
+                for gradient in parameter.list_grad():
+                    gradient *= self._config.clip_norm / (norm + 1e-6)  # 1e-6 as PyTorch's clip_grad_norm_
         return True
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._network(self._pixels(images)).asnumpy()
+        return self._network(self._pixels(images, self._contexts[0])).asnumpy()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._network(self._pixels(images))
-        picked = mx.nd.pick(mx.nd.log_softmax(logits), self._classes(labels))
+        logits = self._network(self._pixels(images, self._contexts[0]))
+        picked = mx.nd.pick(mx.nd.log_softmax(logits), self._classes(labels, self._contexts[0]))
         return -float(picked.sum().asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
 
     def weights(self) -> Weights:
-        return {name: parameter.data().asnumpy() for name, parameter in self._parameters.items()}
+        return {name: parameter.data(self._contexts[0]).asnumpy() for name, parameter in self._parameters.items()}
 
     def load(self, weights: Weights) -> None:
         if set(weights) != set(self._parameters):
@@ -219,11 +309,14 @@ class MXNetLearner:
         kinds = ("momentum",) if sgd else ("mean", "square")
         arrays = {
             f"{kind}/{name}": array.asnumpy()
-            for name, state in self._states.items()
+            for name, state in self._states[0].items()
             for kind, array in zip(kinds, state, strict=False)
         }
-        updates = max(self._optimizer._index_update_count.values(), default=0)
-        return OptimizerState(arrays, scale=-self._lr if sgd else 1.0, updates=updates)
+        return OptimizerState(arrays, scale=-self._lr if sgd else 1.0, updates=self._updates)
+
+    def _count(self, device: int, updates: int) -> None:
+        """Let the optimizer believe that it has made so many updates of each parameter on this device."""
+        self._optimizer._index_update_count.update(dict.fromkeys(range(len(self._states[device])), updates))
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         sgd = self._config.optimizer == "sgd"
@@ -231,11 +324,12 @@ class MXNetLearner:
             self._lr, factor = -state.scale, 1.0
         else:
             factor = (-self._lr if sgd else 1.0) / state.scale
-        for name, own in self._states.items():
-            for kind, array in zip(("momentum",) if sgd else ("mean", "square"), own, strict=False):
-                array[:] = state.arrays[f"{kind}/{name}"] * np.float32(factor)
-        for index in range(len(self._states)):
-            self._optimizer._index_update_count[index] = state.updates
+        for device, (states, context) in enumerate(zip(self._states, self._contexts, strict=True)):
+            for name, own in states.items():
+                for kind, array in zip(("momentum",) if sgd else ("mean", "square"), own, strict=False):
+                    array[:] = state.arrays[f"{kind}/{name}"] * np.float32(factor)
+            self._optimizer._set_current_context(context.device_id)  # each device counts for itself
+            self._count(device, state.updates)
         self._optimizer.num_update = state.updates
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import json
+import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain import groups
-from hvdtrain.config import Config
-from hvdtrain.frameworks import choose_device
+from hvdtrain import groups, ring
+from hvdtrain.config import Config, Places
+from hvdtrain.frameworks import choose_device, count_devices
 from hvdtrain.learner import Group, OptimizerState
 from hvdtrain.lenet import Conv, Dense, Flatten, Layer, Network, Pool, Relu, Weights
 
@@ -43,6 +47,13 @@ def _layer(layer: Layer, policy: str) -> tf.keras.layers.Layer:
             return keras.Flatten(dtype=policy)
 
 
+def channel_last(images: np.ndarray) -> np.ndarray:
+    """Images (n, channels, height, width) as (n, height, width, channels)."""
+    n, channels, height, width = images.shape
+    # One channel: the same bytes in both orders.
+    return images.reshape(n, height, width, 1) if channels == 1 else images.transpose(0, 2, 3, 1)
+
+
 class Layout:
     """Between the canonical layout of a network's weights and TensorFlow's, which is channel-last.
 
@@ -72,46 +83,170 @@ class Layout:
 class Single:
     """One process: gradients meet nobody."""
 
-    group: Group
+    needs: tuple[str, ...] = ()
+    lacks: tuple[tuple[str, Any, str], ...] = ()
+    many_devices = False
+    devices = 1
 
-    def __init__(self, config: Config) -> None:
-        self.group = groups.solo()
+    def __init__(self, config: Config, places: Places, group: Group | None = None) -> None:
+        self.group = group or groups.solo(config.strategy)
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """Where the network is built."""
+        return contextlib.nullcontext()
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
         """Make the variables of all ranks rank 0's."""
 
-    def tape(self) -> tf.GradientTape:
-        return tf.GradientTape()
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """What all gradients of the loss join to; called where `step` runs."""
+        return tape.gradient(loss, variables)
+
+    def run(self, step: Callable[..., tf.Tensor], rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+        """This process's loss after `step(images, labels, weights, lr)` on each of its devices."""
+        return step(*map(tf.constant, rows), lr)
 
 
 class Horovod(Single):
     """Horovod's DistributedGradientTape: gradient() returns what all ranks' gradients join to."""
 
-    def __init__(self, config: Config) -> None:
+    needs = ("horovod.tensorflow",)
+
+    def __init__(self, config: Config, places: Places) -> None:
         import horovod.tensorflow as hvd
 
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, config.compression)
         self._op = getattr(hvd, config.op.capitalize())
         self.group = groups.Horovod(hvd, tf.constant, lambda tensor: tensor.numpy())
+        if config.op == "adasum":
+            groups.check_adasum(hvd)
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
         self._hvd.broadcast_variables(variables, root_rank=0)
 
-    def tape(self) -> tf.GradientTape:
-        return self._hvd.DistributedGradientTape(tf.GradientTape(), compression=self._compression, op=self._op)
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        distributed = self._hvd.DistributedGradientTape(tape, compression=self._compression, op=self._op)
+        return distributed.gradient(loss, variables)
 
 
-STRATEGIES = {"single": Single, "horovod": Horovod}
+class Mirrored(Single):
+    """tf.distribute.MirroredStrategy: a copy on each device of this process; without GPUs, on logical CPU devices."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group: Any = groups.solo(config.strategy)
+        gpus = tf.config.list_physical_devices("GPU") if places.device != "cpu" else []
+        kind, self.devices = ("GPU" if gpus else "CPU"), count_devices(places.devices, len(gpus))
+        if not gpus:
+            parts = [tf.config.LogicalDeviceConfiguration()] * self.devices
+            tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+        self.tf = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(self.devices)])
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return self.tf.scope()
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        total = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, tape.gradient(loss, variables)
+        )
+        return [gradient / self.group.size for gradient in total]
+
+    def run(self, step: Callable[..., tf.Tensor], rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+        parts = [np.array_split(array, self.devices) for array in rows]
+        distribute = self.tf.experimental_distribute_values_from_function
+        own = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
+        losses = self.tf.experimental_local_results(self._on_each(step, *own, lr))
+        return tf.add_n([tf.identity(loss) for loss in losses])
+
+    def _device(self, context: Any) -> int:
+        """Number of this replica among those of this process."""
+        return context.replica_id_in_sync_group - self.group.rank * self.devices
+
+    @tf.function(reduce_retracing=True)
+    def _on_each(self, step: Callable[..., tf.Tensor], *arguments: Any) -> Any:
+        return self.tf.run(step, args=arguments)
 
 
-def build(config: Config, network: Network, weights: Weights, device: str) -> TensorFlowLearner:
+class MultiWorker(Mirrored):
+    """tf.distribute.MultiWorkerMirroredStrategy: a copy on each rank, joined by TensorFlow's own collectives."""
+
+    many_devices = False
+
+    def __init__(self, config: Config, places: Places) -> None:
+        # The ring finds the ranks, carries host values, and tells where each rank's TensorFlow will listen.
+        self.group, self.devices = ring.start(), 1
+        if self.group.size > 1 and not os.environ.get("TF_CONFIG"):
+            workers = self.group.gather(self.group.free_address())
+            task = {"type": "worker", "index": self.group.rank}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        self.tf = tf.distribute.MultiWorkerMirroredStrategy()
+
+
+class Ring(Single):
+    """Our own ring allreduce over TCP, all gradients in one message."""
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group: Any = ring.start()
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        for variable, value in zip(variables, self.group.broadcast([v.numpy() for v in variables]), strict=True):
+            variable.assign(value)
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        gradients = tape.gradient(loss, variables)
+        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+        joined = tf.ensure_shape(tf.numpy_function(self._join, [flat], tf.float32), flat.shape)
+        parts = tf.split(joined, [gradient.shape.num_elements() for gradient in gradients])
+        return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+
+    def _join(self, flat: np.ndarray) -> np.ndarray:
+        joined = np.array(flat)
+        self.group.allreduce(joined)
+        return joined / np.float32(self.group.size)
+
+
+class MPI(Ring):
+    """MPI.Allreduce on one buffer of all gradients, by mpi4py."""
+
+    needs = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group = groups.MPI()
+
+
+STRATEGIES = {
+    "single": Single,
+    "horovod": Horovod,
+    "mirrored": Mirrored,
+    "multiworker": MultiWorker,
+    "ring": Ring,
+    "mpi": MPI,
+}
+
+
+def build(config: Config, network: Network, weights: Weights, strategy: Single, places: Places) -> TensorFlowLearner:
     """The learner of `config`, at its first weights."""
+    return TensorFlowLearner(config, network, weights, strategy, prepare(strategy, places))
+
+
+def prepare(strategy: Single, places: Places) -> str:
+    """The device of the learner; hides the GPUs that are not this rank's."""
     gpus = tf.config.list_physical_devices("GPU")
-    strategy = STRATEGIES[config.strategy](config)
-    chosen = choose_device(device, bool(gpus), len(gpus), strategy.group)
-    tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
-    return TensorFlowLearner(config, network, weights, strategy, chosen)
+    chosen = choose_device(places.device, bool(gpus), len(gpus), strategy.group)
+    if not strategy.many_devices:
+        tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
+    return chosen
+
+
+# Each replica of a device updates its copy of a variable alike, so the first one's value is that of all.
+FIRST = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+def counter() -> tf.Variable:
+    """A number that steps add to."""
+    return tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=FIRST)
 
 
 class Optimizer:
@@ -127,7 +262,7 @@ class Optimizer:
         self.slots = {
             kind: [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables] for kind in kinds
         }
-        self.updates = tf.Variable(0, dtype=tf.int64, trainable=False)
+        self.updates = counter()
 
     @property
     def variables(self) -> list[tf.Variable]:
@@ -169,8 +304,8 @@ class LossScale:
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self.value = tf.Variable(65536.0 if enabled else 1.0, trainable=False)
-        self.good_steps = tf.Variable(0, trainable=False)
+        self.value = tf.Variable(65536.0 if enabled else 1.0, trainable=False, aggregation=FIRST)
+        self.good_steps = counter()
 
     def apply(self, loss: tf.Tensor) -> tf.Tensor:
         return loss * self.value if self._enabled else loss
@@ -194,28 +329,27 @@ class TensorFlowLearner:
         self.group = strategy.group
         self.device = device
         self._config, self._strategy = config, strategy
+        self.devices = strategy.devices
         self._layout = Layout(network)
-        self._model = model(network, config.precision)
-        names = [name for name, _ in network.parameters()]
-        self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
-        self._variables = list(self._parameters.values())
-        self._optimizer = Optimizer(config, self._variables)
-        self._scale = LossScale(config.precision == "fp16")
-        self._skipped = tf.Variable(0, dtype=tf.int64, trainable=False)
+        with strategy.scope():
+            self._model = model(network, config.precision)
+            names = [name for name, _ in network.parameters()]
+            self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
+            self._variables = list(self._parameters.values())
+            self._optimizer = self._make_optimizer(config)
+            self._scale = LossScale(config.precision == "fp16")
+            self._skipped = counter()
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         self.load(weights)
         strategy.broadcast(self._variables)
         strategy.broadcast(self._optimizer.variables)
 
+    def _make_optimizer(self, config: Config) -> Any:
+        return Optimizer(config, self._variables)
+
     @property
     def skipped(self) -> int:
-        return int(self._skipped)
-
-    def _pixels(self, images: np.ndarray) -> tf.Tensor:
-        n, channels, height, width = images.shape
-        # One channel: the same bytes in both orders.
-        last = images.reshape(n, height, width, 1) if channels == 1 else images.transpose(0, 2, 3, 1)
-        return tf.constant(last)
+        return int(self._skipped.numpy())
 
     def _forward(self, images: tf.Tensor) -> tf.Tensor:
         x = tf.cast(images, tf.float32) / 255.0 if images.dtype == tf.uint8 else images
@@ -256,13 +390,13 @@ class TensorFlowLearner:
             own = tape.gradient(scaled, self._variables)
             earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
             total += loss
-        with self._strategy.tape() as tape:
+        with tf.GradientTape() as tape:
             loss = self._weighted_loss(*parts[-1])
             scaled = self._scale.apply(loss)
             if earlier is not None:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
-        return total + loss, tape.gradient(scaled, self._variables)
+        return total + loss, self._strategy.gradient(tape, scaled, self._variables)
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         count = self._config.accumulate
@@ -273,7 +407,7 @@ class TensorFlowLearner:
         return [tuple(array[a:b] for array in arrays) for a, b in itertools.pairwise(cuts)]
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> tf.Tensor:
-        return self._step(self._pixels(images), tf.constant(labels), tf.constant(weights), tf.constant(lr, tf.float32))
+        return self._strategy.run(self._step, (channel_last(images), labels, weights), tf.constant(lr, tf.float32))
 
     @tf.function(reduce_retracing=True)
     def _evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -282,11 +416,11 @@ class TensorFlowLearner:
         return tf.reduce_sum(losses), tf.argmax(logits, axis=1)
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        loss, predicted = self._evaluate(self._pixels(images), tf.constant(labels))
+        loss, predicted = self._evaluate(tf.constant(channel_last(images)), tf.constant(labels))
         return float(loss), predicted.numpy()
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._forward(self._pixels(images)).numpy()
+        return self._forward(tf.constant(channel_last(images))).numpy()
 
     def weights(self) -> Weights:
         return {name: self._layout.to_canonical(name, v.numpy()) for name, v in self._parameters.items()}
@@ -303,8 +437,8 @@ class TensorFlowLearner:
             for kind, slots in self._optimizer.slots.items()
             for name, slot in zip(self._parameters, slots, strict=True)
         }
-        extra = {"loss_scale": float(self._scale.value), "good_steps": int(self._scale.good_steps)}
-        return OptimizerState(arrays, updates=int(self._optimizer.updates), extra=extra)
+        extra = {"loss_scale": float(self._scale.value.numpy()), "good_steps": int(self._scale.good_steps.numpy())}
+        return OptimizerState(arrays, updates=int(self._optimizer.updates.numpy()), extra=extra)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for kind, slots in self._optimizer.slots.items():

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain import groups
-from hvdtrain.config import Config
-from hvdtrain.frameworks import choose_device
+from hvdtrain import groups, ring
+from hvdtrain.config import Config, Places
+from hvdtrain.frameworks import choose_device, count_devices
 from hvdtrain.learner import Group, OptimizerState
 from hvdtrain.lenet import Conv, Dense, Flatten, Layer, Network, Pool, Relu, Weights
 
@@ -47,12 +50,21 @@ def _layer(layer: Layer) -> nn.Module:
 class Single:
     """One process: gradients meet nobody."""
 
-    group: Group
+    needs: tuple[str, ...] = ()
+    lacks: tuple[tuple[str, Any, str], ...] = ()
+    many_devices = False
+    devices = 1
 
-    def __init__(self, config: Config) -> None:
-        self.group = groups.solo()
+    def __init__(self, config: Config, places: Places, group: Group | None = None) -> None:
+        self.config = config
+        self.group = group or groups.solo(config.strategy)
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        """What training calls forward of."""
+        return model
 
     def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        """The optimizer that training uses; parameters and state are rank 0's after that."""
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:
@@ -65,14 +77,18 @@ class Single:
 class Horovod(Single):
     """Horovod's DistributedOptimizer: each gradient's allreduce starts as soon as backward has made it."""
 
-    def __init__(self, config: Config) -> None:
+    needs = ("horovod.torch",)
+
+    def __init__(self, config: Config, places: Places) -> None:
         import horovod.torch as hvd
 
-        self._hvd, self._config = hvd, config
+        self._hvd, self.config = hvd, config
         self.group = groups.Horovod(hvd, torch.from_numpy, lambda tensor: tensor.numpy())
+        if config.op == "adasum":
+            groups.check_adasum(hvd)
 
     def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        hvd, config = self._hvd, self._config
+        hvd, config = self._hvd, self.config
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # of an empty state, Horovod would make one by a step that decays the weights
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
@@ -90,19 +106,111 @@ class Horovod(Single):
         optimizer.synchronize()
 
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        if self._config.op == "adasum":  # joins updates, not gradients: nothing was reduced before
+        if self.config.op == "adasum":  # joins updates, not gradients: nothing was reduced before
             optimizer.step()
             return
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
 
 
-STRATEGIES = {"single": Single, "horovod": Horovod}
+class Ddp(Single):
+    """torch.nn.parallel.DistributedDataParallel: gradients meet in buckets while backward still runs."""
+
+    lacks = (("accumulate", 1, "DistributedDataParallel joins gradients in each backward pass"),)
+
+    def __init__(self, config: Config, places: Places) -> None:
+        on_gpu = places.device != "cpu" and torch.cuda.is_available()
+        self.group = groups.TorchDistributed(torch.distributed, "cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
-def build(config: Config, network: Network, weights: Weights, device: str) -> TorchLearner:
+class Replicas(nn.Module):
+    """DataParallel's four steps over parts of the CPU, where torch.nn.DataParallel itself takes GPUs only.
+
+    As there, the replicas' forward passes run in threads of their own; PyTorch runs backward on the CPU in one.
+    """
+
+    def __init__(self, model: nn.Module, devices: int) -> None:
+        super().__init__()
+        self.model = model
+        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
+        self._threads = ThreadPoolExecutor(devices)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scattered = images.tensor_split(len(self._bodies))
+        # A clone's gradient is added to that of the parameter it was made of, as DataParallel's broadcast does it.
+        replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
+        return torch.cat(list(applied))
+
+    @staticmethod
+    def _apply(
+        dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):  # a thread does not inherit it
+            return torch.func.functional_call(body, parameters, part)
+
+
+class DataParallel(Single):
+    """torch.nn.DataParallel: one process scatters a batch over its GPUs; without GPUs, over parts of the CPU."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group = groups.solo(config.strategy)
+        self.devices = count_devices(places.devices, torch.cuda.device_count() if places.device != "cpu" else 0)
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        if device == "cpu":
+            return Replicas(model, self.devices)
+        return nn.DataParallel(model, list(range(self.devices)))
+
+
+class Ring(Single):
+    """Our own ring allreduce over TCP, all gradients in one message."""
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group: Any = ring.start()
+
+    def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        for name, value in self.group.broadcast(model.state_dict()).items():
+            model.state_dict()[name].copy_(value)
+        return optimizer
+
+    def reduce(self, optimizer: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
+        self.group.allreduce(flat.numpy())
+        parts = flat.div_(self.group.size).split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+class MPI(Ring):
+    """MPI.Allreduce on one buffer of all gradients, by mpi4py."""
+
+    needs = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, places: Places) -> None:
+        self.group = groups.MPI()
+
+
+STRATEGIES = {
+    "single": Single,
+    "horovod": Horovod,
+    "ddp": Ddp,
+    "dataparallel": DataParallel,
+    "ring": Ring,
+    "mpi": MPI,
+}
+
+
+def build(config: Config, network: Network, weights: Weights, strategy: Single, places: Places) -> TorchLearner:
     """The learner of `config`, at its first weights."""
-    return TorchLearner(config, network, weights, STRATEGIES[config.strategy](config), device)
+    return TorchLearner(config, network, weights, strategy, places.device)
 
 
 class TorchLearner:
@@ -111,6 +219,7 @@ class TorchLearner:
     def __init__(self, config: Config, network: Network, weights: Weights, strategy: Single, device: str) -> None:
         self.group = strategy.group
         self.device = choose_device(device, torch.cuda.is_available(), torch.cuda.device_count(), self.group)
+        self.devices = strategy.devices
         self.skipped = 0
         self._config, self._strategy = config, strategy
         self._kind = self.device.split(":")[0]
@@ -120,8 +229,9 @@ class TorchLearner:
         self._parameters = dict(self._model.named_parameters())
         self._scaler = torch.amp.GradScaler(self._kind, enabled=config.precision == "fp16")
         self._optimizer = strategy.wrap(optimizer(config, list(self._parameters.values())), self._model)
+        self._training = strategy.wrap_model(self._model, self.device)
 
-    def _forward(self, images: np.ndarray) -> torch.Tensor:
+    def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
         pixels = torch.from_numpy(images).to(self.device, non_blocking=True)
         # Only activations are channels_last: Horovod takes no gradient that is not contiguous. empty() and copy,
         # for contiguous(memory_format=...) leaves a tensor of one channel as it is.
@@ -129,7 +239,7 @@ class TorchLearner:
         x = x.div_(255) if pixels.dtype == torch.uint8 else x
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._kind, dtype, enabled=dtype is not torch.float32):
-            return self._model(x).float()
+            return model(x).float()
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
         for group in self._optimizer.param_groups:
@@ -149,7 +259,7 @@ class TorchLearner:
 
     def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
         target = torch.from_numpy(labels).to(self.device, non_blocking=True)
-        losses = nn.functional.cross_entropy(self._forward(images), target, reduction="none")
+        losses = nn.functional.cross_entropy(self._forward(self._training, images), target, reduction="none")
         loss = losses @ torch.from_numpy(weights).to(self.device, non_blocking=True)
         self._scaler.scale(loss).backward()
         return loss.detach()
@@ -178,11 +288,11 @@ class TorchLearner:
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._forward(images).cpu().numpy()
+        return self._forward(self._model, images).cpu().numpy()
 
     @torch.no_grad()
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._forward(images)
+        logits = self._forward(self._model, images)
         target = torch.from_numpy(labels).to(self.device)
         loss = nn.functional.cross_entropy(logits, target, reduction="sum")
         return float(loss), logits.argmax(1).cpu().numpy()

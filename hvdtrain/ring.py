@@ -1,0 +1,265 @@
+"""Ring allreduce over TCP, from scratch: NumPy arrays, sockets, and nothing else.
+
+Every rank talks to two neighbours only: it sends to the next rank and receives from the one before. An allreduce of n
+bytes over p ranks cuts the array into p parts and goes round twice (Patarasuk and Yuan, Bandwidth optimal all-reduce
+algorithms for clusters of workstations, 2009):
+
+1. Reduce-scatter, p - 1 steps: send one part on, add the part that comes in. At the end each rank holds one part's sum.
+2. All-gather, p - 1 steps: send the finished part on, keep the one that comes in.
+
+Each rank sends 2 (p - 1) / p * n bytes, whatever p is. Each part is added up in one order and then copied, so all
+ranks end with the same bits.
+"""
+
+from __future__ import annotations
+
+import hmac
+import itertools
+import json
+import pickle
+import select
+import socket
+import time
+from typing import Any
+
+import numpy as np
+
+from hvdtrain import environ
+from hvdtrain.errors import TrainingError, UserError
+
+HELLO_TIMEOUT_S = 5  # within which a caller must say who it is
+CHUNK_BYTES = 1 << 18  # added up while it still lies in the processor's cache
+
+
+class Ring:
+    """The processes of a job in a ring; a `Group`, and `allreduce` for gradients.
+
+    Rank 0 waits for the others at `address`, tells everyone where everyone listens, and has no part of its own after
+    that. Raises UserError where the ring cannot be closed within `start_timeout_s`, TrainingError where a neighbour
+    dies or is silent for `timeout_s`.
+    """
+
+    def __init__(
+        self,
+        place: environ.Place,
+        address: tuple[str, int],
+        token: str = "",
+        start_timeout_s: float = 120,
+        timeout_s: float = 300,
+    ) -> None:
+        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self._timeout_s = timeout_s
+        self._scratch = np.empty(CHUNK_BYTES, np.uint8)
+        if self.size > 1:
+            deadline = time.monotonic() + start_timeout_s
+            self._next, self._before = _close_ring(place, address, token, deadline)
+
+    def free_address(self) -> str:
+        """host:port of this rank, for something else that is to listen where the ring does; free at this moment."""
+        interface = self._next.getsockname()[0] if self.size > 1 else "127.0.0.1"
+        with socket.create_server((interface, 0)) as free:
+            host, port = free.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Add up `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n everywhere."""
+        rank, size = self.rank, self.size
+        if size == 1:
+            return
+        cuts = [len(values) * i // size for i in range(size + 1)]
+        parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
+        for step in range(size - 1):
+            self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True)
+        for step in range(size - 1):
+            self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
+
+    def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool) -> None:
+        """Send `out` to the next rank while `into` comes from the one before; `add` adds to what `into` holds."""
+        leaving, sent, received = out.view(np.uint8).data, 0, 0
+        step = CHUNK_BYTES // into.itemsize * into.itemsize
+        while sent < len(leaving) or received < into.nbytes:
+            start = received // step * step
+            end = min(start + step, into.nbytes)
+            chunk = into[start // into.itemsize : end // into.itemsize]
+            target = self._scratch[: end - start] if add else chunk.view(np.uint8)
+            moved = self._send(leaving[sent:])
+            arrived = self._receive(target.data[received - start :])
+            sent, received = sent + moved, received + arrived
+            if add and arrived and received == end:
+                chunk += target.view(into.dtype)
+            if not moved and not arrived:
+                self._wait(writing=sent < len(leaving), reading=received < into.nbytes)
+
+    def _send(self, data: memoryview) -> int:
+        try:
+            return self._next.send(data) if data else 0
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(self.rank + 1, error) from None
+
+    def _receive(self, target: memoryview) -> int:
+        if not target:
+            return 0
+        try:
+            count = self._before.recv_into(target)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(self.rank - 1, error) from None
+        if count == 0:
+            raise self._lost(self.rank - 1, "it closed the connection")
+        return count
+
+    def _wait(self, writing: bool, reading: bool) -> None:
+        waiter = select.poll()
+        if writing:
+            waiter.register(self._next, select.POLLOUT)
+        if reading:
+            waiter.register(self._before, select.POLLIN)
+        if not waiter.poll(self._timeout_s * 1000):
+            raise self._lost(self.rank + (-1 if reading else 1), f"no word for {self._timeout_s:g} s")
+
+    def _lost(self, rank: int, why: object) -> TrainingError:
+        neighbour = rank % self.size
+        link = self._before if neighbour == (self.rank - 1) % self.size else self._next
+        try:
+            host = link.getpeername()[0]
+        except OSError:
+            host = "its host"
+        return TrainingError(f"lost the neighbour in the ring, rank {neighbour} on {host} ({why}); see its log")
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
+        self.allreduce(total)
+        return total
+
+    def gather(self, value: Any) -> list[Any]:
+        rank, size = self.rank, self.size
+        packed = [b""] * size
+        packed[rank] = pickle.dumps(value)
+        for step in range(size - 1):
+            packed[(rank - step - 1) % size] = self._pass_on(packed[(rank - step) % size])
+        return [pickle.loads(one) for one in packed]
+
+    def _pass_on(self, out: bytes) -> bytes:
+        """Send bytes to the next rank; the bytes of the one before, of another length."""
+        length = np.empty(1, np.int64)
+        self._exchange(np.array([len(out)], np.int64), length, add=False)
+        into = np.empty(int(length[0]), np.uint8)
+        self._exchange(np.frombuffer(out, np.uint8), into, add=False)
+        return into.tobytes()
+
+    def broadcast(self, value: Any) -> Any:
+        return self.gather(value if self.rank == 0 else None)[0]
+
+    def close(self) -> None:
+        if self.size > 1:
+            self.gather(None)  # nobody leaves while a neighbour still listens
+            self._next.close()
+            self._before.close()
+
+
+def start() -> Ring:
+    """The ring of this job, at the address that its launcher gives. Raises UserError where none does."""
+    place = environ.place()
+    if place.size == 1:
+        return Ring(place, ("", 0))
+    return Ring(place, environ.rendezvous(), environ.token())
+
+
+def _close_ring(
+    place: environ.Place, address: tuple[str, int], token: str, deadline: float
+) -> tuple[socket.socket, socket.socket]:
+    """Connections to the next rank and from the one before, not blocking."""
+    try:
+        addresses, listener = _meet(place, address, token, deadline)
+        next_rank = (place.rank + 1) % place.size
+        after = socket.create_connection(addresses[next_rank], timeout=_left(deadline))
+        _send_line(after, {"token": token, "rank": place.rank})
+        before, _ = _accept(listener, token, deadline, wanted={(place.rank - 1) % place.size})
+        listener.close()
+    except OSError as error:
+        raise UserError(
+            f"rank {place.rank} cannot join the ring of {place.size} at {address[0]}:{address[1]} ({error}); "
+            "look whether all ranks were started and reach that address"
+        ) from None
+    for link in (after, before):
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return after, before
+
+
+def _meet(
+    place: environ.Place, address: tuple[str, int], token: str, deadline: float
+) -> tuple[list[tuple[str, int]], socket.socket]:
+    """Where each rank listens for the one before it, and this rank's own listener."""
+    if place.rank == 0:
+        door = socket.create_server(address, backlog=place.size)
+        listener = socket.create_server((door.getsockname()[0], 0))
+        guests: dict[int, tuple[socket.socket, tuple[str, int]]] = {}
+        for _ in range(place.size - 1):
+            guest, hello = _accept(door, token, deadline, wanted=set(range(1, place.size)) - set(guests))
+            guests[hello["rank"]] = guest, (guest.getpeername()[0], hello["port"])
+        addresses = [listener.getsockname()[:2], *(guests[rank][1] for rank in range(1, place.size))]
+        for guest, _ in guests.values():
+            _send_line(guest, addresses)
+            guest.close()
+        door.close()
+        return addresses, listener
+    with _connect(address, deadline) as host:
+        # Listen where rank 0 is reached from: no other network sees this port.
+        listener = socket.create_server((host.getsockname()[0], 0))
+        _send_line(host, {"token": token, "rank": place.rank, "port": listener.getsockname()[1]})
+        return [(name, port) for name, port in _read_line(host)], listener
+
+
+def _accept(
+    listener: socket.socket, token: str, deadline: float, wanted: set[int]
+) -> tuple[socket.socket, dict[str, Any]]:
+    """A connection from one of the `wanted` ranks of this job; any other caller is turned away."""
+    while True:
+        listener.settimeout(_left(deadline))
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            raise OSError(f"rank {', '.join(map(str, sorted(wanted)))} did not come") from None
+        caller.settimeout(min(HELLO_TIMEOUT_S, _left(deadline)))
+        try:
+            hello = _read_line(caller)
+            known = hmac.compare_digest(str(hello["token"]).encode(), token.encode())
+            if known and hello["rank"] in wanted:
+                return caller, hello
+        except (OSError, ValueError, KeyError, TypeError):
+            pass
+        caller.close()
+
+
+def _connect(address: tuple[str, int], deadline: float) -> socket.socket:
+    """A connection to rank 0, which may start later than this one."""
+    while True:
+        try:
+            return socket.create_connection(address, timeout=_left(deadline))
+        except OSError:
+            if time.monotonic() + 0.1 >= deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.01)
+
+
+def _send_line(link: socket.socket, value: Any) -> None:
+    link.sendall(json.dumps(value).encode() + b"\n")
+
+
+def _read_line(link: socket.socket) -> Any:
+    """One JSON line of at most 64 KB, byte by byte so that nothing behind it is lost."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < 1 << 16:
+        byte = link.recv(1)
+        if not byte:
+            raise OSError("the other side closed the connection")
+        line += byte
+    return json.loads(line)

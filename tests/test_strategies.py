@@ -1,0 +1,223 @@
+"""Every strategy computes what one process computes, through the launcher that it is made for."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train
+from test_parity import EVERY_STEP, PLAIN, after, checksums
+
+# framework, strategy, options, launcher: on two ranks, or two devices of one process.
+ROWS = [
+    ("torch", "ddp", (), "local"),
+    ("torch", "ddp", (), "torchrun"),
+    ("torch", "dataparallel", (), "alone"),
+    ("torch", "manual", (), "alone"),
+    ("tensorflow", "mirrored", (), "alone"),
+    ("tensorflow", "multiworker", (), "local"),
+    ("tensorflow", "single", ("--api", "fit"), "alone"),
+    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
+    ("tensorflow", "mirrored", ("--api", "fit"), "alone"),
+    ("tensorflow", "multiworker", ("--api", "fit"), "local"),
+    ("mxnet", "kvstore", ("--kvstore", "local"), "alone"),
+    ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
+    ("mxnet", "kvstore", ("--kvstore", "dist_sync"), "local"),
+    ("mxnet", "kvstore", ("--kvstore", "dist_device_sync"), "local"),
+    ("mxnet", "single", ("--api", "module"), "alone"),
+    ("mxnet", "horovod", ("--api", "module"), "gloo"),
+    ("mxnet", "kvstore", ("--api", "module"), "alone"),
+    ("mxnet", "kvstore", ("--api", "module", "--kvstore", "dist_sync"), "local"),
+    ("mxnet", "single", ("--api", "ndarray"), "alone"),
+    ("mxnet", "horovod", ("--api", "ndarray"), "gloo"),
+    ("mxnet", "manual", (), "alone"),
+    *((framework, "ring", (), "local") for framework in FRAMEWORKS),
+    *((framework, "mpi", (), "mpirun") for framework in FRAMEWORKS),
+]
+NAMES = ["-".join([framework, strategy, *options[1::2], by]) for framework, strategy, options, by in ROWS]
+
+
+@pytest.fixture(scope="session")
+def one_process(tmp_path_factory):
+    """One process in PyTorch: the run that all rows are compared with, made once for each data set."""
+    made = {}
+
+    def reference(data):
+        if data not in made:
+            folder = tmp_path_factory.mktemp("one")
+            made[data] = train(folder, "torch", "--strategy", "single", "--data", data, *PLAIN, *EVERY_STEP)
+        return made[data]
+
+    return reference
+
+
+@pytest.mark.parametrize("data", ["digits", "fashion-mnist"])
+@pytest.mark.parametrize(("framework", "strategy", "options", "by"), ROWS, ids=NAMES)
+def test_weights_and_accuracy_equal_those_of_one_process(
+    tmp_path, request, one_process, framework, strategy, options, by, data
+):
+    if data == "fashion-mnist":
+        request.getfixturevalue("real_data")
+    reference = one_process(data)
+    ranks = 1 if by == "alone" else 2
+    words = ("--strategy", strategy, *options, "--data", data, *PLAIN, *EVERY_STEP)
+    run_folder = train(tmp_path, framework, *words, by=by, np=ranks)
+    assert distance(after(run_folder, 1), after(reference, 1)) < 1e-6
+    assert distance(after(run_folder, 16), after(reference, 16)) < 1e-5
+    for moment in ("starts", "ends"):
+        sums = checksums(run_folder, moment)
+        assert len(sums) == ranks
+        assert len(set(sums)) == 1
+    one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference))
+    assert one["confusion"] == other["confusion"]
+    devices = json.loads((run_folder / "config.json").read_text())["devices"]
+    assert ranks * devices == (1 if strategy == "single" else 2)
+
+
+# One row of each learner, that they mean the same by momentum, and that they go on where they stood.
+LEARNERS = [
+    ("torch", "ddp", (), "local"),
+    ("torch", "manual", (), "alone"),
+    ("tensorflow", "mirrored", (), "alone"),
+    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
+    ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
+    ("mxnet", "kvstore", ("--api", "module"), "alone"),
+    ("mxnet", "manual", (), "alone"),
+]
+
+
+@pytest.mark.parametrize(("framework", "strategy", "options", "by"), LEARNERS)
+def test_momentum_and_resume(tmp_path, framework, strategy, options, by):
+    """Within the warm-up, where the learning rate changes at each step; 8 steps, for momentum grows rounding fast."""
+    recipe = (
+        *("--momentum", "0.9", "--nesterov", "--weight-decay", "0.001", "--lr", "0.02"),
+        *("--schedule", "cosine", "--warmup-epochs", "0.5"),
+    )
+    reference = train(
+        tmp_path, "torch", "--strategy", "single", *recipe, "--max-steps", "8", *EVERY_STEP, "--name", "reference"
+    )
+    words, ranks = ("--strategy", strategy, *options), 1 if by == "alone" else 2
+    train(tmp_path, framework, *words, *recipe, "--max-steps", "5", by=by, np=ranks)
+    run_folder = train(tmp_path, framework, "--resume", "runs/run", "--max-steps", "8", by=by, np=ranks)
+    assert distance(newest(run_folder).weights, after(reference, 8)) < 2e-5
+    straight = train(tmp_path, framework, *words, *recipe, "--max-steps", "8", "--name", "straight", by=by, np=ranks)
+    assert distance(newest(run_folder).weights, newest(straight).weights) == 0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_strategy_help(tmp_path, framework):
+    status, output = run(["python", "-m", f"hvdtrain.{framework}_lenet", "--strategy", "help"], tmp_path)
+    assert status == 0, output
+    for row_framework, strategy, options, _ in ROWS:
+        if row_framework == framework:
+            assert f"\n  {strategy} " in output
+            assert "--api" not in options or options[options.index("--api") + 1] in output
+    assert "not here" not in output
+
+
+def test_strategy_help_says_why_one_does_not_run(tmp_path):
+    """An mpi4py that does not import, as where MPI is missing."""
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so: cannot open')")
+    words = ["python", "-m", "hvdtrain", "train", "--framework", "torch", "--strategy"]
+    status, output = run([*words, "help"], tmp_path, PYTHONPATH=str(tmp_path))
+    assert status == 0
+    assert "not here: mpi4py cannot be imported (libmpi.so: cannot open); run: make setup" in output
+    status, output = run([*words, "mpi"], tmp_path, PYTHONPATH=str(tmp_path))
+    assert status == 2
+    assert "mpi4py cannot be imported" in output
+
+
+REFUSED = [
+    ("torch", ("--strategy", "mirrored"), "torch has no such strategy; --strategy help lists them"),
+    ("torch", ("--strategy", "ddp", "--api", "fit"), "--api fit: torch has loop"),
+    ("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit"),
+    ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp takes one device a process"),
+    ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel joins"),
+    ("torch", ("--strategy", "manual", "--optimizer", "adam"), "--optimizer adam: the hand-written update is SGD"),
+    ("torch", ("--strategy", "manual", "--devices", "3"), "does not divide among 3 devices; change --batch-size"),
+    ("torch", ("--strategy", "ddp", "--op", "sum"), "--op sum: Horovod does this; choose --strategy horovod"),
+    ("mxnet", ("--strategy", "single", "--kvstore", "local"), "--kvstore local: choose --strategy kvstore with it"),
+    ("tensorflow", ("--strategy", "single", "--api", "fit", "--clip-norm", "1"), "--clip-norm 1.0: Keras clips before"),
+]
+
+
+@pytest.mark.parametrize(("framework", "options", "sentence"), REFUSED)
+def test_what_cannot_be_done_is_refused(tmp_path, framework, options, sentence):
+    status, output = run(["python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
+    assert status == 2, output
+    assert sentence in output
+    assert "Traceback" not in output
+
+
+@pytest.mark.parametrize("strategy", ["single", "dataparallel"])
+def test_several_processes_that_would_train_apart_are_refused(tmp_path, strategy):
+    words = [*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", "--strategy", strategy]
+    status, output = run(words, tmp_path)
+    assert status == 2
+    assert f"launch local started 2 processes, and with --strategy {strategy} each would train alone" in output
+
+
+def test_ranks_without_a_meeting_point(tmp_path):
+    words = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "ring"]
+    status, output = run(words, tmp_path, RANK="0", WORLD_SIZE="2")
+    assert status == 2
+    assert "torchrun gave no MASTER_ADDR and MASTER_PORT" in output
+
+
+@pytest.mark.parametrize("strategy", ["ring", "ddp"])
+def test_a_killed_rank_ends_the_job(tmp_path, strategy):
+    """By the launcher, which says which rank and why, and leaves no process behind."""
+    words = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
+    options = ("--strategy", strategy, "--epochs", "500", "--name", "run", "--log-every", "1")
+    process = start([*words, *options], tmp_path)
+    metrics = tmp_path / "runs" / "run" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    ranks = children(process.pid)
+    assert len(ranks) == 3
+    os.kill(ranks[1], signal.SIGKILL)
+    killed = time.monotonic()
+    status, output = finish(process, 30)
+    assert time.monotonic() - killed < 15
+    assert status == 128 + signal.SIGKILL, output
+    assert "rank 1 was killed by SIGKILL; ending the others" in output
+    for pid in ranks:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+
+
+def children(pid):
+    """Processes that this one started, in the order of their ranks."""
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return sorted(int(word) for word in file.read().split())
+
+
+def test_launch_explains_wrong_use(tmp_path):
+    for words, sentence in (
+        (["-n", "0", "--", "true"], "-n 0: give 1 or more"),
+        (["-n", "2"], "no program to start"),
+        (["-n", "2", "--", "no-such-program"], "no-such-program cannot be started"),
+    ):
+        status, output = run(["python", "-m", "hvdtrain", "launch", "local", *words], tmp_path)
+        assert status == 2, output
+        assert sentence in output
+        assert "Traceback" not in output
+
+
+def test_launch_returns_the_status_of_the_rank_that_failed(tmp_path):
+    code = "import os, sys, time; r = int(os.environ['RANK']); time.sleep(0 if r == 1 else 30); sys.exit(7)"
+    status, output = run(
+        ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "-c", code], tmp_path
+    )
+    assert status == 7
+    assert "rank 1 ended with exit status 7; ending the others" in output
+
+
+def test_adasum_needs_mpi(tmp_path):
+    words = [*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--op", "adasum"]
+    status, output = run(words, tmp_path)
+    assert status != 0
+    assert "--op adasum: Gloo has no Adasum; start by horovodrun --mpi or mpirun" in output
