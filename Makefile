@@ -39,8 +39,10 @@ format: setup ## Put the code into the project's style
 	@$(ACTIVE) ruff check --fix .
 	@$(ACTIVE) ruff format .
 
-bench: setup ## Run the benchmarks, with ARGS
-	@$(ACTIVE) python benchmarks/run.py $(ARGS)
+bench: setup ## Measure hvdtrain against hand-written loops, all strategies side by side, and allreduces
+	@$(ACTIVE) python benchmarks/run.py --steps 120 --repeats 3
+	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
+	@$(ACTIVE) python -m hvdtrain bench allreduce --repeats 1
 
 clean: ## Delete what tools left behind
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

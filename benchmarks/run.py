@@ -1,4 +1,4 @@
-"""make bench: hvdtrain against hand-written loops, as ratios measured in one run on one machine.
+"""The first part of make bench: hvdtrain against hand-written loops, as ratios measured in one run on one machine.
 
 usage: python benchmarks/run.py [--steps N] [--repeats N] [--output FILE]
 

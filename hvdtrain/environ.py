@@ -6,9 +6,11 @@ SLURM_* variables, and those would lie.
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 
@@ -36,12 +38,13 @@ VARIABLES = {
 # What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
 # that only this job knows.
 ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
+TF_CONFIG = "TF_CONFIG"
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:
     """This process's place in its job; a process of its own, rank 0 of 1, where no launcher left a word.
 
-    Raises UserError where the variables are no numbers.
+    Raises UserError where the variables are no numbers, or TF_CONFIG is not what TensorFlow reads.
     """
     for launcher, names in VARIABLES.items():
         rank, size, local_rank = (environment.get(name) for name in names)
@@ -53,21 +56,58 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
                     f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers: "
                     f"unset them, or start by {launcher}"
                 ) from None
+    if environment.get(TF_CONFIG):
+        config = tf_config(environment)
+        # Each worker of a host has its own GPUs to see: TF_CONFIG tells no local rank.
+        return Place(TF_CONFIG, int(config["task"]["index"]), len(config["cluster"]["worker"]), 0)
     return Place("none", 0, 1, 0)
 
 
 def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Address and port where rank 0 waits for the other ranks.
 
-    The port is the one above MASTER_PORT, on which torchrun itself listens. Raises UserError where no launcher told.
+    MASTER_ADDR, and the port above MASTER_PORT, on which torchrun itself listens; else the first worker of TF_CONFIG,
+    or the first node of the Slurm step. Raises UserError where none of these tells.
     """
     address, port = environment.get(ADDRESS), environment.get(PORT, "")
+    if not address and environment.get(TF_CONFIG):
+        host, _, port = tf_config(environment)["cluster"]["worker"][0].rpartition(":")
+        return host, int(port)  # TensorFlow listens there too, but later
+    if not address and "SLURM_STEP_NODELIST" in environment:
+        # A port that other jobs on these nodes are not likely to choose.
+        address, port = (
+            first_host(environment["SLURM_STEP_NODELIST"]),
+            str(20000 + int(environment["SLURM_JOB_ID"]) % 20000),
+        )
     if not address or not port.isdecimal():
         raise UserError(
             f"{place(environment).launcher} gave no {ADDRESS} and {PORT}, where rank 0 can be met: "
             "start by python -m hvdtrain launch local or torchrun, or set both on all ranks"
         )
     return address, int(port) + 1
+
+
+def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
+    """TF_CONFIG, in which TensorFlow's users name the workers. Raises UserError where it is none."""
+    try:
+        config = json.loads(environment[TF_CONFIG])
+        workers, task = config["cluster"]["worker"], config["task"]
+        if not 0 <= int(task["index"]) < len(workers) or not all(":" in worker for worker in workers):
+            raise ValueError("task.index is no worker's, or a worker is not host:port")
+        return config
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"TF_CONFIG is not as MultiWorkerMirroredStrategy wants it ({error}); "
+            'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it'
+        ) from None
+
+
+def first_host(nodes: str) -> str:
+    """The first host of Slurm's node list, such as node01 of `node[01-04,07],other`."""
+    name = re.match(r"[^,\[]+(\[[^\]]*\])?", nodes)
+    if not name:
+        raise UserError(f"SLURM_STEP_NODELIST {nodes!r} names no host; set {ADDRESS} and {PORT} on all ranks")
+    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", name.group())
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:

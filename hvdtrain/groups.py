@@ -96,8 +96,12 @@ class TorchDistributed:
         if self.size == 1:  # needs no launcher: nobody to meet
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
             return
-        environ.rendezvous()  # says what is missing better than torch does
-        self._dist.init_process_group(backend, rank=self.rank, world_size=self.size)
+        if environ.ADDRESS in os.environ:  # torchrun's own store, or that of launch local
+            environ.rendezvous()  # says what is missing better than torch does
+            meeting = "env://"
+        else:
+            meeting = "tcp://{}:{}".format(*environ.rendezvous())
+        self._dist.init_process_group(backend, init_method=meeting, rank=self.rank, world_size=self.size)
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)

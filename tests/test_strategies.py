@@ -9,6 +9,8 @@ import pytest
 from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train
 from test_parity import EVERY_STEP, PLAIN, after, checksums
 
+from hvdtrain.launch import free_port
+
 # framework, strategy, options, launcher: on two ranks, or two devices of one process.
 ROWS = [
     ("torch", "ddp", (), "local"),
@@ -221,3 +223,41 @@ def test_adasum_needs_mpi(tmp_path):
     status, output = run(words, tmp_path)
     assert status != 0
     assert "--op adasum: Gloo has no Adasum; start by horovodrun --mpi or mpirun" in output
+
+
+def test_multiworker_by_tf_config(tmp_path, one_process):
+    """As TensorFlow's users start it: the same program on each worker, and TF_CONFIG."""
+    port = free_port()
+    workers = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+    words = ["python", "-m", "hvdtrain.tensorflow_lenet", "--strategy", "multiworker", "--name", "run"]
+    processes = []
+    for index in (0, 1):
+        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
+        processes.append(start([*words, *PLAIN, *EVERY_STEP], tmp_path, TF_CONFIG=json.dumps(config)))
+    for process in processes:
+        status, output = finish(process)
+        assert status == 0, output
+    assert distance(after(tmp_path / "runs" / "run", 16), after(one_process("digits"), 16)) < 1e-5
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
+def test_slurm_s_variables_are_enough(tmp_path, one_process, framework):
+    """What srun sets for the tasks of a step on one node (here set by hand; no Slurm is needed)."""
+    strategy = {"tensorflow": "multiworker", "torch": "ddp"}[framework]
+    words = [
+        "python",
+        "-m",
+        f"hvdtrain.{framework}_lenet",
+        "--strategy",
+        strategy,
+        "--name",
+        "run",
+        *PLAIN,
+        *EVERY_STEP,
+    ]
+    step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid())}
+    tasks = [start(words, tmp_path, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
+    for task in tasks:
+        status, output = finish(task)
+        assert status == 0, output
+    assert distance(after(tmp_path / "runs" / "run", 16), after(one_process("digits"), 16)) < 1e-5

@@ -109,7 +109,14 @@ class KVStore(Single):
             self.devices = count_devices(places.devices, mx.context.num_gpus() if places.device != "cpu" else 0)
 
     def trainer(self, parameters: dict[str, gluon.Parameter], optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
-        return gluon.Trainer(parameters, optimizer, kvstore=self._store, update_on_kvstore=False)
+        made = gluon.Trainer(parameters, optimizer, kvstore=self._store, update_on_kvstore=False)
+        # The trainer pulls rank 0's weights from the servers in its first step, and the engine may send the first
+        # gradients before that: a slow rank then pulled gradients as its weights. So all ranks pull first.
+        made._init_kvstore()
+        made._init_params()
+        mx.nd.waitall()
+        self.group.sum(np.zeros(1))
+        return made
 
 
 class RingTrainer(gluon.Trainer):
@@ -235,7 +242,7 @@ class MXNetLearner:
         self._set_lr(lr)
         parts = zip(*(np.array_split(rows, self.devices) for rows in (images, labels, weights)), strict=True)
         with autograd.record():
-            losses = [self._device_loss(*part, on) for part, on in zip(parts, self._contexts, strict=True)]
+            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
         autograd.backward(losses)
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
@@ -245,9 +252,8 @@ class MXNetLearner:
             self._trainer.step(self._sum_of)
         return LazyLoss(losses)
 
-    def _device_loss(
-        self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, context: mx.Context
-    ) -> mx.nd.NDArray:
+    def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
+        images, labels, weights = rows
         return self._loss(self._pixels(images, context), self._classes(labels, context), self._array(weights, context))
 
     def _set_lr(self, lr: float) -> None:

@@ -21,7 +21,7 @@ from hvdtrain.frameworks.mxnet_ndarray import pixels
 from hvdtrain.learner import Batch
 from hvdtrain.lenet import Conv, Dense, Flatten, Network, Pool, Relu, Weights
 
-LACKS = (
+LACKS: tuple[tuple[str, Any, str], ...] = (
     ("precision", "fp32", "Module's graph is plain fp32, choose --api gluon"),
     ("clip_norm", 0.0, "Module joins and updates in one call, choose --api gluon to clip between"),
     ("on_nan", "stop", "Module's fit skips nothing, choose --api gluon"),
@@ -139,7 +139,8 @@ class ModuleLearner(MXNetLearner):
         self._contexts = contexts(device, strategy.devices, self.group)
         self.device, self.devices = str(self._contexts[0]).partition("(")[0], len(self._contexts)
         self.skipped, self._config, self._lr = 0, config, config.lr
-        self._logits_symbol, self._executors = symbol(network), {}
+        self._logits_symbol = symbol(network)
+        self._executors: dict[int, mx.executor.Executor] = {}
         self._network = network
         quiet = logging.getLogger("hvdtrain.module")  # fit warns that all is made already
         quiet.setLevel(logging.ERROR)
