@@ -126,6 +126,8 @@ class Places:
     """Newest checkpoints to keep, beside the best."""
     profile: int = 0
     """Steps measured at the end without joining gradients, to tell computing from communicating; 0 for none."""
+    hang_timeout: float = 0.0
+    """Seconds without a step that end the job, with every rank's stacks; 0 for ten of the longest step, 30 at least."""
     check_sync: int = 0
     """Steps between comparisons of all ranks' parameter checksums; 0 compares at the start and at the end."""
     log_every: int = 20
@@ -141,7 +143,15 @@ class Places:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {least} or more")
 
 
-PLACES_LEAST = {"keep": 1, "log_every": 1, "checkpoint_every": 0, "check_sync": 0, "devices": 0, "profile": 0}
+PLACES_LEAST = {
+    "keep": 1,
+    "log_every": 1,
+    "checkpoint_every": 0,
+    "check_sync": 0,
+    "devices": 0,
+    "profile": 0,
+    "hang_timeout": 0,
+}
 
 # What decides a recipe, beside the defaults of Config.
 RECIPES: dict[str, dict[str, Any]] = {

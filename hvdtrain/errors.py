@@ -1,4 +1,4 @@
-"""The two ways to end badly, and the exit status that each one gives."""
+"""The ways to end otherwise than planned, and the exit status that each one gives."""
 
 
 class HvdtrainError(Exception):
@@ -11,6 +11,12 @@ class UserError(HvdtrainError):
     """What was asked for cannot be done: an option, a file or an installation is at fault (exit status 2)."""
 
     exit_status = 2
+
+
+class Stopped(HvdtrainError):
+    """Somebody asked to stop, and a checkpoint was written: resume (exit status 75, EX_TEMPFAIL of sysexits.h)."""
+
+    exit_status = 75
 
 
 class TrainingError(HvdtrainError):

@@ -21,6 +21,8 @@ class Interval(NamedTuple):
     """Rank whose own loss was first not finite, -1 where none."""
     bad_step: int
     """Step of that loss, -1 where none."""
+    stop_rank: int = -1
+    """First rank that was asked to stop, -1 where none."""
 
 
 class LossMeter:
@@ -50,22 +52,24 @@ class LossMeter:
         elif self._bad_step < 0:
             self._bad_step = step
 
-    def join(self) -> Interval:
-        """The interval over all ranks; call it on every rank at the same step."""
+    def join(self, stop: bool = False) -> Interval:
+        """The interval over all ranks; call it on every rank at the same step. stop: this rank was asked to."""
         for step, loss in self._pending:
             self._read(step, loss)
         rank, size = self._group.rank, self._group.size
-        vector = np.zeros(2 + size)
+        vector = np.zeros(2 + 2 * size)
         vector[:2] = self._total, self._steps
         vector[2 + rank] = self._bad_step + 1
+        vector[2 + size + rank] = stop
         joined = self._group.sum(vector)
-        first = joined[2:]
+        first, asked = joined[2 : 2 + size], joined[2 + size :]
+        stop_rank = int(np.argmax(asked)) if asked.any() else -1
         self._clear()
         mean = joined[0] / max(joined[1], 1)
         if not first.any():
-            return Interval(mean, -1, -1)
+            return Interval(mean, -1, -1, stop_rank)
         bad_rank = int(np.argmin(np.where(first > 0, first, np.inf)))
-        return Interval(mean, bad_rank, int(first[bad_rank]) - 1)
+        return Interval(mean, bad_rank, int(first[bad_rank]) - 1, stop_rank)
 
 
 class Scores(NamedTuple):

@@ -17,11 +17,13 @@ from hvdtrain.checkpoint import Checkpoint, Position
 from hvdtrain.config import Config, Places
 from hvdtrain.console import Display, log
 from hvdtrain.data import Dataset
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.learner import Batch, FitLearner, Learner
 from hvdtrain.lenet import NETWORKS, initial_weights
 from hvdtrain.metrics import LossMeter, Scores
 from hvdtrain.schedule import learning_rate
+from hvdtrain.stop import StopRequest
+from hvdtrain.watchdog import Watchdog
 
 EVALUATION_BATCH = 256
 
@@ -114,6 +116,8 @@ class Training:
         self._speed = Speed(position.global_batch)
         self._accuracy = float("nan")
         self._writer: metrics.Writer | None = None
+        self._stop, self._stop_rank = StopRequest(folder), -1
+        self._watchdog = Watchdog(folder, self._group.rank, self._group.size, places.hang_timeout)
 
     @property
     def _leads(self) -> bool:
@@ -128,8 +132,9 @@ class Training:
             self._writer = metrics.Writer(self.folder, self._places.tensorboard)
         self._display = Display(self._last, self._position.step, self._leads and not self._places.quiet)
         try:
-            self._display.say(self._title())
-            scores = self._epochs()
+            with self._stop, self._watchdog:
+                self._display.say(self._title())
+                scores = self._epochs()
         finally:
             self._display.close()
             if self._writer:
@@ -148,6 +153,7 @@ class Training:
         scores = None
         while self._position.step < self._last:
             self._epoch()
+            self._stop_if_asked()
             scores = self._evaluate()
             self._save(scores.accuracy)
         return scores or self._evaluate()
@@ -191,10 +197,12 @@ class Training:
         with self._speed.outside:
             self._meter.add(at.step, loss)
             self._position = at = dataclasses.replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
+        self._watchdog.progress(at.step)
         if at.step_in_epoch == self._steps:
             return  # the epoch's end looks and saves
         if at.step % places.log_every == 0:
             self._look()
+            self._stop_if_asked()
         if places.check_sync and at.step % places.check_sync == 0:
             guards.same_weights(self._learner, f"after step {at.step}")
         if places.checkpoint_every and at.step % places.checkpoint_every == 0:
@@ -203,7 +211,8 @@ class Training:
 
     def _look(self) -> None:
         """Join the ranks' losses; a loss that is not finite ends the job, or is told."""
-        interval = self._meter.join()
+        interval = self._meter.join(bool(self._stop.reason()))
+        self._stop_rank = interval.stop_rank
         if interval.bad_rank >= 0:
             text = f"rank {interval.bad_rank}: loss is not finite at step {interval.bad_step}"
             if self._config.on_nan == "stop":
@@ -227,6 +236,19 @@ class Training:
         text = f"{speed['images_per_s']:,.0f} images/s  loss {loss:.4f}  accuracy {self._accuracy:.4f}"
         self._display.update(step, self._position.epoch + 1, text)
 
+    def _stop_if_asked(self) -> None:
+        """Where a rank was asked to stop: write a checkpoint, and end all ranks."""
+        if self._stop_rank < 0:
+            return
+        self._save(0.0)
+        reason = self._group.gather(self._stop.reason())[self._stop_rank]
+        if self._leads:
+            self._stop.forget()
+        raise Stopped(
+            f"rank {self._stop_rank} was asked to stop by {reason}; the checkpoint of step {self._position.step} is "
+            f"written: go on with --resume {self.folder}"
+        )
+
     def _evaluate(self) -> Scores:
         """Loss, accuracy and confusion over the test set, each image on exactly one rank."""
         classes = len(self._data.classes)
@@ -235,6 +257,7 @@ class Training:
         for rows in shard.evaluation(len(images), EVALUATION_BATCH, self._group.rank, self._group.size):
             loss, predicted = self._learner.eval_step(images[rows], labels[rows])
             total += loss
+            self._watchdog.progress(self._position.step)
             np.add.at(confusion, (labels[rows], predicted), 1)
         scores = metrics.join_scores(self._group, total, confusion)
         self._accuracy = scores.accuracy

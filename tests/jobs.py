@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import time
 
 import numpy as np
 
@@ -63,6 +64,18 @@ def drift(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def sleep(framework: str, options: list[str]) -> None:
+    """Rank 1 falls asleep in Python at BAD_STEP."""
+
+    def spoil(_, step, arguments):
+        if step == BAD_STEP:
+            time.sleep(600)
+        return arguments
+
+    spoil_steps(framework, spoil)
+    main(framework, argv=options)
+
+
 def differ(framework: str, options: list[str]) -> None:
     """Rank 1 is given another learning rate."""
     main(framework, argv=[*options, "--lr", "0.2" if environ.place().rank == 1 else "0.1"])
@@ -103,6 +116,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    {"nan": nan, "drift": drift, "differ": differ, "own_data": own_data, "apart": apart, "logits": logits}[job](
-        framework, options
-    )
+    jobs = (nan, drift, sleep, differ, own_data, apart, logits)
+    {made.__name__: made for made in jobs}[job](framework, options)

@@ -16,6 +16,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.learner import OptimizerState
 from hvdtrain.lenet import NETWORKS, initial_weights
 
+RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")
+
 
 def made(step=1, score=0.0):
     weights = initial_weights(NETWORKS["lenet"], "xavier", step)
@@ -137,38 +139,19 @@ def test_resume_says_what_does_not_fit(tmp_path):
         (("--batch-size", "32"), "the global batch is 32 here and 64"),
         (("--data", "synthetic"), "the fingerprint of --data"),
     ):
-        words = [
-            "python",
-            "-m",
-            "hvdtrain.torch_lenet",
-            "--resume",
-            str(folder),
-            "--max-steps",
-            "5",
-            *options,
-        ]
+        words = [*RESUME, str(folder), "--max-steps", "5", *options]
         status, output = run(words, tmp_path)
         assert status == 2, output
         assert sentence in output
     shutil.rmtree(folder / "checkpoints")
-    status, output = run(["python", "-m", "hvdtrain.torch_lenet", "--resume", str(folder)], tmp_path)
+    status, output = run([*RESUME, str(folder)], tmp_path)
     assert status == 2, output
     assert "no whole checkpoint" in output
 
 
 def test_optimizer_state_that_cannot_move_is_said_so(tmp_path):
     folder = train(tmp_path, "torch", "--strategy", "single", "--max-steps", "3")
-    words = [
-        "python",
-        "-m",
-        "hvdtrain.torch_lenet",
-        "--resume",
-        str(folder),
-        "--optimizer",
-        "adam",
-        "--max-steps",
-        "4",
-    ]
+    words = [*RESUME, str(folder), "--optimizer", "adam", "--max-steps", "4"]
     status, output = run(words, tmp_path)
     assert status == 0, output
     assert "starts afresh" in output

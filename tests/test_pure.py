@@ -141,7 +141,7 @@ def test_a_line_cut_short_by_a_kill_is_passed_over(tmp_path):
 
 # What each module may import of the package: dependencies point one way.
 LAYERS = [
-    {"errors", "lenet", "shard", "__init__"},
+    {"errors", "lenet", "shard", "stop", "watchdog", "__init__"},
     {"config", "environ"},
     {"schedule", "options", "archives", "learner"},
     {"data", "metrics", "checkpoint", "ring", "groups", "console", "launch"},
@@ -187,3 +187,24 @@ def test_help_imports_no_framework():
     code = "import sys; from hvdtrain.__main__ import main; main(['--help']); print(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
     assert not {"torch", "mxnet", "tensorflow", "numpy"} & set(output.split("\n")[-2].split())
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("node1", "node1"), ("node[01-04,07],other", "node01"), ("a-b[7],c", "a-b7"), ("n[3,5-9]x", "n3x"), ("x,y", "x")],
+)
+def test_first_host_of_a_slurm_node_list(nodes, host):
+    assert environ.first_host(nodes) == host
+
+
+def test_where_rank_0_is_met():
+    assert environ.rendezvous({"MASTER_ADDR": "h", "MASTER_PORT": "5"}) == ("h", 6)
+    tf_config = json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})
+    assert environ.rendezvous({"TF_CONFIG": tf_config}) == ("a", 1)
+    assert environ.place({"TF_CONFIG": tf_config}) == ("TF_CONFIG", 1, 2, 0)
+    slurm = {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_ID": "20005", "SLURM_PROCID": "0"}
+    assert environ.rendezvous(slurm) == ("n2", 20006)
+    for broken in ("", "{}", "[]", '{"cluster": {"worker": ["a"]}, "task": {"index": 0}}'):
+        if broken:
+            with pytest.raises(UserError, match="TF_CONFIG is not as MultiWorkerMirroredStrategy wants it"):
+                environ.place({"TF_CONFIG": broken})

@@ -161,6 +161,33 @@ def test_several_processes_that_would_train_apart_are_refused(tmp_path, strategy
     assert f"launch local started 2 processes, and with --strategy {strategy} each would train alone" in output
 
 
+def test_horovod_by_a_launcher_that_is_not_its_own(tmp_path):
+    status, output = run([*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
+    assert status == 2
+    assert "launch local started 2 processes, and Horovod does not hear of that" in output
+    assert "horovodrun or mpirun" in output
+
+
+def test_dataparallel_says_that_it_runs_on_parts_of_the_cpu(tmp_path):
+    words = [
+        "python",
+        "-m",
+        "hvdtrain.torch_lenet",
+        "--strategy",
+        "dataparallel",
+        "--device",
+        "cpu",
+        "--max-steps",
+        "1",
+    ]
+    status, output = run(words, tmp_path)
+    assert status == 0, output
+    assert (
+        "torch.nn.DataParallel takes GPUs only: the same scatter, replicate, apply and gather run over 2 parts"
+        in output
+    )
+
+
 def test_ranks_without_a_meeting_point(tmp_path):
     words = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "ring"]
     status, output = run(words, tmp_path, RANK="0", WORLD_SIZE="2")

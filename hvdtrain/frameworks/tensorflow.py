@@ -235,8 +235,9 @@ def prepare(strategy: Single, places: Places) -> str:
     """The device of the learner; hides the GPUs that are not this rank's."""
     gpus = tf.config.list_physical_devices("GPU")
     chosen = choose_device(places.device, bool(gpus), len(gpus), strategy.group)
-    if not strategy.many_devices:
-        tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
+    with contextlib.suppress(RuntimeError):  # a second learner of this process leaves them as they are
+        if not strategy.many_devices:
+            tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
     return chosen
 
 

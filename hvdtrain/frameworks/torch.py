@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -160,11 +161,17 @@ class DataParallel(Single):
     many_devices = True
 
     def __init__(self, config: Config, places: Places) -> None:
-        self.group = groups.solo(config.strategy)
+        self.group, self._quiet = groups.solo(config.strategy), places.quiet
         self.devices = count_devices(places.devices, torch.cuda.device_count() if places.device != "cpu" else 0)
 
     def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
         if device == "cpu":
+            if not self._quiet:
+                print(
+                    "torch.nn.DataParallel takes GPUs only: the same scatter, replicate, apply and gather run over "
+                    f"{self.devices} parts of the CPU, and backward in one thread",
+                    file=sys.stderr,
+                )
             return Replicas(model, self.devices)
         return nn.DataParallel(model, list(range(self.devices)))
 

@@ -1,0 +1,46 @@
+"""Requests to stop early, as clusters make them: SIGTERM, SIGUSR1, or a file `STOP` in the run's folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from types import FrameType
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+FILE = "STOP"
+
+
+class StopRequest:
+    """Whether this process was asked to stop; it does so at a step on which all ranks agree."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / FILE
+        self._signal = ""
+        self._before: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> StopRequest:
+        """Take the signals over; those of another thread's loop stay as they are."""
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        """The first signal asks; a second one no longer waits."""
+        if self._signal:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._signal = signal.Signals(number).name
+
+    def reason(self) -> str:
+        """Who asked: a signal's name or the file's; empty where nobody did."""
+        return self._signal or (str(self._file) if self._file.exists() else "")
+
+    def forget(self) -> None:
+        """Remove the file, so that the run can be resumed."""
+        self._file.unlink(missing_ok=True)

@@ -1,0 +1,67 @@
+"""A job that is asked to stop writes a checkpoint, says how to go on, and goes on to the same weights."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from conftest import distance, finish, launcher, newest, start, train
+
+LONG = ("--epochs", "40", "--log-every", "5")
+
+
+def ranks_of(run_folder: Path, count: int) -> list[int]:
+    """Process ids of the ranks, in their order, once all of them have written their log."""
+    logs = [run_folder / "logs" / f"rank-{rank}.log" for rank in range(count)]
+    deadline = time.monotonic() + 90
+    while not (all(log.exists() for log in logs) and (run_folder / "metrics.jsonl").exists()):
+        assert time.monotonic() < deadline, "training did not start"
+        time.sleep(0.05)
+    while not (run_folder / "metrics.jsonl").stat().st_size:
+        assert time.monotonic() < deadline, "no step was made"
+        time.sleep(0.05)
+    owners = {}
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = path.resolve()
+        except OSError:
+            continue
+        if target in logs:
+            owners[target] = int(path.parts[2])
+    return [owners[log] for log in logs]
+
+
+CASES = [
+    ("torch", ("--strategy", "ring"), "local", 2, "SIGTERM to the launcher"),
+    ("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1"),
+    ("mxnet", (), "mpirun", 2, "SIGUSR1 to rank 1"),
+    ("tensorflow", ("--strategy", "single", "--api", "fit"), "alone", 1, "SIGTERM to rank 0"),
+    ("tensorflow", (), "gloo", 2, "a file"),
+]
+
+
+@pytest.mark.parametrize(("framework", "options", "by", "ranks", "how"), CASES)
+def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
+    words = [*launcher(by, ranks), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, "--name", "run"]
+    process, run_folder = start(words, tmp_path), tmp_path / "runs" / "run"
+    pids = ranks_of(run_folder, ranks)
+    number = getattr(signal, how.split()[0], None)
+    if number is None:
+        (run_folder / "STOP").touch()
+    else:
+        os.kill(process.pid if how.endswith("launcher") else pids[int(how[-1])], number)
+    status, output = finish(process, 60)
+    # horovodrun and mpirun have a status of their own for a rank that did not end with 0.
+    assert status == 75 if by in ("local", "alone") else status != 0, output
+    expected = str(run_folder.relative_to(tmp_path) / "STOP") if number is None else how.split()[0]
+    assert f"was asked to stop by {expected}; the checkpoint of step" in output
+    assert "go on with --resume runs/run" in output
+    assert not (run_folder / "STOP").exists()
+    stopped = newest(run_folder)
+    last = stopped.position.step + 7
+    train(tmp_path, framework, "--resume", "runs/run", "--max-steps", str(last), *LONG, by=by, np=ranks)
+    straight = train(
+        tmp_path, framework, *options, *LONG, "--max-steps", str(last), "--name", "straight", by=by, np=ranks
+    )
+    assert distance(newest(run_folder).weights, newest(straight).weights) == 0
