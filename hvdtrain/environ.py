@@ -104,7 +104,7 @@ def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
 
 def first_host(nodes: str) -> str:
     """The first host of Slurm's node list, such as node01 of `node[01-04,07],other`."""
-    name = re.match(r"[^,\[]+(\[[^\]]*\])?", nodes)
+    name = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
     if not name:
         raise UserError(f"SLURM_STEP_NODELIST {nodes!r} names no host; set {ADDRESS} and {PORT} on all ranks")
     return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", name.group())

@@ -124,7 +124,7 @@ def test_the_first_bad_loss_of_any_rank_is_named():
     solo = metrics.LossMeter(Solo())
     solo.add(0, 1.0)
     solo.add(1, 2.0)
-    assert solo.join() == (1.5, -1, -1)
+    assert solo.join() == (1.5, -1, -1, -1)
 
 
 def test_scores_and_per_class_accuracy():
