@@ -18,6 +18,8 @@ from hvdtrain.errors import HvdtrainError, UserError
 
 GRACE_S = 5.0
 """How long ranks may take to end after SIGTERM, before SIGKILL."""
+STOP_S = 60.0
+"""How long a job that was told to end may take for its last checkpoint."""
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -62,6 +64,7 @@ class Local:
     def __init__(self, words: list[str], ranks: int) -> None:
         self._words, self._ranks = words, ranks
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._deadline = float("inf")
 
     def run(self) -> int:
         """Start all ranks and wait; returns the status of the first rank that failed, else 0.
@@ -70,7 +73,7 @@ class Local:
         started.
         """
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
-            signal.signal(number, self._forward)
+            signal.signal(number, self._heard)
         try:
             self._start()
             return self._wait()
@@ -101,6 +104,9 @@ class Local:
                 running.remove(rank)
                 if status:
                     return self._explain(rank, status)
+            if time.monotonic() > self._deadline:
+                print(f"hvdtrain: ranks still run {STOP_S:.0f} s after they were told to end", file=sys.stderr)
+                return 128 + signal.SIGKILL
             time.sleep(0.02)
         return 0
 
@@ -109,18 +115,24 @@ class Local:
         print(f"hvdtrain: rank {rank} {how}; ending the others", file=sys.stderr)
         return 128 - status if status < 0 else status
 
-    def _forward(self, number: int, _: FrameType | None) -> None:
+    def _heard(self, number: int, _: FrameType | None) -> None:
+        """Tell the ranks. What they do is theirs, but a program that does not end at all is ended."""
+        if number != signal.SIGUSR1:
+            self._deadline = min(self._deadline, time.monotonic() + STOP_S)
+        self._forward(number)
+
+    def _forward(self, number: int) -> None:
         for process in self._processes:
             if process.poll() is None:
                 process.send_signal(number)
 
     def _end(self) -> None:
         """End the ranks that still run: asked first, then made to."""
-        self._forward(signal.SIGTERM, None)
+        self._forward(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         while time.monotonic() < deadline and any(process.poll() is None for process in self._processes):
             time.sleep(0.02)
-        self._forward(signal.SIGKILL, None)
+        self._forward(signal.SIGKILL)
         for process in self._processes:
             process.wait()
 

@@ -13,6 +13,7 @@ ranks end with the same bits.
 
 from __future__ import annotations
 
+import contextlib
 import hmac
 import itertools
 import json
@@ -113,12 +114,15 @@ class Ring:
 
     def _wait(self, writing: bool, reading: bool) -> None:
         waiter = select.poll()
-        if writing:
-            waiter.register(self._next, select.POLLOUT)
+        # The next rank is watched also while nothing is to be sent to it: its end must not go unnoticed.
+        waiter.register(self._next, (select.POLLOUT if writing else 0) | select.POLLRDHUP)
         if reading:
             waiter.register(self._before, select.POLLIN)
-        if not waiter.poll(self._timeout_s * 1000):
+        events = dict(waiter.poll(self._timeout_s * 1000))
+        if not events:
             raise self._lost(self.rank + (-1 if reading else 1), f"no word for {self._timeout_s:g} s")
+        if events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
+            raise self._lost(self.rank + 1, "it closed the connection")
 
     def _lost(self, rank: int, why: object) -> TrainingError:
         neighbour = rank % self.size
@@ -155,7 +159,8 @@ class Ring:
 
     def close(self) -> None:
         if self.size > 1:
-            self.gather(None)  # nobody leaves while a neighbour still listens
+            with contextlib.suppress(TrainingError):  # a neighbour may be through, and gone, a moment earlier
+                self.gather(None)  # nobody leaves while a neighbour still listens
             self._next.close()
             self._before.close()
 

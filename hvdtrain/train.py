@@ -219,8 +219,9 @@ class Training:
                 raise TrainingError(f"{text}; lower --lr, look at the data, or give --on-nan skip")
             log.warning("%s; %d step(s) skipped so far", text, self._learner.skipped)
         step = self._position.step
+        weights = self._learner.weights()  # waits for the last update
         with self._speed.outside:
-            guards.finite(self._learner.weights(), step)
+            guards.finite(weights, step)
         speed = self._speed.at(step)
         if speed:  # else nothing happened since the last look
             with self._speed.outside:
@@ -344,7 +345,8 @@ class Training:
         for _ in range(1 + self._places.profile):
             group.sum(np.zeros(1))  # all start together, and disturb each other as in training
             began = time.perf_counter()
-            float(alone.train_step(*batch))
+            alone.train_step(*batch)
+            alone.weights()  # waits for the update; the loss alone would not
             times.append(time.perf_counter() - began)
         step_s, compute_s, data = self._speed.seconds_a_step, float(np.median(times[1:])), self._speed.outside_share
         computing = min(compute_s / step_s, 1 - data)

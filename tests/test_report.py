@@ -19,6 +19,7 @@ from hvdtrain import checkpoint, report
 from hvdtrain.checkpoint import Checkpoint, Position
 from hvdtrain.config import Config, to_record
 from hvdtrain.learner import OptimizerState
+from hvdtrain.report import charts, pages
 
 HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
 
@@ -294,7 +295,7 @@ def test_odd_names_are_text_and_nothing_else(tmp_path, capsys):
     for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
         ElementTree.fromstring(b64decode(uri))
     table = capsys.readouterr().out.split("\nwritten")[0].strip().splitlines()
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {len(report.HEADINGS) + 1}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {len(pages.HEADINGS) + 1}
     assert not any(character in "".join(table) for character in "\x1b\r<")
 
 
@@ -500,6 +501,6 @@ def test_a_screenshot_shows_the_charts_colours(tmp_path, browser):
     browse(browser, tmp_path, page, f"--screenshot={shot}", size="1000,3000")
     with Image.open(shot) as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
-    for colour in report.COLOURS.values():
+    for colour in charts.COLOURS.values():
         wanted = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(pixels.astype(int) - wanted).max(1) <= 8).sum() > 500, colour

@@ -226,9 +226,8 @@ class MXNetLearner:
         return made
 
     def _array(self, values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
-        """On the device; on the CPU without a copy, so `values` must be written to no more."""
-        made = mx.nd.from_numpy(values, zero_copy=True)
-        return made if context == mx.cpu(0) else made.as_in_context(context)
+        """On the device. A copy: MXNet's arrays around NumPy's memory are freed from its own threads."""
+        return mx.nd.array(values, ctx=context, dtype=values.dtype)
 
     def _classes(self, labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
         """Labels as float32, MXNet's custom: its bf16 mode does not take integers."""
