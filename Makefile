@@ -33,7 +33,7 @@ lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .
 	@$(ACTIVE) ruff format --check .
 	@$(ACTIVE) mypy hvdtrain
-	@$(ACTIVE) shellcheck setup/*.sh .ci/run
+	@$(ACTIVE) shellcheck setup/*.sh launch/*.sh .ci/run
 
 format: setup ## Put the code into the project's style
 	@$(ACTIVE) ruff check --fix .

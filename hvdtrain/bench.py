@@ -22,7 +22,7 @@ import tyro
 from hvdtrain import report
 from hvdtrain.config import Framework
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
-from hvdtrain.launch import mpirun
+from hvdtrain.launch.words import mpirun_here
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 JOB_TIMEOUT_S = 600
@@ -209,7 +209,7 @@ def words(job: Job, options: Options, data: str) -> list[str]:
     row, python = job.row, sys.executable
     launchers = {
         "horovod": ["horovodrun", "--gloo", "-np", str(job.replicas), python],
-        "mpi": [*mpirun(job.replicas), python],
+        "mpi": [*mpirun_here(job.replicas), python],
     }
     local = [python, "-m", "hvdtrain", "launch", "local", "-n", str(job.replicas), "--", python]
     by = launchers.get(row.strategy, local) if row.over == "ranks" else [python]

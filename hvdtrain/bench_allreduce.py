@@ -18,14 +18,14 @@ from statistics import median
 import tyro
 
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch import mpirun
+from hvdtrain.launch.words import mpirun_here
 
 LAUNCHERS = {
     "horovod": lambda np: ["horovodrun", "--gloo", "-np", str(np)],
     "gloo": lambda np: [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
     "ring": lambda np: [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
-    "mpi": mpirun,
-    "mpi by hand": mpirun,
+    "mpi": mpirun_here,
+    "mpi by hand": mpirun_here,
 }
 # ours, theirs, the bytes at which they are compared
 COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))

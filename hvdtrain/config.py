@@ -114,6 +114,8 @@ class Places:
     """Name of this run's folder; by default made of data, framework, strategy and time."""
     resume: Path | None = None
     """Run folder or checkpoint to continue from; its recorded options become the defaults."""
+    auto_resume: bool = False
+    """Go on in the folder of --name where it holds a checkpoint, else begin there: for jobs that are started again."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto takes a GPU where the framework sees one."""
     devices: int = 0
@@ -141,6 +143,8 @@ class Places:
         for name, least in PLACES_LEAST.items():
             if getattr(self, name) < least:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {least} or more")
+        if self.auto_resume and (self.resume or not self.name):
+            raise UserError("--auto-resume: give the run a --name, by which it is found again, and no --resume")
 
 
 PLACES_LEAST = {

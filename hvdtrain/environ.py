@@ -1,7 +1,7 @@
 """Who am I, by the launcher's word: one table of environment variables, read without importing anything.
 
-Horovod's own variables come first: under `horovodrun` inside a Slurm job every rank inherits the batch node's
-SLURM_* variables, and those would lie.
+hvdtrain's own launcher comes first, as it may have started one of the others. Horovod's variables come next: under
+`horovodrun` inside a Slurm job every rank inherits the batch node's SLURM_* variables, and those would lie.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ class Place(NamedTuple):
 
 
 # launcher: the variables that hold rank, size and local rank
+LAUNCH = "launch"
 VARIABLES = {
+    LAUNCH: ("HVDTRAIN_RANK", "HVDTRAIN_SIZE", "HVDTRAIN_LOCAL_RANK"),
     "horovodrun": ("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    "launch local": ("HVDTRAIN_RANK", "HVDTRAIN_SIZE", "HVDTRAIN_LOCAL_RANK"),
     "torchrun": ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
     "mpiexec": ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
     "srun": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
@@ -38,6 +39,8 @@ VARIABLES = {
 # What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
 # that only this job knows.
 ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
+LAUNCHER = "HVDTRAIN_LAUNCHER"
+"""What hvdtrain's launcher started the ranks by: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
 
 
@@ -50,7 +53,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         rank, size, local_rank = (environment.get(name) for name in names)
         if rank is not None and size is not None:
             try:
-                return Place(launcher, int(rank), int(size), int(local_rank or 0))
+                by = f"{LAUNCH} {environment.get(LAUNCHER, 'local')}" if launcher == LAUNCH else launcher
+                return Place(by, int(rank), int(size), int(local_rank or 0))
             except ValueError:
                 raise UserError(
                     f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers: "

@@ -53,12 +53,13 @@ class Horovod:
         promised = environ.place()
         if promised.size == self.size:
             return
-        if promised.launcher in ("launch local", "torchrun", "TF_CONFIG"):
+        if promised.launcher in ("torchrun", "TF_CONFIG"):
             raise UserError(
                 f"{promised.launcher} started {promised.size} processes, and Horovod does not hear of that: "
                 "start --strategy horovod by horovodrun or mpirun, or choose another strategy (--strategy help)"
             )
-        missing = "MPI" if promised.launcher in ("mpirun", "mpiexec", "srun") else "Gloo"
+        by_gloo = "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ or promised.launcher == "horovodrun"
+        missing = "Gloo" if by_gloo else "MPI"
         alone = "each process thinks it is alone" if self.size == 1 else f"Horovod sees {self.size}"
         raise UserError(
             f"{promised.launcher} started {promised.size} processes but {alone}: Horovod was built without "

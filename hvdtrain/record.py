@@ -22,13 +22,13 @@ def choose_folder(config: Config, places: Places, size: int, resumed: Path | Non
 
     Raises UserError where a new run would write over an old one, or the folder cannot be made.
     """
-    if resumed and not places.name:
+    if resumed and (places.auto_resume or not places.name):
         return resumed
     stamp = time.strftime("%Y%m%d-%H%M%S")
     data = Path(config.data).name
     folder = places.runs / (places.name or f"{data}-{config.framework}-{config.strategy}-np{size}-{stamp}")
     try:
-        folder.mkdir(parents=True, exist_ok=not places.name)
+        folder.mkdir(parents=True, exist_ok=places.auto_resume or not places.name)
     except FileExistsError:
         raise UserError(f"{folder} exists: choose another --name, or go on with it by --resume {folder}") from None
     except OSError as error:

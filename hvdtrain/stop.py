@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 from types import FrameType
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 FILE = "STOP"
+SAME_S = 3.0
+"""A signal that comes again within this time is the same request: Slurm signals a rank and its launcher as well."""
 
 
 class StopRequest:
@@ -17,7 +20,7 @@ class StopRequest:
 
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
-        self._signal = ""
+        self._signal, self._at = "", 0.0
         self._before: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> StopRequest:
@@ -31,11 +34,12 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _note(self, number: int, _: FrameType | None) -> None:
-        """The first signal asks; a second one no longer waits."""
-        if self._signal:
+        """The first signal asks; a later one no longer waits."""
+        if not self._signal:
+            self._signal, self._at = signal.Signals(number).name, time.monotonic()
+        elif time.monotonic() - self._at > SAME_S:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        self._signal = signal.Signals(number).name
 
     def reason(self) -> str:
         """Who asked: a signal's name or the file's; empty where nobody did."""

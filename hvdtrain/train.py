@@ -49,14 +49,22 @@ def resume(config: Config, places: Places, learner: Learner, dataset: Dataset) -
     group = learner.group
     path: Path | None = None
     saved: Checkpoint | None = None
-    if places.resume:  # rank 0 alone reads: the other hosts need not see the file
-        path, saved = group.broadcast(checkpoint.newest(places.resume) if group.rank == 0 else None)
+    if places.resume or places.auto_resume:  # rank 0 alone reads: the other hosts need not see the file
+        path, saved = group.broadcast(_found(places) if group.rank == 0 else None)
     old = path.parent.parent if path else None
     folder = group.broadcast(record.choose_folder(config, places, group.size, old) if group.rank == 0 else None)
     console.open_log(folder, group.rank, places.quiet)
     if path is None or saved is None:
         return folder, Position(global_batch=config.global_batch(group.size), seed=config.seed)
     return folder, _restore(config, learner, dataset, path, saved)
+
+
+def _found(places: Places) -> tuple[Path | None, Checkpoint | None]:
+    """The checkpoint to go on from; None, None where a run that is to be resumed by itself has none yet."""
+    if places.resume:
+        return checkpoint.newest(places.resume)
+    folder = places.runs / places.name
+    return checkpoint.newest(folder) if any(folder.glob("checkpoints/step-*")) else (None, None)
 
 
 def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:

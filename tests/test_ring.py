@@ -8,15 +8,15 @@ import time
 import numpy as np
 import pytest
 
-from hvdtrain import launch
 from hvdtrain.environ import Place
 from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.launch.processes import free_port
 from hvdtrain.ring import CHUNK_BYTES, Ring
 
 
 def on_every_rank(size, job, token="secret", **options):
     """What `job(ring)` returns, or the exception that it raised, on each of `size` ranks in threads."""
-    address, results = ("127.0.0.1", launch.free_port()), [None] * size
+    address, results = ("127.0.0.1", free_port()), [None] * size
 
     def run(rank):
         try:
@@ -106,15 +106,15 @@ def test_a_silent_neighbour_is_named():
 def test_a_rank_that_never_comes():
     started = time.monotonic()
     with pytest.raises(UserError, match=r"rank 1 did not come.*look whether all ranks were started"):
-        Ring(Place("test", 0, 2, 0), ("127.0.0.1", launch.free_port()), start_timeout_s=1)
+        Ring(Place("test", 0, 2, 0), ("127.0.0.1", free_port()), start_timeout_s=1)
     with pytest.raises(UserError, match="cannot join the ring of 2"):
-        Ring(Place("test", 1, 2, 1), ("127.0.0.1", launch.free_port()), start_timeout_s=1)
+        Ring(Place("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
     assert time.monotonic() - started < 20
 
 
 def test_strangers_are_turned_away():
     """Callers that know no token, or say nothing that is read, do not hinder the ranks."""
-    address = ("127.0.0.1", launch.free_port())
+    address = ("127.0.0.1", free_port())
     made = []
 
     def join(rank, token):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import distance, finish, launcher, newest, start, train
+from conftest import distance, finish, launcher, newest, run, start, train
 
 LONG = ("--epochs", "40", "--log-every", "5")
 
@@ -65,3 +65,19 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
         tmp_path, framework, *options, *LONG, "--max-steps", str(last), "--name", "straight", by=by, np=ranks
     )
     assert distance(newest(run_folder).weights, newest(straight).weights) == 0
+
+
+def test_the_same_words_again_go_on(tmp_path):
+    """As a batch system starts a job again: the first time there is nothing to go on from."""
+    words = ("--strategy", "single", "--name", "run", "--auto-resume", "--checkpoint-every", "4", *LONG)
+    (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
+    for last in (6, 11):
+        folder = train(tmp_path, "torch", *words, "--max-steps", str(last))
+        assert newest(folder).position.step == last
+    straight = train(tmp_path, "torch", "--strategy", "single", *LONG, "--max-steps", "11", "--name", "straight")
+    assert distance(newest(folder).weights, newest(straight).weights) == 0
+
+
+def test_auto_resume_needs_a_name(tmp_path):
+    status, output = run(["python", "-m", "hvdtrain.torch_lenet", "--auto-resume"], tmp_path)
+    assert (status, "--auto-resume: give the run a --name" in output) == (2, True), output

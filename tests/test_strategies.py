@@ -9,7 +9,7 @@ import pytest
 from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train
 from test_parity import EVERY_STEP, PLAIN, after, checksums
 
-from hvdtrain.launch import free_port
+from hvdtrain.launch.processes import free_port
 
 # framework, strategy, options, launcher: on two ranks, or two devices of one process.
 ROWS = [
@@ -161,10 +161,10 @@ def test_several_processes_that_would_train_apart_are_refused(tmp_path, strategy
     assert f"launch local started 2 processes, and with --strategy {strategy} each would train alone" in output
 
 
-def test_horovod_by_a_launcher_that_is_not_its_own(tmp_path):
-    status, output = run([*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
-    assert status == 2
-    assert "launch local started 2 processes, and Horovod does not hear of that" in output
+def test_horovod_by_a_launcher_that_does_not_know_it(tmp_path):
+    status, output = run([*launcher("torchrun", 2), "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
+    assert status != 0
+    assert "torchrun started 2 processes, and Horovod does not hear of that" in output
     assert "horovodrun or mpirun" in output
 
 
@@ -205,14 +205,14 @@ def test_a_killed_rank_ends_the_job(tmp_path, strategy):
     deadline = time.monotonic() + 60
     while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
         time.sleep(0.1)
-    ranks = children(process.pid)
+    ranks = [child for keeper in children(process.pid) for child in children(keeper)]
     assert len(ranks) == 3
     os.kill(ranks[1], signal.SIGKILL)
     killed = time.monotonic()
     status, output = finish(process, 30)
     assert time.monotonic() - killed < 15
     assert status == 128 + signal.SIGKILL, output
-    assert "rank 1 was killed by SIGKILL; ending the others" in output
+    assert f"rank 1 on {os.uname().nodename} was killed by SIGKILL; ending the others" in output
     for pid in ranks:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -222,27 +222,6 @@ def children(pid):
     """Processes that this one started, in the order of their ranks."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return sorted(int(word) for word in file.read().split())
-
-
-def test_launch_explains_wrong_use(tmp_path):
-    for words, sentence in (
-        (["-n", "0", "--", "true"], "-n 0: give 1 or more"),
-        (["-n", "2"], "no program to start"),
-        (["-n", "2", "--", "no-such-program"], "no-such-program cannot be started"),
-    ):
-        status, output = run(["python", "-m", "hvdtrain", "launch", "local", *words], tmp_path)
-        assert status == 2, output
-        assert sentence in output
-        assert "Traceback" not in output
-
-
-def test_launch_returns_the_status_of_the_rank_that_failed(tmp_path):
-    code = "import os, sys, time; r = int(os.environ['RANK']); time.sleep(0 if r == 1 else 30); sys.exit(7)"
-    status, output = run(
-        ["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "-c", code], tmp_path
-    )
-    assert status == 7
-    assert "rank 1 ended with exit status 7; ending the others" in output
 
 
 def test_adasum_needs_mpi(tmp_path):

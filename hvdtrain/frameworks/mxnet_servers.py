@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from hvdtrain.launch import end_with_parent
+from hvdtrain.launch.processes import end_with_parent
 from hvdtrain.ring import Ring
 
 

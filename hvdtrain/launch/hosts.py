@@ -1,0 +1,82 @@
+"""Whether other hosts can be reached by ssh, and have what this one has. Asked before a job starts there."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.launch import versions
+
+SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
+"""Without a question for a password, which nobody would answer."""
+ANSWER_S = 30.0
+
+
+class Answer(NamedTuple):
+    """What a host said."""
+
+    host: str
+    problem: str = ""
+    """What is wrong with it, and what mends it; empty where it is reached and alike."""
+    remedy: str = ""
+
+
+def check(hosts: list[str]) -> None:
+    """Raises UserError, which names each host that is not reached by ssh or differs from this one."""
+    problems = [answer for answer in ask(hosts) if answer.problem]
+    if problems:
+        raise UserError("; ".join(f"{one.host}: {one.problem}; {one.remedy}" for one in problems))
+
+
+def ask(hosts: list[str]) -> list[Answer]:
+    """Ask all hosts at once."""
+    if hosts and not shutil.which("ssh"):
+        raise UserError("no ssh on PATH, by which ranks are started on other hosts: apt-get install openssh-client")
+    mine = versions.here()
+    with ThreadPoolExecutor(min(len(hosts), 16) or 1) as pool:
+        return list(pool.map(lambda host: _ask(host, mine), hosts))
+
+
+def _ask(host: str, mine: dict[str, str]) -> Answer:
+    words = [sys.executable, "-m", "hvdtrain.launch.rank", "--versions"]
+    path = os.environ.get("PYTHONPATH")
+    remote = (
+        f"cd {shlex.quote(os.getcwd())} && {shlex.join([*(['env', f'PYTHONPATH={path}'] if path else []), *words])}"
+    )
+    try:
+        done = subprocess.run(
+            [*SSH, host, remote], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
+        )
+    except subprocess.TimeoutExpired:
+        return Answer(host, f"no answer by ssh within {ANSWER_S:.0f} s", f"ssh {host} true must work")
+    said = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no word")
+    if done.returncode == 255:
+        return Answer(host, f"no ssh without a password ({said})", remedy(host, done.stderr))
+    if done.returncode:
+        return Answer(
+            host,
+            f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
+            "have the same folder and the same virtual environment on all hosts: make setup there, or share them",
+        )
+    differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), mine)
+    if differs:
+        return Answer(host, f"it differs from this host: {differs}", "make setup on both, from the same checkout")
+    return Answer(host)
+
+
+def remedy(host: str, error: str) -> str:
+    """What mends an ssh that failed with this message."""
+    if "Permission denied" in error:
+        return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {host}"
+    if "verification failed" in error:
+        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts, after you have compared the key; or ssh {host} once by hand"
+    if "resolve" in error:
+        return f"write {host} and its address into /etc/hosts, or correct the name"
+    return f"look whether {host} is up and sshd runs there: ssh -v {host} true (another port: Port in ~/.ssh/config)"

@@ -1,0 +1,36 @@
+"""What starting and ending processes takes on Linux."""
+
+from __future__ import annotations
+
+import ctypes
+import signal
+import socket
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the one that started it dies, whatever it dies of."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def described(status: int) -> str:
+    """How a process ended, by Popen's status: less than 0 for a signal."""
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+
+
+def shell_status(status: int) -> int:
+    """Popen's status as a shell has it: 128 and the number of the signal."""
+    return 128 - status if status < 0 else status
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that is free on an interface together with the one above it (see `environ.rendezvous`)."""
+    while True:
+        with socket.create_server((address, 0)) as first:
+            port = first.getsockname()[1]
+            try:
+                with socket.create_server((address, port + 1)):
+                    return port
+            except OSError:
+                continue
