@@ -36,6 +36,7 @@ VARIABLES = {
 }
 
 
+MOST_HOSTS = 1 << 16
 # What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
 # that only this job knows.
 ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
@@ -80,7 +81,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     if not address and "SLURM_STEP_NODELIST" in environment:
         # A port that other jobs on these nodes are not likely to choose.
         address, port = (
-            first_host(environment["SLURM_STEP_NODELIST"]),
+            hostnames(environment["SLURM_STEP_NODELIST"])[0],
             str(20000 + int(environment["SLURM_JOB_ID"]) % 20000),
         )
     if not address or not port.isdecimal():
@@ -106,12 +107,46 @@ def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
         ) from None
 
 
-def first_host(nodes: str) -> str:
-    """The first host of Slurm's node list, such as node01 of `node[01-04,07],other`."""
-    name = re.match(r"(?:[^,\[]|\[[^\]]*\])+", nodes)
-    if not name:
-        raise UserError(f"SLURM_STEP_NODELIST {nodes!r} names no host; set {ADDRESS} and {PORT} on all ranks")
-    return re.sub(r"\[([^,\-\]]*)[^\]]*\]", r"\1", name.group())
+def hostnames(nodes: str) -> list[str]:
+    """The hosts of Slurm's node list: node01, node02, node07 and other of `node[01-02,07],other`.
+
+    Raises UserError where it is not as Slurm writes it.
+    """
+    words = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
+    if ",".join(words) != nodes or not words:
+        raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]; start by srun")
+    return [host for word in words for host in _expanded(word)]
+
+
+def _expanded(word: str) -> list[str]:
+    """The hosts of one name that may hold ranges."""
+    found = [""]
+    for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", word):
+        choices = [number for part in ranges.split(",") for number in _numbers(part)] if ranges else [""]
+        if len(found) * len(choices) > MOST_HOSTS:
+            raise UserError(f"the node list {word!r} names more than {MOST_HOSTS} hosts")
+        found = [f"{host}{plain}{choice}" for host in found for choice in choices]
+    return found
+
+
+def _numbers(part: str) -> list[str]:
+    """`07`, or `01` to `04` of 01-04, with as many digits."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if not match or not first <= last < first + MOST_HOSTS:
+        raise UserError(f"the node list's range {part!r} is not as Slurm writes it, such as 01-04; start by srun")
+    return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+
+
+def tasks_per_node(text: str) -> list[int]:
+    """Slurm's short form: [2, 2, 2, 1] of `2(x3),1`. Raises UserError where it is another."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,5})\))?", part)
+        if not match:
+            raise UserError(f"tasks per node {text!r} are not as Slurm writes them, such as 2(x3),1; start by srun")
+        counts += [int(match[1])] * int(match[2] or 1)
+    return counts
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:

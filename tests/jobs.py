@@ -76,6 +76,20 @@ def sleep(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def slowly(framework: str, options: list[str]) -> None:
+    """Each step takes half a second more."""
+    name, module = learner_class(framework)
+    kind = getattr(module, name)
+    original = kind.train_step
+
+    def train_step(self, *arguments):
+        time.sleep(0.5)
+        return original(self, *arguments)
+
+    kind.train_step = train_step
+    main(framework, argv=options)
+
+
 def differ(framework: str, options: list[str]) -> None:
     """Rank 1 is given another learning rate."""
     main(framework, argv=[*options, "--lr", "0.2" if environ.place().rank == 1 else "0.1"])
@@ -116,5 +130,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, slowly, differ, own_data, apart, logits)
     {made.__name__: made for made in jobs}[job](framework, options)

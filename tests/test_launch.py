@@ -192,7 +192,7 @@ def test_ranks_are_placed_as_mpirun_places_them():
 
 @given(st.text(max_size=60))
 def test_any_text_is_hosts_tasks_or_a_user_s_error(text):
-    for parse in (job.parse_hosts, gloo.tasks_per_node, launch.seconds, environ.first_host):
+    for parse in (job.parse_hosts, environ.tasks_per_node, launch.seconds, environ.hostnames):
         with contextlib.suppress(UserError):
             parse(text)
 
@@ -200,7 +200,7 @@ def test_any_text_is_hosts_tasks_or_a_user_s_error(text):
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=5))
 def test_tasks_per_node_reads_what_slurm_writes(parts):
     text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in parts)
-    assert gloo.tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
+    assert environ.tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
 
 
 def test_layout_of_uneven_tasks():

@@ -202,11 +202,22 @@ def test_help_imports_no_framework():
 
 
 @pytest.mark.parametrize(
-    ("nodes", "host"),
-    [("node1", "node1"), ("node[01-04,07],other", "node01"), ("a-b[7],c", "a-b7"), ("n[3,5-9]x", "n3x"), ("x,y", "x")],
+    ("nodes", "hosts"),
+    [
+        ("node1", ["node1"]),
+        ("node[01-03,07],other", ["node01", "node02", "node03", "node07", "other"]),
+        ("a-b[7],c", ["a-b7", "c"]),
+        ("r[1-2]n[8-10]x", ["r1n8x", "r1n9x", "r1n10x", "r2n8x", "r2n9x", "r2n10x"]),
+    ],
 )
-def test_first_host_of_a_slurm_node_list(nodes, host):
-    assert environ.first_host(nodes) == host
+def test_hosts_of_a_slurm_node_list(nodes, hosts):
+    assert environ.hostnames(nodes) == hosts
+
+
+@pytest.mark.parametrize("nodes", ["", ",", "a,", "a[", "a[]", "a[1-]", "a[3-1]", "a[x]", "a[1-999999999]", "a]b"])
+def test_what_is_no_slurm_node_list(nodes):
+    with pytest.raises(UserError, match="as Slurm writes it"):
+        environ.hostnames(nodes)
 
 
 def test_where_rank_0_is_met():

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdtrain import environ
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import horovod_options, hosts, words
 from hvdtrain.launch.job import Host, Job, check, parse_hosts, read_hostfile
@@ -129,6 +130,8 @@ def describe(options: argparse.Namespace) -> Job:
         named = parse_hosts(options.hosts)
     elif given.get("hostfile"):
         named = read_hostfile(options.hostfile)
+    elif options.launcher == "horovodrun" and "SLURM_JOB_NODELIST" in os.environ:
+        named = allocated(os.environ)  # mpirun and srun ask Slurm themselves
     return Job(
         program=tuple(options.program),
         ranks=options.ranks,
@@ -145,6 +148,15 @@ def describe(options: argparse.Namespace) -> Job:
         time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
     )
+
+
+def allocated(environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts of this Slurm allocation, and their tasks. Raises UserError where Slurm's variables are damaged."""
+    names = environ.hostnames(environment["SLURM_JOB_NODELIST"])
+    counts = environ.tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
+    if len(names) != len(counts):
+        raise UserError("SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE do not belong together; name the hosts by -H")
+    return tuple(map(Host, names, counts))
 
 
 def start(launcher: str, job: Job, environment: Mapping[str, str]) -> list[Start]:

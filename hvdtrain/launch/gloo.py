@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -49,7 +48,7 @@ def layout(place: environ.Place, environment: Mapping[str, str]) -> Layout:
     if place.launcher != "srun":
         return Layout(place.size, 0, 1)
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
-    counts, node = tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
+    counts, node = environ.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
     if not node.isdecimal() or int(node) >= len(counts) or sum(counts) != place.size:
         raise UserError(
             f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not belong together with "
@@ -57,17 +56,6 @@ def layout(place: environ.Place, environment: Mapping[str, str]) -> Layout:
         )
     having = [index for index, count in enumerate(counts) if count > place.local_rank]
     return Layout(counts[int(node)], having.index(int(node)), len(having))
-
-
-def tasks_per_node(text: str) -> list[int]:
-    """Slurm's short form: [2, 2, 2, 1] of `2(x3),1`. Raises UserError where it is another."""
-    counts: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"(\d{1,9})(?:\(x(\d{1,6})\))?", part)
-        if not match:
-            raise UserError(f"SLURM_STEP_TASKS_PER_NODE={text!r} is not as Slurm writes it, such as 2(x3),1; use srun")
-        counts += [int(match[1])] * int(match[2] or 1)
-    return counts
 
 
 class Store:

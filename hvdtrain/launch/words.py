@@ -23,6 +23,7 @@ OF_A_HOST = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"
 )
 """Of these, what every host has of its own or mpirun passes by itself."""
+CORES_A_TASK = "SLURM_CPUS_PER_TASK"
 NOT_BETWEEN_HOSTS = "lo,docker0,virbr0"
 """Interfaces that Open MPI takes unless it is told not to, and that lead to no other host."""
 
@@ -49,7 +50,7 @@ def settings(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """What is set for the ranks: measured defaults, unless the user set them, and what he asked for."""
     found = {}
     if "OMP_NUM_THREADS" not in environment:
-        found["OMP_NUM_THREADS"] = str(job.threads)
+        found["OMP_NUM_THREADS"] = environment.get(CORES_A_TASK) or str(job.threads)
     if job.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
             found[name] = job.interface
@@ -153,7 +154,9 @@ def srun(job: Job, environment: Mapping[str, str], python: str = sys.executable)
     words = ["srun", "--ntasks", str(job.ranks)]
     words += ["--nodes", str(job.nodes)] if job.nodes else []
     # The keepers end the other ranks, sooner than srun does, and with the first one's words.
-    words += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--cpu-bind=none", "--unbuffered"]
+    words += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
+    if CORES_A_TASK in environment:  # sbatch's, which srun does not take over by itself since Slurm 22.05
+        words += ["--cpus-per-task", environment[CORES_A_TASK]]
     if job.container and not job.container.endswith(".sif"):
         words += [f"--container-image={job.container}", f"--container-mounts={os.getcwd()}", "--container-workdir=."]
     gloo = () if job.mpi else ("--gloo",)
