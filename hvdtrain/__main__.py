@@ -1,4 +1,4 @@
-"""python -m hvdtrain {train,launch,bench,report,predict}: each command is imported only when it is asked for."""
+"""python -m hvdtrain {train,launch,doctor,bench,report,predict}: each command is imported only when it is asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ USAGE = """usage: python -m hvdtrain COMMAND [OPTIONS]
 
 commands:
   train      train LeNet with data parallelism (--help lists the options)
-  launch     start the ranks of a job, for strategies that need no Horovod
+  launch     start a job: here, on hosts by ssh, or in Slurm
+  doctor     tell what is wrong with an installation, a machine or a job, and what mends it
   bench      measure all strategies side by side; bench allreduce: what an allreduce takes
   report     tables and plots of runs: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
@@ -20,7 +21,7 @@ Each framework has its own door as well, with the ways to launch it in its first
 
 
 # command: the module that is it
-COMMANDS = {"train": "entry", "launch": "launch", "bench": "bench", "report": "report", "predict": "predict"}
+COMMANDS = {"train": "entry", **{name: name for name in ("launch", "doctor", "bench", "report", "predict")}}
 
 
 def main(argv: list[str]) -> None:

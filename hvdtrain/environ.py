@@ -113,7 +113,7 @@ def hostnames(nodes: str) -> list[str]:
     Raises UserError where it is not as Slurm writes it.
     """
     words = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
-    if ",".join(words) != nodes or not words:
+    if ",".join(words) != nodes or not words or "[]" in nodes:
         raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]; start by srun")
     return [host for word in words for host in _expanded(word)]
 

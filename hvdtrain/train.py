@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from hvdtrain import checkpoint, console, data, frameworks, guards, metrics, record, shard
+from hvdtrain import checkpoint, console, data, doctor, frameworks, guards, metrics, record, shard
 from hvdtrain.checkpoint import Checkpoint, Position
 from hvdtrain.config import Config, Places
 from hvdtrain.console import Display, log
@@ -131,12 +131,21 @@ class Training:
     def _leads(self) -> bool:
         return self._group.rank == 0
 
+    def _look_around(self) -> None:
+        """Record what is to be said of this host, and warn of what is wrong with it."""
+        findings = doctor.quick()
+        record.write_json(self.folder / "doctor.json", {"findings": findings})
+        for one in findings:
+            if one["status"] == "fail":
+                log.warning("%s; %s", one["text"], one["remedy"])
+
     def run(self) -> None:
         """Train to the end, and write the record."""
         first = guards.same_weights(self._learner, "before the first step")
         log.info("rank %d of %d starts with parameters %s", self._group.rank, self._group.size, first)
         if self._leads:
             record.write_options(self.folder, self._config, self._places, self._learner)
+            self._look_around()
             self._writer = metrics.Writer(self.folder, self._places.tensorboard)
         self._display = Display(self._last, self._position.step, self._leads and not self._places.quiet)
         try:
