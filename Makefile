@@ -14,7 +14,9 @@ export VENV
 # horovodrun loads TensorFlow to see what is there, which otherwise greets with notices.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
-.PHONY: help setup train test lint format bench clean distclean
+export DEVICE NP CMD ENGINE
+
+.PHONY: help setup train test lint format bench docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -33,7 +35,8 @@ lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .
 	@$(ACTIVE) ruff format --check .
 	@$(ACTIVE) mypy hvdtrain
-	@$(ACTIVE) shellcheck setup/*.sh launch/*.sh .ci/run
+	@$(ACTIVE) shellcheck setup/*.sh launch/*.sh docker/*.sh .ci/run
+	@$(ACTIVE) hadolint docker/Dockerfile
 
 format: setup ## Put the code into the project's style
 	@$(ACTIVE) ruff check --fix .
@@ -43,6 +46,15 @@ bench: setup ## Measure hvdtrain against hand-written loops, all strategies side
 	@$(ACTIVE) python benchmarks/run.py --steps 120 --repeats 3
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
 	@$(ACTIVE) python -m hvdtrain bench allreduce --repeats 1
+
+docker-build: ## Build the image for DEVICE (cpu or cuda)
+	@docker/image.sh build
+
+docker-run: ## Train in the image on NP processes, on GPUs where there are some, or run CMD
+	@docker/image.sh run
+
+docker-test: ## Try the image: the doctor, and a short training in each framework
+	@docker/image.sh test
 
 clean: ## Delete what tools left behind
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

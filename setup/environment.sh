@@ -4,6 +4,7 @@
 #   VENV             its folder (default: .venv in the checkout)
 #   BASE_PYTHON      the Python to make it with (default: the first 3.11 or 3.10 found)
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install
+#   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: setup/constraints.txt)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,6 +12,7 @@ cd "$root"
 venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
 extras=${HVDTRAIN_EXTRAS:-pytorch,mxnet,tensorflow,mpi,dev}
+constraints=${HVDTRAIN_CONSTRAINTS:-setup/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
 
@@ -22,7 +24,7 @@ die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 wanted() {
     {
         cat setup.cfg setup/*
-        printf '%s\n' "$venv" "$root" "$extras"
+        printf '%s\n' "$venv" "$root" "$extras" "$constraints"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
     } | sha256sum
 }
@@ -75,7 +77,7 @@ ensure_system() {
     fi
 }
 
-pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c setup/constraints.txt "$@"; }
+pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$constraints" "$@"; }
 
 # A system MPI is used if it can both compile and start programs, unless the environment
 # has its own: its folder may be on PATH, and comes first there once it is active.

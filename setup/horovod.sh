@@ -11,6 +11,7 @@ sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
+constraints=${HVDTRAIN_CONSTRAINTS:-$setup/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
 patch=$setup/horovod-$version.patch
@@ -19,7 +20,7 @@ PATH=$venv/bin:$PATH
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$setup/constraints.txt" "$@"; }
+pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$constraints" "$@"; }
 
 mpicxx=$(type -P mpicxx) || die "no mpicxx found: Horovod's MPI controller needs an MPI"
 [[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")

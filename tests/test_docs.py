@@ -75,3 +75,26 @@ def test_the_doctor_s_page_lists_its_checks():
     rows += [f"| `{name}` | job | {about}, in a job |" for name, about in TOGETHER.items()]
     page = (ROOT / "docs" / "doctor.md").read_text().splitlines()
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
+
+
+def test_the_manifest_for_kubernetes_is_valid():
+    import json
+
+    import jsonschema
+    import yaml
+
+    job = yaml.safe_load((ROOT / "launch" / "mpijob.yaml").read_text())
+    schema = json.loads((ROOT / "tests" / "mpijob.schema.json").read_text())
+    jsonschema.validate(job, schema)
+    spec = job["spec"]
+    launcher, worker = (spec["mpiReplicaSpecs"][kind] for kind in ("Launcher", "Worker"))
+    command = launcher["template"]["spec"]["containers"][0]["command"]
+    assert int(command[command.index("-n") + 1]) == worker["replicas"] * spec["slotsPerWorker"]
+    for replicas in (launcher, worker):
+        pod = replicas["template"]["spec"]
+        mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
+        assert mounted == {volume["name"] for volume in pod["volumes"]}
+    del spec["mpiReplicaSpecs"]["Worker"]["replicas"]
+    spec["slotsPerWorkers"] = 1  # a slip of the pen is noticed
+    with pytest.raises(jsonschema.ValidationError, match="slotsPerWorkers"):
+        jsonschema.validate(job, schema)
