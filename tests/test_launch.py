@@ -246,6 +246,15 @@ def test_a_failure_is_told_with_the_rank_s_last_lines(tmp_path):
     assert output.rstrip().endswith("  what was wrong")
 
 
+def begin(folder: Path, by: str, code: str) -> tuple[subprocess.Popen[bytes], Path]:
+    """Start two ranks of a program; the launcher, and the file that holds what it prints."""
+    output = folder / "output"
+    line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--", "python", "-c", code]
+    own = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    with open(output, "w") as file:
+        return subprocess.Popen(line, cwd=folder, stdout=file, stderr=file, env={**os.environ, **own}), output
+
+
 def pids(line: str, output: Path) -> list[int]:
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
@@ -286,11 +295,7 @@ time.sleep(600)
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_rank_ends_the_job_and_nothing_stays(tmp_path, by):
     """Also programs that ignore SIGTERM, and what they started themselves."""
-    output = tmp_path / "output"
-    line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--", "python", "-c", STUBBORN]
-    with open(output, "w") as file:
-        own = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-        process = subprocess.Popen(line, cwd=tmp_path, stdout=file, stderr=file, env={**os.environ, **own})
+    process, output = begin(tmp_path, by, STUBBORN)
     ranks, children = pids("pid", output), pids("child", output)
     began = time.monotonic()
     os.kill(ranks[1], signal.SIGKILL)
@@ -304,11 +309,7 @@ def test_a_killed_rank_ends_the_job_and_nothing_stays(tmp_path, by):
 
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_launcher_leaves_nothing(tmp_path, by):
-    output = tmp_path / "output"
-    line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--", "python", "-c", STUBBORN]
-    with open(output, "w") as file:
-        own = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-        process = subprocess.Popen(line, cwd=tmp_path, stdout=file, stderr=file, env={**os.environ, **own})
+    process, output = begin(tmp_path, by, STUBBORN)
     found = pids("pid", output) + pids("child", output)
     process.kill()
     process.wait()
@@ -331,11 +332,7 @@ while True:
 
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_signals_to_the_launcher_reach_all_ranks(tmp_path, by):
-    output = tmp_path / "output"
-    line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--", "python", "-c", LISTENING]
-    with open(output, "w") as file:
-        own = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
-        process = subprocess.Popen(line, cwd=tmp_path, stdout=file, stderr=file, env={**os.environ, **own})
+    process, output = begin(tmp_path, by, LISTENING)
     pids("pid", output)
     process.send_signal(signal.SIGUSR1)
     deadline = time.monotonic() + 10
