@@ -12,7 +12,7 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
-from hvdtrain import checkpoint, console, data, doctor, frameworks, guards, metrics, record, shard
+from hvdtrain import checkpoint, console, data, frameworks, guards, metrics, record, shard
 from hvdtrain.checkpoint import Checkpoint, Position
 from hvdtrain.config import Config, Places
 from hvdtrain.console import Display, log
@@ -133,6 +133,8 @@ class Training:
 
     def _look_around(self) -> None:
         """Record what is to be said of this host, and warn of what is wrong with it."""
+        from hvdtrain import doctor  # rank 0 alone needs it
+
         findings = doctor.quick()
         record.write_json(self.folder / "doctor.json", {"findings": findings})
         for one in findings:

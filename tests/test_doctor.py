@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from conftest import BIN, ROOT, finish, launcher, start
 from conftest import run as run_words
 
+from hvdtrain import doctor as doctor_package
 from hvdtrain.doctor import findings, job, processes, software
 
 DOCTOR = ["python", "-m", "hvdtrain", "doctor"]
@@ -82,6 +84,11 @@ def unshared(flags: str, code: str) -> list[str]:
     """Words that run what follows in own namespaces, after some shell code. Skips where that is not allowed."""
     needs("unshare", flags, "true")
     return ["unshare", flags, "sh", "-ec", f'{code}\nexec "$@"', "sh"]
+
+
+def launched(by: str) -> list[str]:
+    """Words of a job of two ranks by hvdtrain's own launcher."""
+    return ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--"]
 
 
 def in_one_rank(code: str) -> list[str]:
@@ -214,6 +221,9 @@ def test_a_framework_that_crashes_and_one_that_lacks_a_library(tmp_path):
     told = doctor(tmp_path, "--only", "frameworks", PYTHONPATH=str(tmp_path / "fake"))
     told.has("frameworks", "fail", "torch is installed and does not import", "SIGSEGV", remedy="pip install")
     told.has("frameworks", "fail", "mxnet is installed and does not import", "libcudart", remedy="CUDA")
+    (tmp_path / "fake" / "mxnet" / "__init__.py").write_text("raise OSError('libquadmath.so.0: cannot open')")
+    told = doctor(tmp_path, "--only", "frameworks", PYTHONPATH=str(tmp_path / "fake"))
+    told.has("frameworks", "fail", "mxnet", "libquadmath", remedy="apt-get install libquadmath0")
 
 
 def test_numpy_too_new_for_mxnet(tmp_path):
@@ -250,7 +260,11 @@ def test_two_mpis(tmp_path):
 
 
 def test_every_process_is_rank_0(tmp_path):
-    """The mpirun of an MPI that Horovod was not built with: it starts two, and each hears of nobody."""
+    """The mpirun of an MPI that Horovod was not built with: it starts two, and each hears of nobody.
+
+    And a horovodrun that cannot start any.
+    """
+    script(tmp_path / "bin" / "horovodrun", 'echo "RuntimeError: no port is free" >&2; exit 1')
     script(
         tmp_path / "bin" / "mpirun",
         'if [ "$1" = --version ]; then echo "HYDRA build details:"; echo "    Version: 4.2.1"; exit; fi',
@@ -258,7 +272,7 @@ def test_every_process_is_rank_0(tmp_path):
         '"$@" & "$@"; wait',
     )
     told = doctor(tmp_path, "--only", "allreduce", PATH=first_on_path(tmp_path / "bin"))
-    told.has("allreduce", "ok", "horovodrun --gloo")
+    told.has("allreduce", "fail", "horovodrun --gloo: an allreduce", "exit status 1: RuntimeError", remedy="by hand")
     told.has("allreduce", "fail", "mpirun started 2 processes, but every process is rank 0", remedy="make setup")
 
 
@@ -269,6 +283,27 @@ def test_wrong_controller_in_a_job(tmp_path):
     told.has("variables", "fail", "HOROVOD_CONTROLLER=mpi under horovodrun --gloo", remedy=remedy)
     told.has("horovod-size", "fail", "started 2 processes, but every process is rank 0", remedy=remedy)
     assert told.status == 1
+
+
+def test_a_controller_that_the_launcher_does_not_serve(tmp_path):
+    """Under each of hvdtrain's own launchers; without a try, which would crash."""
+    by = [*launched("mpirun"), "env", "HOROVOD_CONTROLLER=gloo"]
+    told = doctor(tmp_path, "--only", "variables", "horovod-size", by=by)
+    told.has("variables", "fail", "HOROVOD_CONTROLLER=gloo under launch mpirun", remedy="unset HOROVOD_CONTROLLER")
+    assert told.status == 1 and not told.of("horovod-size")
+    told = doctor(tmp_path, "--only", "variables", by=[*launched("local"), "env", "HOROVOD_CONTROLLER=mpi"])
+    told.has("variables", "fail", "HOROVOD_CONTROLLER=mpi under launch local", remedy="unset HOROVOD_CONTROLLER")
+    assert told.status == 1
+
+
+def test_the_remedy_is_that_of_the_launcher():
+    for by, gloo, remedy in (
+        ("mpirun", False, "the mpirun of the MPI"),
+        ("launch local", True, "Horovod with Gloo"),
+        ("srun", False, "srun --mpi=pmix"),
+        ("launch srun", True, "Horovod with Gloo"),
+    ):
+        assert remedy in software.alone(by, 2, 1, gloo).remedy
 
 
 def test_variables(tmp_path):
@@ -297,12 +332,22 @@ def test_not_enough_slots(tmp_path):
     told.has("slots", "warn", f"{20 * cores} ranks on {cores} core(s)", "oversubscribe", remedy=f"at most {cores}")
 
 
-@pytest.mark.parametrize("by", ["gloo", "mpirun", "local", "torchrun"])
+JOBS = {
+    "horovodrun": launcher("gloo", 2),
+    "mpirun": launcher("mpirun", 2),
+    "torchrun": launcher("torchrun", 2),
+    "launch local": launched("local"),
+    "launch horovodrun": launched("horovodrun"),
+    "launch mpirun": launched("mpirun"),
+}
+
+
+@pytest.mark.parametrize("by", JOBS)
 def test_a_whole_job(by, tmp_path):
-    names = ("meeting", "alike", "clocks", "shared-folder", "horovod-size", "limits", "threads")
-    told = doctor(tmp_path, "--only", *names, by=launcher(by, 2))
+    names = ("meeting", "alike", "clocks", "shared-folder", "horovod-size", "limits", "threads", "variables")
+    told = doctor(tmp_path, "--only", *names, by=JOBS[by])
     assert told.status == 0, told.text
-    assert told.whole["ranks"] == 2
+    assert (told.whole["launcher"], told.whole["ranks"], len(told.whole["hosts"])) == (by, 2, 1)
     told.has("meeting", "ok", "2 ranks on 1 host(s)")
     told.has("alike", "ok", "the same versions on all ranks")
     told.has("clocks", "ok", "clocks agree within")
@@ -310,8 +355,8 @@ def test_a_whole_job(by, tmp_path):
     assert all(one["ranks"] in ([0], [0, 1]) for one in told.whole["findings"])
     assert told.of("limits")[0]["ranks"] == [0, 1]  # once, for both
     assert len([line for line in told.text.splitlines() if "limits:" in line]) == 1
-    if by in ("gloo", "mpirun"):
-        told.has("horovod-size", "ok", "2 processes add up rightly", "GB/s")
+    tried = ("without Horovod",) if by == "torchrun" else (f"Horovod by {by}: 2 processes add up rightly", "GB/s")
+    told.has("horovod-size", "ok", *tried)
 
 
 def test_all_ranks_bound_to_one_core(tmp_path):
@@ -320,6 +365,7 @@ def test_all_ranks_bound_to_one_core(tmp_path):
         pytest.skip("needs two cores")
     told = doctor(tmp_path, "--only", "bound", by=["taskset", "-c", "0", *launcher("local", 2)])
     told.has("bound", "fail", "all 2 ranks", "are bound to core 0", remedy="--bind-to none")
+    assert told.status == 1
     told = doctor(tmp_path, "--only", "binding", by=["taskset", "-c", "0"])
     told.has("binding", "warn", "bound to core 0 alone", remedy="taskset")
 
@@ -506,6 +552,24 @@ def test_cuda_newer_than_the_driver(one_gpu, tmp_path):
     told.has("gpu", "warn", "built without NCCL", remedy="HOROVOD_GPU_OPERATIONS=NCCL")
 
 
+def test_another_nccl_than_torchs(one_gpu, tmp_path):
+    """Frameworks and Horovod as far as the doctor asks them: Horovod has NCCL 2.10, and torch brings 2.27."""
+    fake = {
+        "torch": "from types import SimpleNamespace as N\n__version__ = '2.13.0'\nversion = N(cuda='11.8')\n"
+        "cuda = N(is_available=lambda: True, device_count=lambda: 1, nccl=N(version=lambda: (2, 27, 3)))\n",
+        "mxnet": "raise ImportError('not asked here')",
+        "tensorflow": "raise ImportError('not asked here')",
+        "horovod": "",
+        "horovod/torch": "init = print\ngloo_built = mpi_built = lambda: 1\nnccl_built = lambda: 21003\n",
+    }
+    for name, content in fake.items():
+        (tmp_path / "fake" / name).mkdir(parents=True)
+        (tmp_path / "fake" / name / "__init__.py").write_text(content)
+    told = doctor(tmp_path, "--only", "gpu", PATH=one_gpu, PYTHONPATH=str(tmp_path / "fake"))
+    told.has("gpu", "ok", "torch sees 1 GPU(s)")
+    told.has("gpu", "warn", "built with NCCL 2.10, and torch brings 2.27", remedy="HOROVOD_NCCL_HOME")
+
+
 def test_a_driver_that_does_not_answer(tmp_path):
     script(
         tmp_path / "bin" / "nvidia-smi", 'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18'
@@ -521,14 +585,57 @@ def test_more_ranks_than_gpus(one_gpu, tmp_path):
     told.has("gpu-per-rank", "ok", "1 GPU(s) for 1 rank(s)")
 
 
+# In a run's record.
+
+
+def test_what_a_run_s_folder_tells_of_its_host(tmp_path):
+    """And a warning where it is bad. No process is started for it, and it takes no time."""
+    words = ["python", "-m", "hvdtrain", "train", "--framework", "torch", "--strategy", "single", "--max-steps", "1"]
+    words += ["--name", "run"]
+    status, text = run_words(["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *words], tmp_path)
+    assert status == 0, text
+    found = json.loads((tmp_path / "runs" / "run" / "doctor.json").read_text())["findings"]
+    assert {one["check"] for one in found} == set(doctor_package.QUICK)
+    assert all(one.keys() == {"check", "topic", "status", "text", "remedy"} for one in found)
+    (limits,) = [one for one in found if one["check"] == "limits"]
+    assert limits["status"] == "fail"
+    assert f"{limits['text']}; {limits['remedy']}" in text
+
+
+def test_quick_findings_start_nothing(tmp_path):
+    code = (
+        "import sys, time\nfrom hvdtrain import doctor\n"
+        "forbidden = {'subprocess.Popen', 'os.fork', 'os.exec', 'os.posix_spawn', 'os.system', 'socket.getaddrinfo'}\n"
+        "def heard(event, _):\n    assert event not in forbidden, event\n"
+        "sys.addaudithook(heard)\nbegan = time.perf_counter()\nfound = doctor.quick()\n"
+        "print(time.perf_counter() - began, len(found), 'stumbled' in str(found), 'numpy' in sys.modules)"
+    )
+    status, text = run_words(["python", "-c", code], ROOT)
+    assert status == 0, text
+    seconds, count, stumbled, numpy = text.split()
+    assert float(seconds) < 0.05
+    assert int(count) >= len(doctor_package.QUICK) and (stumbled, numpy) == ("False", "False")
+
+
+# The page.
+
+
+def test_the_page_lists_what_json_holds(whole):
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    first, _, second = page.partition("## JSON")[2].partition("Each finding")
+    for values, section in ((whole.whole, first), (whole.whole["findings"][0], second)):
+        assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(values)
+
+
 # Nothing hangs.
 
 
-def test_a_subprocess_is_ended_with_all_that_it_started(tmp_path):
+def test_a_subprocess_is_ended_with_all_that_it_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE_S", 0.5)
     code = f"trap '' TERM; sleep 321 & echo $! > {tmp_path / 'pid'}; wait"
     began = time.monotonic()
     done = processes.run(["sh", "-c", code], 0.5, dict(os.environ))
-    assert done.status is None and time.monotonic() - began < 8
+    assert done.status is None and time.monotonic() - began < 5
     assert "no end within" in done.reason()
     pid = int((tmp_path / "pid").read_text())
     stat = Path(f"/proc/{pid}/stat")
@@ -576,7 +683,16 @@ def test_words():
         ("what", ("an unknown MPI", "")),
     ):
         assert software.identify(text) == name
+
+
+def test_ranks_on_this_host_by_the_launcher_s_word():
     assert job.local_size({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}) == 3
+    slurm = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}
+    assert job.local_size(slurm) == 1
+    assert job.local_size({**slurm, "SLURM_NODEID": "0"}) == 4
+    ours = {"HVDTRAIN_RANK": "0", "HVDTRAIN_SIZE": "9"}
+    assert job.local_size({**slurm, **ours, "SLURM_NODEID": "7"}) == 9
+    assert job.local_size({}) == 1
 
 
 def test_equal_findings_are_shown_once():

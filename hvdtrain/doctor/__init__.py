@@ -22,7 +22,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 BUDGET_S = 150
 """For everything but the gathering; the slowest is a job whose probes all stand still."""
 QUICK = ("python", "numpy", "variables", "threads", "shm", "memory", "limits", "interfaces")
-"""Checks that take no time."""
+"""Checks that start nothing and take no time."""
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 TOGETHER = {"meeting": "the ranks reach each other", **job.TOGETHER}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}

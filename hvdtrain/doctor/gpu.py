@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, check, fail, first_line, ok, warn
 from hvdtrain.doctor.processes import Done
-from hvdtrain.doctor.software import DISTRIBUTIONS, loadable, there
+from hvdtrain.doctor.software import DISTRIBUTIONS, first_loadable, there
 
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 
@@ -121,18 +121,20 @@ def _framework(name: str, told: dict[str, Any], found: Gpus) -> Iterator[Finding
 
 def _nccl(setting: Setting) -> Iterator[Finding]:
     """Whether Horovod has NCCL, and the same as PyTorch."""
-    for name in loadable(setting)[:1]:
-        code = setting.framework(name)["built"]["nccl"]
-        if not code:
-            text = "Horovod was built without NCCL: gradients travel through the host's memory"
-            yield warn(text, "HOROVOD_GPU_OPERATIONS=NCCL make setup")
-            return
-        theirs = setting.framework("torch").get("nccl") if there("torch") else None
-        # NCCL 2.9 and later count 10000 a major version, older ones 1000.
-        horovods = [code // 10000, code % 10000 // 100] if code >= 10000 else [code // 1000, code % 1000 // 100]
-        if code > 1 and theirs and theirs[:2] != horovods:
-            text = f"Horovod was built with NCCL {horovods[0]}.{horovods[1]}, and torch brings {theirs[0]}.{theirs[1]}"
-            yield warn(text, "HOROVOD_NCCL_HOME=... HOROVOD_GPU_OPERATIONS=NCCL make setup, with torch's NCCL")
+    name = first_loadable(setting)
+    if not name:
+        return  # said by the check `horovod`
+    code = setting.framework(name)["built"]["nccl"]
+    if not code:
+        text = "Horovod was built without NCCL: gradients travel through the host's memory"
+        yield warn(text, "HOROVOD_GPU_OPERATIONS=NCCL make setup")
+        return
+    theirs = setting.framework("torch").get("nccl") if there("torch") else None
+    # NCCL 2.9 and later count 10000 a major version, older ones 1000.
+    horovods = [code // 10000, code % 10000 // 100] if code >= 10000 else [code // 1000, code % 1000 // 100]
+    if code > 1 and theirs and theirs[:2] != horovods:
+        text = f"Horovod was built with NCCL {horovods[0]}.{horovods[1]}, and torch brings {theirs[0]}.{theirs[1]}"
+        yield warn(text, "HOROVOD_NCCL_HOME=... HOROVOD_GPU_OPERATIONS=NCCL make setup, with torch's NCCL")
 
 
 @check("gpu", "rank")

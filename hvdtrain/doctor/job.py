@@ -14,8 +14,6 @@ import select
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,7 +24,7 @@ from hvdtrain import environ
 from hvdtrain.doctor import processes, software
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, fail, ok, probe_words, warn
 from hvdtrain.doctor.machine import standing
-from hvdtrain.errors import HvdtrainError
+from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import versions
 from hvdtrain.launch.processes import free_port
 
@@ -151,7 +149,8 @@ class Job:
         deadline = time.monotonic() + MEET_S
         told = self._beside.wait("mpi_size", deadline)
         if told and told["mpi_size"] != place.size:
-            self.findings.append(software.alone(f"{place.launcher} (mpi4py)", place.size, told["mpi_size"]))
+            name = f"{place.launcher} (mpi4py)"
+            self.findings.append(software.alone(name, place.size, told["mpi_size"], gloo=False))
             raise OSError(f"MPI sees {told['mpi_size']} of {place.size} processes")
         told = self._beside.wait("address", deadline)
         if not told:
@@ -283,25 +282,20 @@ class Job:
             yield ok(f"{place.launcher} is for strategies without Horovod, which was not tried")
             return
         mine = [name for name in FRAMEWORKS if software.there(f"horovod.{name}")] if software.there("horovod") else []
-        blocked = (
-            os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo"
-            and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ
-        )
+        blocked = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not software.over_gloo()
         gathered = self._gather((mine, blocked))
         if any(blocked for _, blocked in gathered):
             return  # said by the check `variables`; Horovod would crash, and mpirun end the job with it
         names = [name for name in FRAMEWORKS if all(name in mine for mine, _ in gathered)]
-        # Which of them loads is known where a rank has asked; all ranks must take the same.
-        usable = self._gather([name for name in names if self._loads(name)] if place.local_rank == 0 else None)
-        names = [name for name in names if all(one is None or name in one for one in usable)]
-        if not names:
+        name = next(filter(self._load_everywhere, names), "")
+        if not name:
             yield warn("Horovod was not tried: no framework on all ranks loads it", software.SETUP)
             return
-        told, reason = self._collective(names[0])
-        yield from self._judge(self._gather((told, reason)))
+        yield from self._judge(self._gather(self._collective(name)))
 
-    def _loads(self, name: str) -> bool:
-        return "built" in self._setting.framework(name)
+    def _load_everywhere(self, name: str) -> bool:
+        """Whether Horovod loads for a framework on every host, of which one rank asks; all ranks must call it."""
+        return all(self._gather(self._setting.place.local_rank > 0 or software.loads(self._setting, name)))
 
     def _collective(self, name: str) -> tuple[list[dict[str, Any]], str]:
         """What the probe beside this rank said, and why it failed."""
@@ -319,18 +313,13 @@ class Job:
         sizes = {one["size"] for told, _ in gathered for one in told if "local_rank" in one}
         results = [one for told, _ in gathered for one in told if "seconds" in one]
         if sizes and sizes != {place.size}:
-            yield software.alone(_controller(place.launcher), place.size, max(sizes))
+            yield software.alone(software.controlled(place.launcher), place.size, max(sizes), software.over_gloo())
         elif len(results) == place.size:
             yield software.measured(f"Horovod by {place.launcher}", results, place.size)
         else:
             rank, reason = next(((rank, why) for rank, (_, why) in enumerate(gathered) if why), (0, "no result"))
             text = f"an allreduce by Horovod over {place.size} ranks failed; rank {rank} ({self.hosts[rank]}): {reason}"
             yield fail(text, "look at interfaces and host-name above; HOROVOD_LOG_LEVEL=debug says more")
-
-
-def _controller(launcher: str) -> str:
-    """The launcher with its controller: horovodrun may use MPI as well, but then mpirun's variables came first."""
-    return "horovodrun --gloo" if launcher == "horovodrun" else launcher
 
 
 def apart(error: BaseException) -> Finding:
@@ -390,6 +379,8 @@ def local_size(environment: dict[str, str] | None = None) -> int:
     for name in ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS"):
         if environment.get(name, "").isdecimal():
             return max(int(environment[name]), 1)
+    with suppress(KeyError, ValueError, IndexError, UserError):
+        return environ.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
     return environ.place(environment).size if environment.get("HVDTRAIN_SIZE") else 1
 
 
@@ -406,6 +397,9 @@ def _own_address(towards: str) -> str:
 
 def _by_store(place: environ.Place) -> tuple[tuple[str, int], str]:
     """Rank 0's address and the job's word, from the store of horovodrun --gloo. Raises OSError."""
+    import urllib.error
+    import urllib.request
+
     host, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
     if not host:
         raise OSError(f"{place.launcher} gave no HOROVOD_GLOO_RENDEZVOUS_ADDR, where its store is")

@@ -142,6 +142,9 @@ def _import_remedy(name: str, error: str) -> str:
         return "pip install 'numpy<1.24'"
     if re.search(r"lib(cuda|cudart|cudnn|cublas|nccl|nvrtc)\b", error):
         return f"install the {name} that is built for this machine's CUDA, or for the CPU: see setup/constraints.txt"
+    system = re.search(r"lib(quadmath|gomp|gfortran)\.so\.(\d+)", error)
+    if system:  # the compiler's libraries, which Debian names with their number
+        return f"apt-get install lib{system[1]}{system[2]}"
     if "GLIBC" in error:
         return "use a newer operating system or image: this one's C or C++ library is too old"
     if "SIGILL" in error:
@@ -206,20 +209,23 @@ def _built_with() -> dict[str, str]:
     return {}
 
 
-def loadable(setting: Setting) -> list[str]:
-    """Frameworks for which Horovod loads here."""
-    if not there("horovod"):
-        return []
-    return [name for name in FRAMEWORKS if there(name) and "built" in setting.framework(name)]
+def loads(setting: Setting, name: str) -> bool:
+    """Whether Horovod loads for a framework here."""
+    return there("horovod") and there(name) and "built" in setting.framework(name)
+
+
+def first_loadable(setting: Setting) -> str:
+    """The first framework for which Horovod loads, others are not asked; empty where it loads for none."""
+    return next((name for name in FRAMEWORKS if loads(setting, name)), "")
 
 
 @check("software", "host")
 def check_controllers(setting: Setting) -> Iterator[Finding]:
     """what Horovod was built with: Gloo, MPI, NCCL"""
-    names = loadable(setting)
-    if not names:
+    name = first_loadable(setting)
+    if not name:
         return  # said by the check `horovod`
-    built = setting.framework(names[0])["built"]
+    built = setting.framework(name)["built"]
     if not built["gloo"] and not built["mpi"]:
         yield fail("Horovod has neither Gloo nor MPI", f"{SETUP}, which builds it with both")
         return
@@ -269,8 +275,8 @@ def mpirun_version(setting: Setting, path: Path) -> tuple[str, str]:
 
 
 def _mpi_built(setting: Setting) -> bool:
-    names = loadable(setting)
-    return bool(names and setting.framework(names[0])["built"]["mpi"])
+    name = first_loadable(setting)
+    return bool(name and setting.framework(name)["built"]["mpi"])
 
 
 @check("software", "host")
@@ -324,12 +330,12 @@ def _same_mpi(setting: Setting, mpirun: Path, library: dict[str, Any]) -> Iterat
             "or build mpi4py for the other: pip install --no-binary mpi4py mpi4py",
         )
         return
-    for name in loadable(setting)[:1]:
-        horovods = setting.framework(name)["libmpi"]
-        if horovods and library["libmpi"] and Path(horovods).resolve() != Path(library["libmpi"]).resolve():
-            text = f"Horovod uses {horovods}, and mpi4py {library['libmpi']}"
-            yield warn(text, f"set LD_LIBRARY_PATH so that both find one, or {SETUP}")
-            return
+    name = first_loadable(setting)
+    horovods = setting.framework(name)["libmpi"] if name else ""
+    if horovods and library["libmpi"] and Path(horovods).resolve() != Path(library["libmpi"]).resolve():
+        text = f"Horovod uses {horovods}, and mpi4py {library['libmpi']}"
+        yield warn(text, f"set LD_LIBRARY_PATH so that both find one, or {SETUP}")
+        return
     yield ok(f"mpi4py uses the same, {' '.join(theirs)}")
 
 
@@ -395,11 +401,11 @@ def check_slots(setting: Setting) -> Iterator[Finding]:
 @check("jobs", "alone")
 def check_allreduce(setting: Setting) -> Iterator[Finding]:
     """two processes add up by Horovod, over Gloo and over MPI"""
-    names = loadable(setting)
-    if not names:
+    name = first_loadable(setting)
+    if not name:
         return  # said by the check `horovod`
-    built = setting.framework(names[0])["built"]
-    words = probe_words("collective", names[0], limit_s=30)
+    built = setting.framework(name)["built"]
+    words = probe_words("collective", name, limit_s=30)
     horovodrun = shutil.which("horovodrun") or shutil.which(str(Path(sys.executable).with_name("horovodrun")))
     if built["gloo"] and horovodrun:
         # Without its cache, which keeps what it found of hosts for an hour.
@@ -416,24 +422,36 @@ def judge(launcher: str, done: Done, promised: int = 2) -> Finding:
     told = processes.said(done.out)
     sizes = {one["size"] for one in told if "local_rank" in one}
     if sizes and sizes != {promised}:
-        return alone(launcher, promised, max(sizes))
+        return alone(launcher, promised, max(sizes), gloo="horovodrun" in launcher)
     results = [one for one in told if "seconds" in one]
     if done.status != 0 or len(results) != promised:
         return fail(f"{launcher}: an allreduce of {promised} processes failed ({done.reason()})", _job_remedy(done))
     return measured(launcher, results, promised)
 
 
-def alone(launcher: str, promised: int, size: int) -> Finding:
-    """Horovod does not see the launcher's processes."""
+def alone(launcher: str, promised: int, size: int, gloo: bool) -> Finding:
+    """Horovod does not see the launcher's processes. gloo: they were to meet over Gloo, else by MPI."""
     each = "every process is rank 0 and would train alone" if size == 1 else f"Horovod sees {size}"
-    controller = "Gloo" if "horovodrun" in launcher else "MPI"
     remedy = (
         f"unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS; see horovodrun --check-build: {SETUP} builds Horovod "
-        f"with {controller}; take the mpirun of the MPI that it was built with"
+        f"with {'Gloo' if gloo else 'MPI; take the mpirun of the MPI that it was built with'}"
     )
-    if launcher.endswith("srun"):
-        remedy = "srun --mpi=pmix, where the site's MPI and Slurm have it; else mpirun, or --strategy ring"
+    if launcher.endswith("srun") and not gloo:
+        remedy = (
+            "python -m hvdtrain launch srun, which meets over Gloo; or srun --mpi=pmix, where the site's MPI and Slurm "
+            "have it"
+        )
     return fail(f"{launcher} started {promised} processes, but {each}", remedy)
+
+
+def over_gloo() -> bool:
+    """Whether the launcher told Gloo where this job's ranks meet."""
+    return "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ
+
+
+def controlled(launcher: str) -> str:
+    """A launcher's name with what it meets by: horovodrun may use MPI too, but then mpirun's variables came first."""
+    return "horovodrun --gloo" if launcher == "horovodrun" else launcher
 
 
 def measured(launcher: str, results: list[dict[str, Any]], size: int) -> Finding:
@@ -547,12 +565,11 @@ def contradictions(setting: Setting) -> Iterator[Finding]:
     """Variables that cannot both be true, or that are against the launcher."""
     controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
     operations = os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower()
-    by_gloo = "HOROVOD_GLOO_RENDEZVOUS_ADDR" in os.environ
-    if setting.in_job and controller == "gloo" and not by_gloo:
+    if setting.in_job and controller == "gloo" and not over_gloo():
         text = f"HOROVOD_CONTROLLER=gloo under {setting.place.launcher}, which gives Gloo no place to meet"
         yield fail(text, "unset HOROVOD_CONTROLLER, or start by horovodrun --gloo")
-    elif setting.in_job and controller == "mpi" and by_gloo:
-        text = "HOROVOD_CONTROLLER=mpi under horovodrun --gloo: every process would be rank 0 of 1"
+    elif setting.in_job and controller == "mpi" and over_gloo():
+        text = f"HOROVOD_CONTROLLER=mpi under {controlled(setting.place.launcher)}: every process would be rank 0 of 1"
         yield fail(text, "unset HOROVOD_CONTROLLER, or start by mpirun")
     elif controller == "gloo" and operations == "mpi":
         text = "HOROVOD_CONTROLLER=gloo and HOROVOD_CPU_OPERATIONS=mpi contradict each other: without MPI's controller "
