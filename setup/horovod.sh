@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds Horovod for the frameworks of a virtual environment, and installs it there.
+# Builds Horovod for the frameworks that a virtual environment has, and installs it there.
 #
 #   usage: setup/horovod.sh VENV
 #
@@ -75,8 +75,13 @@ compile() {
     patch -p1 <"$patch"
 
     export PATH=$work/bin:$work/venv/bin:$PATH
-    export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITH_MXNET=1 HOROVOD_WITH_TENSORFLOW=1
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
+    # With, so that the build fails where it cannot have one, and not only leaves it out.
+    for framework in torch mxnet tensorflow; do
+        is_installed "$framework" && with=WITH || with=WITHOUT
+        name=${framework^^}
+        export "HOROVOD_${with}_${name/#TORCH/PYTORCH}=1"
+    done
     # An MPI outside the loader's folders: Open MPI says where, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
@@ -85,6 +90,10 @@ compile() {
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
     "$work/venv/bin/python" -m pip wheel -v --disable-pip-version-check --no-deps --no-build-isolation \
         -w "$new" .
+}
+
+is_installed() {
+    "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' "$1"
 }
 
 description=$(describe)
@@ -127,6 +136,7 @@ fi
 step "Installing Horovod $version from $wheels/$key"
 pip_install --no-deps --force-reinstall "$wheels/$key"/*.whl
 for framework in torch mxnet tensorflow; do
+    is_installed "$framework" || continue
     # One at a time: a process can hold only one of Horovod's libraries.
     "$venv/bin/python" -c "import horovod.$framework" >"$log.import" 2>&1 ||
         { tail -n 5 "$log.import" >&2; die "Horovod was built, but horovod.$framework does not load"; }
