@@ -125,7 +125,10 @@ class Hosts:
                 stderr=log,
                 start_new_session=True,
             )
-        wait_for((self.folder / f"{name}.ready").exists, 10, lambda: (self.folder / f"{name}.log").read_text())
+        log = self.folder / f"{name}.log"
+        wait_for(
+            (self.folder / f"{name}.ready").exists, 10, lambda: f"no host can be made: {log.read_text()}", pytest.skip
+        )
         self._first[name] = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
 
     def words(self, name: str, words: list[str]) -> list[str]:
@@ -247,7 +250,8 @@ class Slurm:
         wait_for(
             lambda: self.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == str(len(self.nodes)),
             30,
-            lambda: self.run(["sinfo", "-N", "-l"])[1],
+            lambda: f"Slurm does not start here: {self.run(['sinfo', '-N', '-l'])[1]}",
+            pytest.skip,
         )
 
     def run(
@@ -267,12 +271,12 @@ class Slurm:
         return next((word[9:] for word in output.split() if word.startswith("JobState=")), "")
 
 
-def wait_for(condition, timeout_s: float, told=lambda: "") -> None:
-    """Wait until it is so; fails with what `told` says where it does not come."""
+def wait_for(condition, timeout_s: float, told=lambda: "", end=pytest.fail) -> None:
+    """Wait until it is so; fails, or skips, with what `told` says where it does not come."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            pytest.fail(f"not within {timeout_s} s; {told()}")
+            end(f"not within {timeout_s} s; {told()}")
         time.sleep(0.1)
 
 
