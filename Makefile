@@ -1,4 +1,5 @@
 # VENV, NP, FRAMEWORK and ARGS can be set on the command line: make train NP=4 FRAMEWORK=mxnet
+# Of the image: DEVICE (cpu, cuda), ENGINE (docker, podman), and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
 FRAMEWORK ?= torch
@@ -20,7 +21,7 @@ export DEVICE NP CMD ENGINE
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
 
 setup: ## Make the virtual environment, with Horovod built for the frameworks
 	@setup/environment.sh
@@ -47,8 +48,8 @@ bench: setup ## Measure hvdtrain against hand-written loops, all strategies side
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
 	@$(ACTIVE) python -m hvdtrain bench allreduce --repeats 1
 
-docker-build: ## Build the image for DEVICE (cpu or cuda)
-	@docker/image.sh build
+docker-build: ## Build the image for DEVICE (cpu or cuda), with ARGS for docker or podman build
+	@docker/image.sh build $(ARGS)
 
 docker-run: ## Train in the image on NP processes, on GPUs where there are some, or run CMD
 	@docker/image.sh run

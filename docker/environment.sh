@@ -2,43 +2,54 @@
 # The image's virtual environment, by the set-up that every machine has, and then without what only building needs.
 set -euo pipefail
 export VENV=/opt/venv PIP_NO_CACHE_DIR=1
+driver=/opt/driver
+folders=/etc/ld.so.conf.d/hvdtrain.conf
+mkdir "$driver"
+: >"$folders"
+
+# $1: a build of PyTorch. On PyPI there is one only, for the newest CUDA.
+torch_for() { export PIP_EXTRA_INDEX_URL=${TORCH_INDEX:-https://download.pytorch.org/whl/$1}; }
 
 for_cuda() {
-    export HVDTRAIN_EXTRAS=${FRAMEWORKS:-pytorch,mxnet-cu112,tensorflow-cuda,mpi}
-    export HVDTRAIN_CONSTRAINTS=/tmp/constraints.txt
-    export PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cu118
-    # The pins for CUDA come before those of their names in the other file.
+    # The pins for CUDA in the place of those of their names. The doctor of the image compares with them, too.
     awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt setup/constraints.txt \
-        >"$HVDTRAIN_CONSTRAINTS"
+        >/tmp/constraints.txt
+    mv /tmp/constraints.txt setup/constraints.txt
     # Horovod joins gradients by the NCCL that PyTorch brings; its headers lie beside it.
     local nvidia=$VENV/lib/python3.11/site-packages/nvidia
     export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME=/usr
     export HOROVOD_NCCL_INCLUDE=$nvidia/nccl/include HOROVOD_NCCL_LIB=$nvidia/nccl/lib
-    # Debian's nvcc 11.8 takes g++ 11. A build has no driver: the toolkit's stub stands for it where MXNet is imported.
+    # Debian's nvcc 11.8 takes g++ 11.
     export NVCC_PREPEND_FLAGS='-ccbin g++-11'
-    mkdir -p /tmp/driver
-    ln -sf /usr/lib/x86_64-linux-gnu/stubs/libcuda.so /tmp/driver/libcuda.so.1
+    # A build has no driver: the toolkit's stub stands for it where MXNet is imported.
+    cp /usr/lib/x86_64-linux-gnu/stubs/libcuda.so "$driver/libcuda.so.1"
     # MXNet looks for CUDA's libraries where the loader does.
-    printf '%s\n' "$nvidia"/{cublas,cuda_nvrtc,cuda_runtime,cudnn,cufft,curand,cusolver,cusparse,nccl,nvtx}/lib \
-        >/etc/ld.so.conf.d/hvdtrain.conf
-    export LD_LIBRARY_PATH=/tmp/driver
-    LD_LIBRARY_PATH+=$(sed 's/^/:/' /etc/ld.so.conf.d/hvdtrain.conf | tr -d '\n')
+    printf '%s\n' "$nvidia"/{cublas,cuda_nvrtc,cuda_runtime,cudnn,cufft,curand,cusolver,cusparse,nccl,nvtx}/lib >"$folders"
+    LD_LIBRARY_PATH=$driver$(sed 's/^/:/' "$folders" | tr -d '\n')
+    export LD_LIBRARY_PATH
 }
 
 case $DEVICE in
     cpu)
         export HVDTRAIN_EXTRAS=${FRAMEWORKS:-pytorch,mxnet,tensorflow,mpi}
-        : >/etc/ld.so.conf.d/hvdtrain.conf
+        torch_for cpu
         ;;
-    cuda) for_cuda ;;
+    cuda)
+        export HVDTRAIN_EXTRAS=${FRAMEWORKS:-pytorch,mxnet-cu112,tensorflow-cuda,mpi}
+        torch_for cu118
+        for_cuda
+        ;;
     *) echo "DEVICE=$DEVICE: give cpu or cuda" >&2; exit 2 ;;
 esac
 setup/environment.sh
 
 site=$(echo "$VENV"/lib/python3*/site-packages)
-"$VENV/bin/pip" uninstall -q -y cmake
-# Headers and static libraries.
+# What only building needs. TensorFlow asks for libclang, and does not load it.
+"$VENV/bin/pip" uninstall -q -y cmake libclang
 find "$VENV" -name '*.a' -delete
-rm -rf "$site"/{torch,tensorflow,mxnet}/include "$site"/torch/{test,share} /root/.cache
+rm -rf "$site"/{torch,tensorflow,mxnet}/include "$site"/torch/{test,share} "$site"/torch/bin/{*Test,test_*,protoc*} /root/.cache
+# The libraries' own tests.
+find "$site" -type d -name tests -prune -exec rm -rf {} +
 # Symbols that only a debugger reads.
-find "$site/horovod" -name '*.so' -exec strip --strip-unneeded {} +
+find "$site"/{horovod,torch/lib,tensorflow} \( -path '*/horovod/*.so' -o -name 'libtorch*.so' -o -name 'libtensorflow*.so*' \) -type f \
+    -exec strip --strip-unneeded {} +

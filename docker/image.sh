@@ -1,26 +1,30 @@
 #!/usr/bin/env bash
-# Builds, runs or tests the image: docker/image.sh {build|run|test}
+# Builds, runs or tests the image: docker/image.sh {build [WORDS FOR THE ENGINE'S BUILD...]|run|test}
 #
 #   DEVICE   cpu or cuda (default: cuda where nvidia-smi finds a GPU)
 #   NP       ranks (default: 2)
 #   CMD      what to run instead of training
-#   ENGINE   docker or podman (default: the first that is there)
+#   ENGINE   docker or podman (default: the first that answers)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 die() { printf 'docker/image.sh: %s\n' "$*" >&2; exit 2; }
 
+# A client whose daemon does not answer is no engine.
 engine() {
-    local name
+    local name mute=()
     for name in ${ENGINE:-docker podman}; do
-        if command -v "$name" >/dev/null; then
-            # A client without its daemon is no engine.
-            "$name" version >/dev/null 2>&1 || die "$name is installed, but does not answer: start its daemon, or give ENGINE=podman"
+        command -v "$name" >/dev/null || continue
+        if "$name" version >/dev/null 2>&1; then
             printf '%s\n' "$name"
             return
         fi
+        mute+=("$name")
     done
-    die "neither docker nor podman is on PATH: install one of them (apt-get install podman), or build as docs/docker.md says"
+    if ((${#mute[@]})); then
+        die "${mute[0]} is installed, but does not answer: start its daemon (systemctl start docker), or install podman, which needs none"
+    fi
+    die "no ${ENGINE:-docker and no podman} on PATH: install one (apt-get install podman), or build without an engine as docs/docker.md says"
 }
 
 has_gpu() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q GPU; }
@@ -34,19 +38,26 @@ gpus=()
 if [[ $device = cuda ]] && has_gpu; then
     if [[ $engine = docker ]]; then gpus=(--gpus all); else gpus=(--device nvidia.com/gpu=all); fi
 fi
-# Ranks of a host share memory in /dev/shm, of which a container has 64 MB: take the host's.
-run=("$engine" run --rm --ipc=host ${gpus[@]+"${gpus[@]}"} "$image")
+# Ranks of a host share memory in /dev/shm, of which a container has 64 MB: take the host's. Runs outlive the container.
+run=("$engine" run --rm --ipc=host ${gpus[@]+"${gpus[@]}"} -v hvdtrain-runs:/home/hvdtrain/runs "$image")
+
+is_built() { "$engine" image inspect "$image" >/dev/null 2>&1 || die "there is no image $image: make docker-build DEVICE=$device"; }
 
 case ${1:-} in
-    build) exec "$engine" build -f docker/Dockerfile --build-arg "DEVICE=$device" -t "$image" . ;;
+    build)
+        # An older docker builds without BuildKit, which knows no --mount, if it is not told to.
+        export DOCKER_BUILDKIT=1
+        exec "$engine" build -f docker/Dockerfile --build-arg "DEVICE=$device" -t "$image" "${@:2}" .
+        ;;
     run)
-        "$engine" image inspect "$image" >/dev/null 2>&1 || die "there is no image $image: make docker-build DEVICE=$device"
+        is_built
         if [[ -n ${CMD:-} ]]; then
             exec "${run[@]}" bash -c "$CMD"
         fi
         exec "${run[@]}" horovodrun -np "$np" python -m hvdtrain.mxnet_lenet
         ;;
     test)
+        is_built
         "${run[@]}" python -m hvdtrain doctor
         for framework in torch mxnet tensorflow; do
             "${run[@]}" horovodrun -np "$np" python -m "hvdtrain.${framework}_lenet" --max-steps 20

@@ -627,6 +627,15 @@ def test_the_page_lists_what_json_holds(whole):
         assert re.findall(r"^\| `(\w+)` \|", section, re.M) == list(values)
 
 
+def test_the_page_names_checks_that_exist():
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    problems = page.partition("| what happens |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for line in problems for name in line.split("|")[3].strip().split(", ")}
+    assert len(problems) > 15
+    assert named <= {one.name for one in findings.CHECKS} | doctor_package.TOGETHER.keys()
+    assert f"take no time: {', '.join(doctor_package.QUICK)}." in page.replace("\n", " ")
+
+
 # Nothing hangs.
 
 
@@ -693,6 +702,12 @@ def test_ranks_on_this_host_by_the_launcher_s_word():
     ours = {"HVDTRAIN_RANK": "0", "HVDTRAIN_SIZE": "9"}
     assert job.local_size({**slurm, **ours, "SLURM_NODEID": "7"}) == 9
     assert job.local_size({}) == 1
+
+
+def test_what_probes_said_through_a_launcher():
+    """Behind a rank's label, several on one line, and one that was cut off."""
+    text = '[1]<stdout>:@doctor {"a": 1}@doctor {"b": {"c": 2}}\n\nother\n@doctor {"d": '
+    assert processes.said(text) == [{"a": 1}, {"b": {"c": 2}}]
 
 
 def test_equal_findings_are_shown_once():

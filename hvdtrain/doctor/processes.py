@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from typing import Any, NamedTuple
 
 from hvdtrain.launch.processes import end_with_parent
@@ -91,14 +92,15 @@ def _content(file: int) -> str:
 
 def say(**values: Any) -> None:
     """Print what a probe found, as one line."""
-    print(f"{MARK}{json.dumps(values)}", flush=True)
+    # Whole, as print does not write it where Python is unbuffered: other ranks print between its two writes.
+    sys.stdout.write(f"{MARK}{json.dumps(values)}\n")
+    sys.stdout.flush()
 
 
 def said(text: str) -> list[dict[str, Any]]:
-    """What probes said, from the output of any launcher."""
-    lines = (line.partition(MARK)[2] for line in text.splitlines() if MARK in line)
+    """What probes said, from the output of any launcher, which may put several on one line."""
     told = []
-    for line in lines:
+    for part in text.split(MARK)[1:]:
         with contextlib.suppress(ValueError):
-            told.append(json.loads(line))
+            told.append(json.JSONDecoder().raw_decode(part)[0])
     return told
