@@ -14,6 +14,7 @@ import os
 import shutil
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from safetensors import SafetensorError
@@ -21,7 +22,7 @@ from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.learner import OptimizerState
+from hvdtrain.learner import Group, OptimizerState
 from hvdtrain.lenet import Weights
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,8 @@ class Position:
     """
 
     epoch: int = 0
-    step_in_epoch: int = 0
+    rows_in_epoch: int = 0
+    """Rows of this epoch's order that steps have taken: it counts as well where batches change their size."""
     step: int = 0
     global_batch: int = 0
     seed: int = 0
@@ -60,6 +62,16 @@ class Checkpoint:
     score: float = 0.0
     """Test accuracy, 0 where not evaluated."""
     classes: tuple[str, ...] = field(default_factory=tuple)
+
+
+class Memory(Protocol):
+    """Where an elastic job keeps the state that all ranks had last, for those that are there after a change."""
+
+    saved: tuple[Path, Checkpoint] | None
+    """The run's folder, and the state; None before the first `commit`."""
+
+    def commit(self, group: Group, folder: Path, checkpoint: Checkpoint) -> None:
+        """Keep it; leaves training, by an exception of Horovod's, where hosts came or went. On all ranks together."""
 
 
 class Damaged(HvdtrainError):

@@ -118,6 +118,8 @@ class Places:
     """Go on in the folder of --name where it holds a checkpoint, else begin there: for jobs that are started again."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """auto takes a GPU where the framework sees one."""
+    elastic: bool = False
+    """Ranks may come and go (Horovod Elastic); started by launch horovodrun --elastic."""
     devices: int = 0
     """Devices of one process, for strategies that use several; 0 takes all its GPUs, or two parts of the CPU."""
     offline: bool = False

@@ -10,16 +10,33 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from hvdtrain.errors import UserError
+
 log = logging.getLogger("hvdtrain")
 
 
+class RankLog(logging.FileHandler):
+    """A log on a disk that may be full: what it does not take is lost, and training goes on."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        pass
+
+
 def open_log(folder: Path, rank: int, quiet: bool) -> None:
-    """Log to `folder/logs/rank-<rank>.log`, and on rank 0 to the console as well."""
-    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    """Log to `folder/logs/rank-<rank>.log`, and on rank 0 to the console as well.
+
+    Raises UserError where there can be no log.
+    """
     close_log()
     log.setLevel(logging.INFO)
     log.propagate = False
-    file = logging.FileHandler(folder / "logs" / f"rank-{rank}.log")
+    try:
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        file = RankLog(folder / "logs" / f"rank-{rank}.log")
+    except OSError as error:
+        raise UserError(
+            f"{folder}: no log can be written ({error.strerror}); make room, or give another --runs"
+        ) from None
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
     if rank == 0 and not quiet:

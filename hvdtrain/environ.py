@@ -43,6 +43,8 @@ ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
 LAUNCHER = "HVDTRAIN_LAUNCHER"
 """What hvdtrain's launcher started the ranks by: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
+ELASTIC = "HOROVOD_ELASTIC"
+"""Horovod's, of jobs whose ranks come and go."""
 
 
 def place(environment: Mapping[str, str] = os.environ) -> Place:

@@ -51,7 +51,8 @@ class Horovod:
     def _check_promise(self) -> None:
         """Horovod built without the launcher's controller leaves every process believing that it is alone."""
         promised = environ.place()
-        if promised.size == self.size:
+        # The size of an elastic job changes, and its variables do not.
+        if promised.size == self.size or environ.ELASTIC in os.environ:
             return
         if promised.launcher in ("torchrun", "TF_CONFIG"):
             raise UserError(

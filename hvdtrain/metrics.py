@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import math
+import statistics
+from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
 from hvdtrain.learner import Group
+
+log = logging.getLogger("hvdtrain")
+
+SPIKE, SPIKE_NATS, SPIKE_MEMORY = 3.0, 0.5, 20
+"""A loss is a spike above so many times the median of the intervals before it, and so much more; and how many count."""
+SLOW, SLOW_S = 1.5, 0.1
+"""A rank is slow that takes so many times the median's time for equal work, and so many seconds more."""
 
 
 class Interval(NamedTuple):
@@ -72,6 +83,25 @@ class LossMeter:
         return Interval(mean, bad_rank, int(first[bad_rank]) - 1, stop_rank)
 
 
+class Spikes:
+    """Remembers the losses of the last intervals, and tells of one that jumps out."""
+
+    def __init__(self) -> None:
+        self._before: deque[float] = deque(maxlen=SPIKE_MEMORY)
+
+    def usual(self, loss: float) -> float | None:
+        """The median of the intervals before this one where `loss` (nats) is far above it, else None."""
+        usual = statistics.median(self._before) if len(self._before) >= 5 else math.inf
+        self._before.append(loss)
+        return usual if loss > max(SPIKE * usual, usual + SPIKE_NATS) else None
+
+
+def slow_ranks(seconds: list[float]) -> list[int]:
+    """Ranks that took much longer than the median rank; `seconds` by rank, for equal work without any waiting."""
+    usual = statistics.median(seconds)
+    return [rank for rank, one in enumerate(seconds) if one > max(SLOW * usual, usual + SLOW_S)]
+
+
 class Scores(NamedTuple):
     """An evaluation over all ranks' shares of the test set."""
 
@@ -101,21 +131,30 @@ class Writer:
         self.path = folder / "metrics.jsonl"
         self._file = open(self.path, "a", buffering=1)  # noqa: SIM115  (open as long as the run)
         self._events: Any = None
+        self._lost = 0
         if tensorboard:
             from tensorboardX import SummaryWriter
 
             self._events = SummaryWriter(str(folder / "tensorboard"))
 
     def write(self, kind: str, step: int, **values: float | list[Any]) -> None:
-        """One record, for example kind `train` or `test`."""
-        self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        """One record, for example kind `train` or `test`. One that a full disk does not take is lost."""
+        try:
+            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+        except OSError as error:
+            if not self._lost:
+                log.warning("%s cannot be written (%s): training goes on without", self.path, error.strerror)
+            self._lost += 1
         if self._events:
             for name, value in values.items():
                 if isinstance(value, int | float):
                     self._events.add_scalar(f"{kind}/{name}", value, step)
 
     def close(self) -> None:
-        self._file.close()
+        with contextlib.suppress(OSError):  # what is left in its buffer
+            self._file.close()
+        if self._lost:
+            log.warning("%s lacks %d record(s) that the disk did not take", self.path, self._lost)
         if self._events:
             self._events.close()
 

@@ -42,21 +42,19 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
     return length * rank // size, length * (rank + 1) // size
 
 
-def batches(
-    rows: np.ndarray, batch: int, remainder: Remainder, rank: int, size: int, start: int = 0
-) -> Iterator[Slice]:
-    """This rank's slices of the epoch's global batches, from step `start` on.
+def batches(rows: np.ndarray, batch: int, remainder: Remainder, rank: int, size: int) -> Iterator[Slice]:
+    """This rank's slices of the global batches of `rows`: an epoch's order, or what is left of it.
 
     An incomplete last global batch is left out (`drop`), filled up to its full shape with rows of weight zero
     (`pad`: shapes stay constant, as compiled graphs like), or taken as it is (`exact`). `pad` and `exact` give the
     same gradient: the mean over the real rows.
     """
-    for step in range(start, steps_per_epoch(len(rows), batch, remainder)):
+    for step in range(steps_per_epoch(len(rows), batch, remainder)):
         part = rows[step * batch : (step + 1) * batch]
-        yield _slice(part, batch if remainder == "pad" else len(part), rank, size)
+        yield part_of(part, batch if remainder == "pad" else len(part), rank, size)
 
 
-def _slice(part: np.ndarray, shape: int, rank: int, size: int) -> Slice:
+def part_of(part: np.ndarray, shape: int, rank: int, size: int) -> Slice:
     """This rank's slice of the real rows `part`, in a global batch of `shape` rows."""
     low, high = bounds(shape, rank, size)
     real = part[low:high]

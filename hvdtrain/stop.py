@@ -43,7 +43,7 @@ class StopRequest:
 
     def reason(self) -> str:
         """Who asked: a signal's name or the file's; empty where nobody did."""
-        return self._signal or (str(self._file) if self._file.exists() else "")
+        return self._signal or (str(self._file) if os.path.exists(self._file) else "")
 
     def forget(self) -> None:
         """Remove the file, so that the run can be resumed."""

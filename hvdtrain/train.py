@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
+import platform
 import resource
 import time
 from collections.abc import Iterator
@@ -13,19 +15,21 @@ from typing import Any, SupportsFloat
 import numpy as np
 
 from hvdtrain import checkpoint, console, data, frameworks, guards, metrics, record, shard
-from hvdtrain.checkpoint import Checkpoint, Position
+from hvdtrain.checkpoint import Checkpoint, Memory, Position
 from hvdtrain.config import Config, Places
 from hvdtrain.console import Display, log
 from hvdtrain.data import Dataset
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.learner import Batch, FitLearner, Learner
 from hvdtrain.lenet import NETWORKS, initial_weights
-from hvdtrain.metrics import LossMeter, Scores
+from hvdtrain.metrics import LossMeter, Scores, Spikes
 from hvdtrain.schedule import learning_rate
+from hvdtrain.speed import Speed
 from hvdtrain.stop import StopRequest
 from hvdtrain.watchdog import Watchdog
 
 EVALUATION_BATCH = 256
+ROWS_TOLD = 8
 
 
 def train(config: Config, places: Places) -> Path:
@@ -33,20 +37,33 @@ def train(config: Config, places: Places) -> Path:
 
     Raises UserError where options, data or installation do not allow it, TrainingError where training fails.
     """
-    network = NETWORKS[config.model]
-    dataset = data.load(config.data, network, places.offline)
-    learner = frameworks.build(config, initial_weights(network, config.init, config.seed), places)
+    dataset = data.load(config.data, NETWORKS[config.model], places.offline)
+    if places.elastic:
+        return frameworks.elastic(config, lambda memory: _train(config, places, dataset, memory))
+    return _train(config, places, dataset, None)
+
+
+def _train(config: Config, places: Places, dataset: Dataset, memory: Memory | None) -> Path:
+    """With the ranks that are there now. memory: of an elastic job, which comes here again after each change."""
+    weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
+    learner = frameworks.build(config, weights, places)
     guards.same_options(learner.group, config, dataset.fingerprint)
-    resumed = resume(config, places, learner, dataset)
-    training = Training(config, places, learner, dataset, *resumed)
-    training.run()
+    folder, position = resume(config, places, learner, dataset, memory)
+    Training(config, places, learner, dataset, folder, position, memory).run()
     learner.group.close()
-    return training.folder
+    return folder
 
 
-def resume(config: Config, places: Places, learner: Learner, dataset: Dataset) -> tuple[Path, Position]:
+def resume(
+    config: Config, places: Places, learner: Learner, dataset: Dataset, memory: Memory | None = None
+) -> tuple[Path, Position]:
     """The run's folder, and where in it training stands; puts a checkpoint into the learner where one is resumed."""
     group = learner.group
+    if memory:  # rank 0 was there before
+        kept = group.broadcast(memory.saved if group.rank == 0 else None)
+        if kept:
+            console.open_log(kept[0], group.rank, places.quiet)
+            return kept[0], _restore(config, learner, dataset, *kept)
     path: Path | None = None
     saved: Checkpoint | None = None
     if places.resume or places.auto_resume:  # rank 0 alone reads: the other hosts need not see the file
@@ -68,23 +85,35 @@ def _found(places: Places) -> tuple[Path | None, Checkpoint | None]:
 
 
 def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
-    position = saved.position
-    batch = config.global_batch(learner.group.size)
     expected = (
         ("--model", config.model, saved.model),
-        ("--seed", config.seed, position.seed),
+        ("--seed", config.seed, saved.position.seed),
         ("the fingerprint of --data", dataset.fingerprint[:16], saved.data[:16]),
-        ("the global batch", batch, position.global_batch if position.step_in_epoch else batch),
     )
     for name, ours, theirs in expected:
         if ours != theirs:
             raise UserError(f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint; make them equal")
     learner.load(saved.weights)
+    position = rebatched(config, saved.position, len(dataset.train_images), learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     _restore_optimizer(config, learner, saved)
-    # A run of another global batch counts its steps by its own epochs, and so does its learning rate.
-    steps = shard.steps_per_epoch(len(dataset.train_images), batch, config.remainder)
-    return dataclasses.replace(position, step=position.epoch * steps + position.step_in_epoch, global_batch=batch)
+    return position
+
+
+def rebatched(config: Config, position: Position, samples: int, size: int) -> Position:
+    """The position as `size` ranks count it: their global batch may be another, and then so are the steps of an epoch.
+
+    The rows already taken stay taken; the learning rate follows the new count of steps, which ends with the epoch.
+    """
+    batch = config.global_batch(size)
+    if batch == position.global_batch:
+        return position
+    log.info("the global batch was %d, and is %d from here on", position.global_batch, batch)
+    left = shard.steps_per_epoch(samples - position.rows_in_epoch, batch, config.remainder)
+    steps = shard.steps_per_epoch(samples, batch, config.remainder)
+    step = (position.epoch + 1) * steps - left
+    moved = dataclasses.replace(position, step=step, global_batch=batch)
+    return moved if left else dataclasses.replace(moved, epoch=position.epoch + 1, rows_in_epoch=0)
 
 
 def _restore_optimizer(config: Config, learner: Learner, saved: Checkpoint) -> None:
@@ -110,8 +139,9 @@ class Training:
         dataset: Dataset,
         folder: Path,
         position: Position,
+        memory: Memory | None,
     ) -> None:
-        self.folder = folder
+        self.folder, self._memory = folder, memory
         self._config, self._places, self._learner, self._data = config, places, learner, dataset
         self._group = learner.group
         self._position = position
@@ -120,7 +150,9 @@ class Training:
         if self._steps == 0:
             raise UserError(f"--batch-size {config.batch_size}: larger than the {samples} images; give less, or pad")
         self._last = min(config.epochs * self._steps, config.max_steps or config.epochs * self._steps)
+        self._epoch_start = position
         self._meter = LossMeter(self._group)
+        self._spikes = Spikes()
         self._speed = Speed(position.global_batch)
         self._accuracy = float("nan")
         self._writer: metrics.Writer | None = None
@@ -130,6 +162,11 @@ class Training:
     @property
     def _leads(self) -> bool:
         return self._group.rank == 0
+
+    @property
+    def _epoch_ends(self) -> int:
+        """The step after the last one of this epoch."""
+        return (self._position.epoch + 1) * self._steps
 
     def _look_around(self) -> None:
         """Record what is to be said of this host, and warn of what is wrong with it."""
@@ -141,18 +178,31 @@ class Training:
             if one["status"] == "fail":
                 log.warning("%s; %s", one["text"], one["remedy"])
 
+    @contextlib.contextmanager
+    def _stored(self, what: str) -> Iterator[None]:
+        """Writes what must not be lost. Raises TrainingError where the disk does not take it."""
+        try:
+            yield
+        except OSError as error:
+            raise TrainingError(
+                f"{what} cannot be written ({error.strerror or error}); the checkpoints before it are whole: "
+                f"make room, and go on with --resume {self.folder}"
+            ) from None
+
     def run(self) -> None:
         """Train to the end, and write the record."""
         first = guards.same_weights(self._learner, "before the first step")
         log.info("rank %d of %d starts with parameters %s", self._group.rank, self._group.size, first)
         if self._leads:
-            record.write_options(self.folder, self._config, self._places, self._learner)
-            self._look_around()
-            self._writer = metrics.Writer(self.folder, self._places.tensorboard)
+            with self._stored("the record of this run"):
+                record.write_options(self.folder, self._config, self._places, self._learner)
+                self._look_around()
+                self._writer = metrics.Writer(self.folder, self._places.tensorboard)
         self._display = Display(self._last, self._position.step, self._leads and not self._places.quiet)
         try:
             with self._stop, self._watchdog:
                 self._display.say(self._title())
+                self._commit()
                 scores = self._epochs()
         finally:
             self._display.close()
@@ -175,21 +225,16 @@ class Training:
             self._stop_if_asked()
             scores = self._evaluate()
             self._save(scores.accuracy)
+            self._commit()
         return scores or self._evaluate()
 
     def _epoch(self) -> None:
         """Steps to the end of the epoch, or of training."""
-        config, start = self._config, self._position
-        order = shard.order(config.seed, start.epoch, len(self._data.train_images))
-        parts = shard.batches(
-            order,
-            start.global_batch,
-            config.remainder,
-            self._group.rank,
-            self._group.size,
-            start.step_in_epoch,
-        )
-        steps = min(self._steps - start.step_in_epoch, self._last - start.step)
+        config = self._config
+        self._epoch_start = start = self._position
+        rows = shard.order(config.seed, start.epoch, len(self._data.train_images))[start.rows_in_epoch :]
+        parts = shard.batches(rows, start.global_batch, config.remainder, self._group.rank, self._group.size)
+        steps = min(self._epoch_ends, self._last) - start.step
         batches = self._batches(itertools.islice(parts, steps))
         self._speed.start(start.step)
         if isinstance(self._learner, FitLearner):
@@ -198,8 +243,8 @@ class Training:
             for batch in batches:
                 self._after_step(self._learner.train_step(*batch))
         self._look()
-        if self._position.step_in_epoch == self._steps:
-            self._position = dataclasses.replace(self._position, epoch=start.epoch + 1, step_in_epoch=0)
+        if self._position.step == self._epoch_ends:
+            self._position = dataclasses.replace(self._position, epoch=start.epoch + 1, rows_in_epoch=0)
 
     def _batches(self, parts: Iterator[shard.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step, from the present one on, made when they are asked for."""
@@ -215,13 +260,15 @@ class Training:
         at, places = self._position, self._places
         with self._speed.outside:
             self._meter.add(at.step, loss)
-            self._position = at = dataclasses.replace(at, step=at.step + 1, step_in_epoch=at.step_in_epoch + 1)
+            taken = min(at.rows_in_epoch + at.global_batch, len(self._data.train_images))
+            self._position = at = dataclasses.replace(at, step=at.step + 1, rows_in_epoch=taken)
         self._watchdog.progress(at.step)
-        if at.step_in_epoch == self._steps:
+        if at.step == self._epoch_ends:
             return  # the epoch's end looks and saves
         if at.step % places.log_every == 0:
             self._look()
             self._stop_if_asked()
+            self._commit()
         if places.check_sync and at.step % places.check_sync == 0:
             guards.same_weights(self._learner, f"after step {at.step}")
         if places.checkpoint_every and at.step % places.checkpoint_every == 0:
@@ -233,7 +280,10 @@ class Training:
         interval = self._meter.join(bool(self._stop.reason()))
         self._stop_rank = interval.stop_rank
         if interval.bad_rank >= 0:
-            text = f"rank {interval.bad_rank}: loss is not finite at step {interval.bad_step}"
+            rows = self._rows(interval.bad_rank, interval.bad_step)
+            text = (
+                f"rank {interval.bad_rank}: loss is not finite at step {interval.bad_step}, in training images {rows}"
+            )
             if self._config.on_nan == "stop":
                 raise TrainingError(f"{text}; lower --lr, look at the data, or give --on-nan skip")
             log.warning("%s; %d step(s) skipped so far", text, self._learner.skipped)
@@ -246,6 +296,18 @@ class Training:
             with self._speed.outside:
                 self._show(interval.loss, speed)
 
+    def _rows(self, rank: int, step: int) -> str:
+        """Numbers of the training images that a rank had in a step of this epoch."""
+        start, config = self._epoch_start, self._config
+        order = shard.order(config.seed, start.epoch, len(self._data.train_images))
+        first = start.rows_in_epoch + (step - start.step) * start.global_batch
+        batch = order[first : first + start.global_batch]
+        shape = start.global_batch if config.remainder == "pad" else len(batch)
+        part = shard.part_of(batch, shape, rank, self._group.size)
+        numbers = sorted(part.rows[part.weights > 0])
+        more = f" and {len(numbers) - ROWS_TOLD} more" if len(numbers) > ROWS_TOLD else ""
+        return f"{', '.join(map(str, numbers[:ROWS_TOLD]))}{more}"
+
     def _show(self, loss: float, speed: dict[str, float]) -> None:
         """Write and show what the interval brought."""
         step = self._position.step
@@ -253,6 +315,9 @@ class Training:
             lr = learning_rate(self._config, max(step - 1, 0), self._steps, self._group.size)
             values = {"loss": loss, "lr": lr, **speed, "skipped": self._learner.skipped}
             self._writer.write("train", step, epoch=step / self._steps, **values)
+        usual = self._spikes.usual(loss)
+        if usual is not None:
+            log.warning("the loss jumped to %.4g before step %d; its median was %.4g", loss, step, usual)
         text = f"{speed['images_per_s']:,.0f} images/s  loss {loss:.4f}  accuracy {self._accuracy:.4f}"
         self._display.update(step, self._position.epoch + 1, text)
 
@@ -271,7 +336,7 @@ class Training:
 
     def _evaluate(self) -> Scores:
         """Loss, accuracy and confusion over the test set, each image on exactly one rank."""
-        classes = len(self._data.classes)
+        classes, began = len(self._data.classes), time.perf_counter()
         confusion, total = np.zeros((classes, classes)), 0.0
         images, labels = self._data.test_images, self._data.test_labels
         for rows in shard.evaluation(len(images), EVALUATION_BATCH, self._group.rank, self._group.size):
@@ -279,6 +344,7 @@ class Training:
             total += loss
             self._watchdog.progress(self._position.step)
             np.add.at(confusion, (labels[rows], predicted), 1)
+        self._name_the_slow(time.perf_counter() - began)
         scores = metrics.join_scores(self._group, total, confusion)
         self._accuracy = scores.accuracy
         step, epoch = self._position.step, self._position.step / self._steps
@@ -287,14 +353,38 @@ class Training:
         self._display.say(f"epoch {epoch:g}: test loss {scores.loss:.4f}, accuracy {scores.accuracy:.4f}")
         return scores
 
+    def _name_the_slow(self, seconds: float) -> None:
+        """Warn of ranks that took much longer for their part of the evaluation: in training all others wait for them.
+
+        In a step every rank takes as long as the slowest; only here each one works without waiting.
+        """
+        told = self._group.gather((platform.node(), seconds))
+        by_rank = [one for _, one in told]
+        if self._writer:
+            self._writer.write("ranks", self._position.step, evaluation_s=by_rank)
+        for rank in metrics.slow_ranks(by_rank):
+            log.warning(
+                "rank %d on %s is slow: %.2f s for its part of the evaluation, where the median rank took %.2f s; in "
+                "training the others wait for it: look at that host by python -m hvdtrain doctor",
+                *(rank, told[rank][0], by_rank[rank], np.median(by_rank)),
+            )
+
     def _save(self, score: float) -> None:
         """A checkpoint, written by rank 0."""
-        weights = self._learner.weights()
-        guards.finite(weights, self._position.step)
+        guards.finite(self._learner.weights(), self._position.step)
         if not self._leads:
             return
-        saved = Checkpoint(
-            weights=weights,
+        with self._stored(f"the checkpoint of step {self._position.step}"):
+            checkpoint.save(self.folder / "checkpoints", self._state(score), self._places.keep)
+
+    def _commit(self) -> None:
+        """In an elastic job: remember where all ranks are, and see whether hosts came or went."""
+        if self._memory:
+            self._memory.commit(self._group, self.folder, self._state(0.0))
+
+    def _state(self, score: float) -> Checkpoint:
+        return Checkpoint(
+            weights=self._learner.weights(),
             optimizer=self._learner.optimizer_state(),
             position=self._position,
             model=self._config.model,
@@ -304,13 +394,6 @@ class Training:
             score=score,
             classes=self._data.classes,
         )
-        try:
-            checkpoint.save(self.folder / "checkpoints", saved, self._places.keep)
-        except OSError as error:
-            raise TrainingError(
-                f"checkpoint of step {self._position.step} cannot be written ({error}); "
-                "the older ones are whole: make room and --resume"
-            ) from None
 
     def _finish(self, scores: Scores) -> None:
         """Compare the ranks a last time, and write what came out."""
@@ -337,8 +420,9 @@ class Training:
             "per_class_accuracy": per_class,
             "confusion": scores.confusion.tolist(),
         }
-        record.write_json(self.folder / "result.json", result)
-        metrics.plot(self.folder, f"{self._config.model} on {self._config.data} in {self._config.framework}")
+        with self._stored("the result"):
+            record.write_json(self.folder / "result.json", result)
+            metrics.plot(self.folder, f"{self._config.model} on {self._config.data} in {self._config.framework}")
         worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))
         self._display.say(
             f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
@@ -371,55 +455,3 @@ class Training:
         computing = min(compute_s / step_s, 1 - data)
         joined = group.sum(np.array([computing, data, 1])) / group.size
         return {"compute": joined[0], "communicate": max(1 - joined[0] - joined[1], 0.0), "data": joined[1]}
-
-
-class Speed:
-    """Images a second between looks, and the share of time that the loop itself takes."""
-
-    def __init__(self, global_batch: int) -> None:
-        self._batch = global_batch
-        self.outside = Stopwatch()
-        self._rates: list[float] = []
-        self._outside = self.seconds = 0.0
-
-    def start(self, step: int) -> None:
-        """Begin an interval; evaluation and checkpoints before it do not count."""
-        self._step, self._began, self.outside.seconds = step, time.perf_counter(), 0.0
-
-    def at(self, step: int) -> dict[str, float]:
-        """Close the interval at this step and begin the next; empty where no step was made."""
-        seconds, steps = time.perf_counter() - self._began, step - self._step
-        if steps == 0:
-            return {}
-        outside = self.outside.seconds
-        self._rates.append(steps * self._batch / seconds)
-        self.seconds, self._outside = self.seconds + seconds, self._outside + outside
-        self.start(step)
-        return {"images_per_s": self._rates[-1], "outside_s": outside}
-
-    @property
-    def median(self) -> float:
-        """Images a second, the median interval; the first one, which warms up, counts only where it is alone."""
-        return float(np.median(self._rates[1:] or self._rates or [0.0]))
-
-    @property
-    def seconds_a_step(self) -> float:
-        """Seconds of a step, by `median`."""
-        return self._batch / self.median if self.median else 0.0
-
-    @property
-    def outside_share(self) -> float:
-        """Time in the loop, between the framework's steps, as a part of all training time."""
-        return self._outside / self.seconds if self.seconds else 0.0
-
-
-class Stopwatch:
-    """Seconds spent inside its `with` blocks."""
-
-    seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._began

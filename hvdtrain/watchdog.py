@@ -8,6 +8,7 @@ it. The thread does not pass through Horovod, so it works where a collective nev
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import os
@@ -60,7 +61,8 @@ class Watchdog:
         self._ended = threading.Event()
 
     def __enter__(self) -> Watchdog:
-        self._folder.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # without it, a hang still ends the job
+            self._folder.mkdir(exist_ok=True)
         self._write()
         self._watch.start()
         return self
@@ -93,11 +95,9 @@ class Watchdog:
     def _write(self) -> None:
         text = json.dumps(self._heartbeat()._asdict())
         draft = self._path(self._rank).with_suffix(".new")
-        try:
+        with contextlib.suppress(OSError):  # a full disk is not this thread's to tell
             draft.write_text(text)
             draft.replace(self._path(self._rank))
-        except OSError:
-            pass  # a full disk is not this thread's to tell; the others then take this rank for silent
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"rank-{rank}.json"
@@ -109,7 +109,7 @@ class Watchdog:
     def _end(self) -> None:
         """Write this rank's stacks; the first rank that still lives speaks; all end."""
         seconds = time.monotonic() - self._last
-        with open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
+        with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
         self._write()
         time.sleep(REPORT_WAIT_S)
@@ -117,7 +117,8 @@ class Watchdog:
         text = explain(beats, self._size, seconds, time.time())
         text += f"; stacks of the ranks are in {self._folder}"
         speaks = self._rank == min(living(beats, time.time()), default=self._rank)
-        (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
+        with contextlib.suppress(OSError):
+            (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
         if not speaks:
             time.sleep(REPORT_WAIT_S)
         else:

@@ -6,12 +6,15 @@ usage: python jobs.py JOB FRAMEWORK [OPTIONS of training]
 from __future__ import annotations
 
 import importlib
+import os
+import signal
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
-from hvdtrain import environ, frameworks, guards
+from hvdtrain import environ, frameworks, guards, metrics
 from hvdtrain.config import Config, Places
 from hvdtrain.entry import main
 from hvdtrain.lenet import NETWORKS, initial_weights
@@ -76,6 +79,32 @@ def sleep(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def die(framework: str, options: list[str]) -> None:
+    """Rank 1 is killed at BAD_STEP of its first start in this folder."""
+
+    def spoil(_, step, arguments):
+        if step == BAD_STEP and not Path("died").exists():
+            Path("died").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return arguments
+
+    spoil_steps(framework, spoil)
+    main(framework, argv=options)
+
+
+def cursed(framework: str, options: list[str]) -> None:
+    """Rank 1 fails whenever it has made step BAD_STEP."""
+    original = metrics.LossMeter.add
+
+    def add(self, step, loss):
+        if environ.place().rank == 1 and step == BAD_STEP:
+            raise RuntimeError("step 5 again")
+        original(self, step, loss)
+
+    metrics.LossMeter.add = add
+    main(framework, argv=options)
+
+
 def slowly(framework: str, options: list[str]) -> None:
     """Each step takes half a second more."""
     name, module = learner_class(framework)
@@ -130,5 +159,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, slowly, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, die, cursed, slowly, differ, own_data, apart, logits)
     {made.__name__: made for made in jobs}[job](framework, options)

@@ -46,7 +46,7 @@ def test_without_an_engine_make_says_what_is_missing(tmp_path):
     for target in ("docker-build", "docker-run", "docker-test"):
         status, output = make(target, path)
         assert status != 0
-        assert "neither docker nor podman is on PATH: install one of them" in output
+        assert "no docker and no podman on PATH: install one (apt-get install podman)" in output
 
 
 def test_an_engine_that_does_not_answer_and_an_image_that_is_not_there(tmp_path):
@@ -70,10 +70,11 @@ def test_run_takes_the_gpus_that_are_there(tmp_path):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     assert make("docker-run", path, NP="4")[1].splitlines()[-1] == (
-        "engine run --rm --ipc=host --gpus all hvdtrain:cuda horovodrun -np 4 python -m hvdtrain.mxnet_lenet"
+        "engine run --rm --ipc=host --gpus all -v hvdtrain-runs:/home/hvdtrain/runs hvdtrain:cuda "
+        "horovodrun -np 4 python -m hvdtrain.mxnet_lenet"
     )
     assert (
-        "engine run --rm --ipc=host hvdtrain:cpu bash -c nproc; id"
+        "engine run --rm --ipc=host -v hvdtrain-runs:/home/hvdtrain/runs hvdtrain:cpu bash -c nproc; id"
         in make("docker-run", path, DEVICE="cpu", CMD="nproc; id")[1]
     )
 

@@ -86,13 +86,22 @@ def test_words_are_as_recorded(name, monkeypatch):
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
     starts = launch.start(options.launcher, described, ENVIRONMENT)
-    lines = [one.pasteable().replace(sys.executable, "python") for one in starts]
+    lines = [one.pasteable().replace(shlex.quote(sys.executable), "python") for one in starts]
     recorded(f"{name}.txt", "\n".join(lines) + "\n")
     for one in starts:  # what a shell makes of the line is what would be started
         assigned = ["env", *(f"{key}={value}" for key, value in sorted(one.set.items()))] if one.set else []
         assert shlex.split(one.pasteable()) == [*assigned, *one.words]
         assert one.words[-len(program) :] == program
         assert "AWS_SECRET_ACCESS_KEY" not in " ".join(one.words)
+
+
+def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
+    """Its own words for ssh do not quote it: mpirun would start on no other host, and say why in forty lines."""
+    options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
+    described = replace(launch.describe(options), mpi_prefix="/opt/my venv")
+    with pytest.raises(UserError, match="cannot start itself on other hosts in a folder with a space"):
+        launch.start("mpirun", described, ENVIRONMENT)
+    assert launch.start("mpirun", replace(described, hosts=()), ENVIRONMENT)
 
 
 @pytest.mark.parametrize("name", BATCHES)

@@ -141,11 +141,21 @@ def test_a_line_cut_short_by_a_kill_is_passed_over(tmp_path):
 
 # What each module may import of the package: dependencies point one way.
 LAYERS = [
-    {"errors", "lenet", "shard", "stop", "watchdog", "__init__"},
-    {"config", "environ", "launch.processes", "launch.network", "launch.versions", "launch.job", "launch.channel"},
+    {"errors", "lenet", "shard", "speed", "stop", "watchdog", "__init__"},
+    {
+        "config",
+        "environ",
+        "launch.processes",
+        "launch.network",
+        "launch.versions",
+        "launch.job",
+        "launch.channel",
+        "launch.program",
+    },
     {"launch.gloo", "launch.words", "launch.horovod_options", "launch.hosts"},
-    {"launch.rank", "launch.batch"},
+    {"launch.rank", "launch.batch", "launch.elastic"},
     {"launch.supervisor"},
+    {"launch.restarts"},
     {"launch.__init__"},
     {"schedule", "options", "archives", "learner"},
     {"data", "metrics", "checkpoint", "ring", "groups", "console"},
@@ -162,6 +172,7 @@ LAYERS = [
     {"frameworks.__init__", "bench_allreduce"},
     {"frameworks.mxnet_servers"},
     {"frameworks.torch", "frameworks.mxnet", "frameworks.tensorflow"},
+    {"frameworks.elastic"},
     {"frameworks.torch_manual", "frameworks.tensorflow_fit", "frameworks.mxnet_ndarray"},
     {"frameworks.mxnet_module"},
     {"frameworks.allreduce", "bench"},

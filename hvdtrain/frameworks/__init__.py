@@ -6,11 +6,13 @@ import contextlib
 import ctypes
 import importlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from hvdtrain import environ
+from hvdtrain.checkpoint import Memory
 from hvdtrain.config import Config, Framework, Places
 from hvdtrain.errors import UserError
 from hvdtrain.learner import Group, Learner
@@ -55,6 +57,19 @@ def build(config: Config, weights: Weights, places: Places, group: Group | None 
         raise UserError(f"--devices {places.devices}: --strategy {config.strategy} takes one device a process")
     strategy = kind(config, places, group) if group else kind(config, places)
     return module.build(config, NETWORKS[config.model], weights, strategy, places)
+
+
+def elastic(config: Config, train: Callable[[Memory], Path]) -> Path:
+    """What `train` returns; it is called again whenever ranks came or went. Raises UserError where that cannot be."""
+    if config.framework == "mxnet" or config.strategy != "horovod" or config.api == "fit":
+        raise UserError(
+            "--elastic: Horovod has it for PyTorch and TensorFlow, with --strategy horovod and a loop; "
+            "launch --restarts N starts all others again"
+        )
+    if environ.ELASTIC not in os.environ:
+        raise UserError("--elastic: start by python -m hvdtrain launch horovodrun --elastic, or horovodrun --min-np")
+    require(f"horovod.{config.framework}", config)
+    return importlib.import_module("hvdtrain.frameworks.elastic").run(config.framework, train)
 
 
 def find(config: Config) -> tuple[ModuleType, Any]:

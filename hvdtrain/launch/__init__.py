@@ -8,15 +8,15 @@ from __future__ import annotations
 import argparse
 import os
 import re
-import socket
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain import environ
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.launch import horovod_options, hosts, words
+from hvdtrain.launch import elastic, horovod_options, hosts, words
 from hvdtrain.launch.job import Host, Job, check, parse_hosts, read_hostfile
+from hvdtrain.launch.program import resumable
 from hvdtrain.launch.words import Start
 
 EXAMPLE = """examples:
@@ -75,7 +75,12 @@ def _add_options(command: argparse.ArgumentParser, launcher: str) -> None:
         command.add_argument("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
         command.add_argument("--hostfile", type=Path, metavar="FILE", help="the same as lines of: name slots=N")
         command.add_argument("--oversubscribe", action="store_true", help="more ranks than slots")
+        command.add_argument(
+            "--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+            help="with --restarts or --elastic: go on with so few ranks where hosts no longer answer (all)",
+        )  # fmt: skip
     if launcher == "horovodrun":
+        elastic.add_options(command)
         which = command.add_mutually_exclusive_group()
         which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo")
         which.add_argument("--mpi", dest="controller", action="store_const", const="mpi", help="by mpirun underneath")
@@ -96,6 +101,9 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--output-dir", type=Path, metavar="DIR", help="what each rank prints, as files, too")
     command.add_argument("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
     command.add_argument("--start-timeout", type=float, default=120, metavar="S", help="until all ranks came (120)")
+    command.add_argument(
+        "--restarts", type=int, default=0, metavar="N", help="start again so often after a failure (0)"
+    )
     command.add_argument("--dry-run", action="store_true", help="print the command, ready to paste, and start nothing")
 
 
@@ -104,20 +112,49 @@ def launch(options: argparse.Namespace) -> int:
     job, environment = describe(options), words.with_own_programs(os.environ)
     for sentence in check(job):
         print(f"hvdtrain: {sentence}", file=sys.stderr)
-    starts = start(options.launcher, job, environment)
+    if vars(options).get("elastic"):
+        return _elastic(options, job, environment)
+    least = restarting(options, job)
     if options.dry_run:
-        print("\n".join(one.pasteable() for one in starts))
+        print("\n".join(one.pasteable() for one in start(options.launcher, job, environment)))
         return 0
     if job.hosts:
-        hosts.check([host.name for host in job.hosts if not is_here(host)])
+        hosts.check(hosts.elsewhere(job.hosts))
     if job.output_dir:
         _make(job.output_dir)
     import asyncio  # not for --help and --dry-run
 
+    from hvdtrain.launch.restarts import Restarts
     from hvdtrain.launch.supervisor import Supervisor
 
     allowed = environment if options.launcher == "local" else {**words.passed(environment), **job.environment}
-    return asyncio.run(Supervisor(options.launcher, job, starts, allowed).run())
+
+    def supervise(job: Job) -> Supervisor:
+        return Supervisor(options.launcher, job, start(options.launcher, job, environment), allowed)
+
+    return asyncio.run(Restarts(job, options.restarts, least, supervise).run())
+
+
+def restarting(options: argparse.Namespace, job: Job) -> int:
+    """The number of ranks below which the job is not started again. Raises UserError where it cannot be."""
+    least = vars(options).get("min_ranks", 0)
+    if options.restarts < 0:
+        raise UserError(f"--restarts {options.restarts}: give 0 or more")
+    if least and not options.restarts:
+        raise UserError(f"--min-np {least}: it tells with how few ranks to start again; give --restarts N as well")
+    if not 0 <= least <= job.ranks:
+        raise UserError(f"--min-np {least}: give 1 to {job.ranks}, the number of ranks")
+    return least or job.ranks
+
+
+def _elastic(options: argparse.Namespace, job: Job, environment: Mapping[str, str]) -> int:
+    elastic.check(options, job)
+    one = elastic.start(options, job, environment)
+    if options.dry_run:
+        print(one.pasteable())
+        return 0
+    hosts.check(hosts.elsewhere(job.hosts))
+    elastic.become(one, environment)
 
 
 def describe(options: argparse.Namespace) -> Job:
@@ -132,8 +169,9 @@ def describe(options: argparse.Namespace) -> Job:
         named = read_hostfile(options.hostfile)
     elif options.launcher == "horovodrun" and "SLURM_JOB_NODELIST" in os.environ:
         named = allocated(os.environ)  # mpirun and srun ask Slurm themselves
+    program = tuple(options.program)
     return Job(
-        program=tuple(options.program),
+        program=resumable(program) if options.restarts else program,
         ranks=options.ranks,
         hosts=named,
         interface=options.interface or ("lo" if options.launcher == "local" else None),
@@ -186,11 +224,6 @@ def seconds(text: str) -> float:
         raise UserError(f"--time-limit {text!r}: give seconds, minutes:seconds or hours:minutes:seconds")
     hours, minutes, rest = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + rest
-
-
-def is_here(host: Host) -> bool:
-    """Whether a host is this one, so that no ssh is needed."""
-    return host.name in ("localhost", "127.0.0.1", socket.gethostname(), socket.gethostname().partition(".")[0])
 
 
 def _make(folder: Path) -> None:

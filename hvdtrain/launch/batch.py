@@ -15,12 +15,11 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options
+from hvdtrain.launch.program import is_own, value
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
 VIAS = ("srun", "mpirun", "horovodrun")
-OWN = re.compile(r"hvdtrain(\.(torch|mxnet|tensorflow)_lenet)?")
-"""Modules that know --name and --auto-resume."""
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -77,8 +76,7 @@ def describe(options: argparse.Namespace, python: str = sys.executable) -> Batch
     """What the options ask for. Raises UserError for what Slurm or the shell would misread."""
     _check(options)
     program = list(options.program)
-    own = _is_own(program)
-    resumes = own and not options.no_requeue and not {"--resume", "--auto-resume"} & set(program)
+    resumes = is_own(program) and not options.no_requeue and not {"--resume", "--auto-resume"} & set(program)
     in_venv = sys.prefix != sys.base_prefix
     return Batch(
         {
@@ -95,7 +93,7 @@ def describe(options: argparse.Namespace, python: str = sys.executable) -> Batch
             "requeue": not options.no_requeue,
             "path": shlex.quote(os.path.dirname(python)) if in_venv else "",
             "program": shlex.join(program),
-            "named": resumes and not any(word.split("=")[0] == "--name" for word in program),
+            "named": resumes and not value(program, "--name"),
             "auto_resume": resumes,
             "via": options.via,
             "command": shlex.join(_command(options)),
@@ -112,15 +110,11 @@ def _command(options: argparse.Namespace) -> list[str]:
     words += ["--interface", options.interface] if options.interface else []
     words += ["--output-dir", str(options.output_dir)] if options.output_dir else []
     words += ["--time-limit", options.time_limit] if options.time_limit else []
+    words += ["--restarts", str(options.restarts)] if options.restarts else []
     words += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != 120 else []
     given = horovod_options.variables(options)
     asked = [word for name in options.env for word in ("--env", name)]
     return [*words, *asked, *(word for name, value in given.items() for word in ("--env", f"{name}={value}"))]
-
-
-def _is_own(program: list[str]) -> bool:
-    modules = [program[i + 1] for i, word in enumerate(program[:-1]) if word == "-m"]
-    return bool(modules and OWN.fullmatch(modules[0]))
 
 
 def _check(options: argparse.Namespace) -> None:

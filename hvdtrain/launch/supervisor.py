@@ -107,6 +107,8 @@ class Supervisor:
         self._tasks: list[asyncio.Task[None]] = []
         self._said: deque[str] = deque(maxlen=TAIL_LINES)
         self._running = False
+        self.told_to_end = False
+        """Whether a signal or the time limit asked for the end, so that another start would be against it."""
         self._failure: HvdtrainError | None = None
         self._over = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
@@ -328,7 +330,7 @@ class Supervisor:
 
     def _heard(self, number: int) -> None:
         """Tell the ranks. What they do is theirs, but a program that does not end at all is ended."""
-        name = signal.Signals(number).name
+        name, self.told_to_end = signal.Signals(number).name, True
         if not self._running or (self._deadline and number != signal.SIGUSR1):
             self._fail(JobFailed(f"ended by {name}", 128 + number))
             return
@@ -339,6 +341,7 @@ class Supervisor:
 
     def _time_is_up(self) -> None:
         if not self._failure and not self._ended():
+            self.told_to_end = True
             print(f"hvdtrain: the time limit of {self._job.time_limit_s:g} s is reached; stopping", file=sys.stderr)
             for rank in self._ranks.values():
                 rank.send(signal=int(signal.SIGTERM))

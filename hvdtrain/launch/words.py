@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from hvdtrain.errors import UserError
 from hvdtrain.launch.job import Host, Job
 
 PASSED = re.compile(
@@ -118,7 +119,12 @@ def polite(job: Job) -> list[str]:
 
 
 def installed_at(job: Job) -> list[str]:
-    """A shell that ssh starts has not the PATH of this one."""
+    """A shell that ssh starts has not the PATH of this one. Raises UserError for a folder that Open MPI cannot pass on."""
+    if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
+        raise UserError(
+            f"Open MPI lies in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a space: "
+            "make setup VENV=/a/folder/without, or launch horovodrun without --mpi"
+        )
     return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
 
 
