@@ -68,10 +68,11 @@ def drift(framework: str, options: list[str]) -> None:
 
 
 def sleep(framework: str, options: list[str]) -> None:
-    """Rank 1 falls asleep in Python at BAD_STEP."""
+    """Rank 1 falls asleep in Python at BAD_STEP of its first start in this folder."""
 
     def spoil(_, step, arguments):
-        if step == BAD_STEP:
+        if step == BAD_STEP and not Path("slept").exists():
+            Path("slept").touch()
             time.sleep(600)
         return arguments
 
@@ -106,13 +107,13 @@ def cursed(framework: str, options: list[str]) -> None:
 
 
 def slowly(framework: str, options: list[str]) -> None:
-    """Each step takes half a second more."""
+    """Each step takes half a second more, or as HVDTRAIN_TEST_STEP_S says."""
     name, module = learner_class(framework)
     kind = getattr(module, name)
     original = kind.train_step
 
     def train_step(self, *arguments):
-        time.sleep(0.5)
+        time.sleep(float(os.environ.get("HVDTRAIN_TEST_STEP_S", "0.5")))
         return original(self, *arguments)
 
     kind.train_step = train_step

@@ -1,13 +1,11 @@
 """Checkpoints survive kills and damage, and runs go on from them as if nothing had happened."""
 
 import json
-import os
 import random
 import shutil
-import signal
-import time
 
 import pytest
+from chaos import kills_while_writing
 from conftest import FRAMEWORKS, distance, newest, run, train
 
 from hvdtrain import checkpoint
@@ -68,42 +66,8 @@ def test_no_whole_checkpoint_is_an_error(tmp_path):
         checkpoint.newest(tmp_path)
 
 
-def write_until_killed(folder, told):
-    """Save checkpoint after checkpoint, and tell each one's step once it is safe."""
-    step = checkpoint.newest(folder)[1].position.step if list(folder.glob("step-*")) else 0
-    saved = made()
-    while True:
-        step += 1
-        position = Position(1, 2, step, 64, 0)
-        checkpoint.save(folder, Checkpoint(**{**vars(saved), "position": position}), keep=3)
-        os.write(told, step.to_bytes(4, "little"))
-
-
 def test_200_kills_while_writing(tmp_path):
-    """Every checkpoint that was told is there or was pruned for newer ones; every one that is there is whole."""
-    generator, announced = random.Random(0), 0
-    for _ in range(200):
-        reader, writer = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reader)
-            try:
-                write_until_killed(tmp_path, writer)
-            finally:
-                os._exit(1)
-        os.close(writer)
-        os.read(reader, 4)  # at least one is written
-        time.sleep(generator.uniform(0, 0.02))
-        os.kill(child, signal.SIGKILL)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        for path in tmp_path.glob("step-*"):
-            checkpoint.load(path)
-        told = os.read(reader, 1 << 16)
-        os.close(reader)
-        step = checkpoint.newest(tmp_path)[1].position.step
-        announced = max(announced, int.from_bytes(told[-4:], "little") if told else 0)
-        assert step >= announced
-    assert announced > 200
+    assert kills_while_writing(tmp_path, 200, random.Random(0)) > 200
 
 
 RUN = ("--momentum", "0.9", "--lr", "0.02", "--epochs", "2")
@@ -136,7 +100,6 @@ def test_resume_says_what_does_not_fit(tmp_path):
     folder = train(tmp_path, "torch", "--strategy", "single", "--max-steps", "3")
     for options, sentence in (
         (("--seed", "4"), "--seed is 4 here and 0 in the checkpoint"),
-        (("--batch-size", "32"), "the global batch is 32 here and 64"),
         (("--data", "synthetic"), "the fingerprint of --data"),
     ):
         words = [*RESUME, str(folder), "--max-steps", "5", *options]

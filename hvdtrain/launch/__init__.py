@@ -40,7 +40,8 @@ def main(argv: list[str]) -> None:
     try:
         sys.exit(_sbatch(options) if options.launcher == "sbatch" else launch(options))
     except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
+        if not getattr(error, "told", False):
+            print(f"hvdtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
 
 

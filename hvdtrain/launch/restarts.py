@@ -109,9 +109,10 @@ class Restarts:
         if why and number == 1:
             raise error
         if why:
-            raise JobFailed(f"{error}\n{self._summary(why)}", error.exit_status) from None
+            raise JobFailed(self._summary(why), error.exit_status) from None
         pause_s = min(FIRST_PAUSE_S * 2 ** (self._in_vain() - 1), LONGEST_PAUSE_S)
-        print(f"hvdtrain: {first_line(error)}", file=sys.stderr)
+        if not isinstance(error, JobFailed):
+            print(f"hvdtrain: {error}", file=sys.stderr)
         print(f"hvdtrain: starting again in {pause_s:.0f} s ({number} of {self._limit})", file=sys.stderr, flush=True)
         loop = asyncio.get_running_loop()
         for one in SIGNALS:

@@ -41,6 +41,9 @@ TAIL_LINES = 8
 class JobFailed(HvdtrainError):
     """A job that did not end well, with the exit status of the rank that failed first."""
 
+    told = False
+    """Whether the user has read it: it is said at once, and a job takes seconds to end."""
+
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.exit_status = status
@@ -324,6 +327,9 @@ class Supervisor:
         if self._failure:
             return
         self._failure = failure
+        if isinstance(failure, JobFailed):
+            print(f"hvdtrain: {failure}", file=sys.stderr, flush=True)
+            failure.told = True
         for rank in self._ranks.values():
             rank.send(end=True)
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)

@@ -119,7 +119,7 @@ def polite(job: Job) -> list[str]:
 
 
 def installed_at(job: Job) -> list[str]:
-    """A shell that ssh starts has not the PATH of this one. Raises UserError for a folder that Open MPI cannot pass on."""
+    """A shell that ssh starts has not the PATH of this one. Raises UserError for a folder that it cannot be told."""
     if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
         raise UserError(
             f"Open MPI lies in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a space: "
