@@ -103,7 +103,7 @@ def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         config = json.loads(environment[TF_CONFIG])
         workers, task = config["cluster"]["worker"], config["task"]
-        if type(task["index"]) is not int or not 0 <= task["index"] < len(workers):
+        if not NUMBER.fullmatch(str(task["index"])) or int(task["index"]) >= len(workers):
             raise ValueError("task.index is no worker's")
         if not isinstance(workers, list) or not all(map(_is_worker, workers)):
             raise ValueError("a worker is not host:port")
