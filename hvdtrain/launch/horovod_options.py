@@ -143,6 +143,6 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
                 raise UserError(f"--config-file {path}: {section}: {key} is no setting that is known; leave it out")
             if not isinstance(value, str):
                 raise UserError(f"--config-file {path}: {section}: {key} is a list or a section; give it one value")
-            if value not in NOTHING:
+            if value.lower() not in NOTHING:
                 found[section, key] = SWITCH.get(value.lower(), value)
     return found
