@@ -476,10 +476,11 @@ def word_pairs(names: tuple[str, ...]) -> st.SearchStrategy[list[str]]:
 
 @FUZZ
 @given(word_pairs(BATCHING), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
+@example([], ["\udc80"])
 def test_sbatch_options(words: list[str], program: list[str]) -> None:
-    given = ["sbatch", "--nodes", "2", "--ranks-per-node", "2", *words, "--", *program]
-    with answers(), contextlib.suppress(SystemExit), silence():
-        batch.run(launch.parse(given))
+    with folder_of() as folder, answers(), contextlib.suppress(SystemExit), silence():
+        given = ["sbatch", "--nodes", "2", "--ranks-per-node", "2", *words, "--script", str(folder / "script")]
+        batch.run(launch.parse([*given, "--", *program]))
 
 
 @FUZZ
