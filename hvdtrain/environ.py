@@ -65,8 +65,8 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
                 return found
             except ValueError:
                 raise UserError(
-                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers of a rank below a size: "
-                    f"unset them, or start by {launcher}"
+                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers "
+                    f"of a rank below a size: unset them, or start by {launcher}"
                 ) from None
     if environment.get(TF_CONFIG):
         config = tf_config(environment)

@@ -51,7 +51,7 @@ HANGS_S = 60
 MOST_BYTES = 1 << 30
 """More than any example needs, less than a bomb takes."""
 FUZZ = settings(
-    max_examples=100 if LONG else 40,
+    max_examples=100 if LONG else 30,
     derandomize=not LONG,
     database=None,
     deadline=timedelta(seconds=10),
