@@ -4,6 +4,7 @@ VENV ?= .venv
 NP ?= 2
 FRAMEWORK ?= torch
 ARGS ?=
+FUZZ_MINUTES ?= 10
 # horovodrun starts its processes by name and looks for mpirun on PATH.
 ACTIVE = PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH"
 
@@ -17,7 +18,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 1
 
 export DEVICE NP CMD ENGINE
 
-.PHONY: help setup train test lint format bench docker-build docker-run docker-test clean distclean
+.PHONY: help setup train test fuzz lint format bench docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -31,6 +32,9 @@ train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensor
 
 test: setup ## Run the tests, with ARGS for pytest
 	@$(ACTIVE) python -m pytest $(ARGS)
+
+fuzz: setup ## Give every parser FUZZ_MINUTES (10) of damaged input; ARGS names some of them
+	@$(ACTIVE) FUZZ_MINUTES="$(FUZZ_MINUTES)" python tests/test_fuzz.py $(ARGS)
 
 lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .

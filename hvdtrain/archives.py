@@ -86,22 +86,22 @@ def _said(error: Exception) -> str:
 # Readers: bytes in, arrays out. They raise Malformed, or what the libraries raise.
 
 
-def unpacked(file: BinaryIO) -> bytearray:
-    """All of a file; unzipped where its content is gzip, for browsers unzip a file and leave its name.
+def unpacked(file: BinaryIO) -> Iterator[bytes]:
+    """A file in parts; unzipped where its content is gzip, for browsers unzip a file and leave its name.
 
     Raises Malformed where the gzip data is cut short, or larger than this machine's memory.
     """
     zipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
-    content = bytearray()  # so that the arrays made of it can be written to, as PyTorch wants
+    size = 0
     try:
         for chunk in _chunks(gzip.GzipFile(fileobj=file) if zipped else file):
-            content += chunk
-            if len(content) > MEMORY:
+            size += len(chunk)
+            if size > MEMORY:
                 raise Malformed("unpacks to more than this machine's memory")
+            yield chunk
     except EOFError:
         raise Malformed("is cut short: its gzip data has no end") from None
-    return content
 
 
 def _chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
@@ -113,7 +113,7 @@ def idx(content: bytearray, dimensions: int) -> np.ndarray:
 
     The format is described at http://yann.lecun.com/exdb/mnist/. Raises Malformed.
     """
-    magic, start = bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+    magic, start = _header(dimensions)
     if content[:4] != magic:
         found = content[:4].hex() or "nothing"
         expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
@@ -126,16 +126,34 @@ def idx(content: bytearray, dimensions: int) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
 
 
+def _header(dimensions: int) -> tuple[bytes, int]:
+    """The first bytes of an IDX file of bytes, and where its values begin."""
+    return bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+
+
+def _idx_content(file: BinaryIO, dimensions: int) -> bytearray:
+    """An IDX file, but of one that is longer than its header promises only as much as shows it."""
+    content = bytearray()  # so that the arrays made of it can be written to, as PyTorch wants
+    magic, start = _header(dimensions)
+    for chunk in unpacked(file):
+        content += chunk
+        promised = math.prod(struct.unpack_from(f">{dimensions}I", content, 4)) if len(content) >= start else 0
+        if content[:4] != magic or len(content) > start + promised:
+            break
+    return content
+
+
 def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
     """The array in the IDX file `path`, plain or gzip: uint8, (n, height, width) or (n,) as its name says.
 
     Raises UserError where it is damaged, or its payload has another SHA-256 than the one given.
     """
     with blame(path, remedy), open(path, "rb") as file:
-        content = unpacked(file)
+        dimensions = 3 if "idx3" in path.name else 1
+        content = _idx_content(file, dimensions)
         if sha256:
             _compare(hashlib.sha256(content).hexdigest(), sha256)
-        return idx(content, 3 if "idx3" in path.name else 1)
+        return idx(content, dimensions)
 
 
 def cifar(parts: Iterable[tuple[str, bytes]]) -> Arrays:
@@ -209,7 +227,7 @@ def check(file: BinaryIO, name: str, sha256: str) -> None:
     The payload of a .tar.gz is the file itself, that of any other is what it holds once unzipped.
     """
     digest = hashlib.sha256()
-    for chunk in _chunks(file) if name.endswith(".tar.gz") else [unpacked(file)]:
+    for chunk in _chunks(file) if name.endswith(".tar.gz") else unpacked(file):
         digest.update(chunk)
     file.seek(0)
     _compare(digest.hexdigest(), sha256)

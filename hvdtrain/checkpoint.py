@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import shutil
 from dataclasses import asdict, dataclass, field
@@ -23,7 +24,7 @@ from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.learner import Group, OptimizerState
-from hvdtrain.lenet import Weights
+from hvdtrain.lenet import NETWORKS, Weights
 
 log = logging.getLogger(__name__)
 
@@ -166,7 +167,7 @@ def _listed(folder: Path) -> list[Path]:
 def _score(path: Path) -> float:
     try:
         return float(json.loads((path / "state.json").read_text())["score"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return -1.0
 
 
@@ -179,9 +180,33 @@ def load(path: Path) -> Checkpoint:
         state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays})
         state["position"] = Position(**state["position"])
         state["classes"] = tuple(state["classes"])
-        return Checkpoint(weights=weights, **state)
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+        found = Checkpoint(weights=weights, **state)
+        _check(found)
+        return found
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError) as error:
         raise Damaged(f"{path}: written by another version of hvdtrain, or damaged ({error})") from None
+
+
+def _check(found: Checkpoint) -> None:
+    """Raise ValueError where a value is none that `save` writes; the sums do not tell who wrote it."""
+    optimizer = found.optimizer
+    counts = (*vars(found.position).values(), optimizer.updates)
+    words = (found.framework, found.optimizer_name, found.data, *found.classes)
+    if (
+        found.model not in NETWORKS
+        or not all(type(count) is int and count >= 0 for count in counts)
+        or not all(isinstance(word, str) for word in words)
+        or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
+        or not isinstance(optimizer.extra, dict)
+    ):
+        raise ValueError("state.json holds what no run writes")
+
+
+def check_arrays(path: Path, saved: Checkpoint) -> None:
+    """Raise UserError where the weights are not those of the network that the checkpoint names."""
+    shapes = {name: value.shape for name, value in saved.weights.items() if value.dtype == np.float32}
+    if shapes != dict(NETWORKS[saved.model].parameters()):
+        raise UserError(f"{path}: its arrays are not those of {saved.model}; give a checkpoint that a run wrote")
 
 
 def _arrays(data: bytes) -> Weights:
@@ -191,9 +216,9 @@ def _arrays(data: bytes) -> Weights:
 def _verified(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint, each with the sum that the manifest gives it."""
     try:
-        sums = json.loads((path / MANIFEST).read_text())["sha256"]
+        sums = dict(json.loads((path / MANIFEST).read_text())["sha256"])
         contents = {name: (path / name).read_bytes() for name in FILES}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{path}: incomplete ({error})") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != sums.get(name):

@@ -6,7 +6,7 @@ import dataclasses
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from hvdtrain.errors import UserError
 
@@ -199,7 +199,7 @@ def recorded(path: Path) -> Config:
     folder = path if (path / "config.json").is_file() else path.parent.parent
     try:
         return from_record(json.loads((folder / "config.json").read_text())["config"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"--resume {path}: no readable config.json of a run there ({error}); "
             "give a folder under runs/ or one of its checkpoints"
@@ -207,8 +207,18 @@ def recorded(path: Path) -> Config:
 
 
 def from_record(record: dict[str, Any]) -> Config:
-    """A Config from its JSON form; names that this version does not know are refused."""
+    """A Config from its JSON form. Raises TypeError for names or values that this version does not know."""
+    for name, kind in get_type_hints(Config).items():
+        if name in record and not _is(record[name], kind):
+            raise TypeError(f"{name} is {record[name]!r:.80}")
     return Config(**record)
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is one of an option of this type."""
+    if get_args(kind):
+        return value in get_args(kind)
+    return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)
 
 
 def to_record(options: Config | Places) -> dict[str, Any]:

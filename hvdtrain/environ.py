@@ -6,10 +6,11 @@ hvdtrain's own launcher comes first, as it may have started one of the others. H
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
@@ -36,7 +37,10 @@ VARIABLES = {
 }
 
 
-MOST_HOSTS = 1 << 16
+MOST_HOSTS = MOST_PORTS = 1 << 16
+LONGEST_NAME = 253
+"""Characters of a host's name in DNS."""
+NUMBER = re.compile(r"[0-9]{1,18}")
 # What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
 # that only this job knows.
 ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
@@ -57,11 +61,14 @@ def place(environment: Mapping[str, str] = os.environ) -> Place:
         if rank is not None and size is not None:
             try:
                 by = f"{LAUNCH} {environment.get(LAUNCHER, 'local')}" if launcher == LAUNCH else launcher
-                return Place(by, int(rank), int(size), int(local_rank or 0))
+                found = Place(by, int(rank), int(size), int(local_rank or 0))
+                if not 0 <= found.rank < found.size or found.local_rank < 0:
+                    raise ValueError
+                return found
             except ValueError:
                 raise UserError(
-                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers: "
-                    f"unset them, or start by {launcher}"
+                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers "
+                    f"of a rank below a size: unset them, or start by {launcher}"
                 ) from None
     if environment.get(TF_CONFIG):
         config = tf_config(environment)
@@ -81,12 +88,11 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
         host, _, port = tf_config(environment)["cluster"]["worker"][0].rpartition(":")
         return host, int(port)  # TensorFlow listens there too, but later
     if not address and "SLURM_STEP_NODELIST" in environment:
+        address = hostnames(environment["SLURM_STEP_NODELIST"])[0]
         # A port that other jobs on these nodes are not likely to choose.
-        address, port = (
-            hostnames(environment["SLURM_STEP_NODELIST"])[0],
-            str(20000 + int(environment["SLURM_JOB_ID"]) % 20000),
-        )
-    if not address or not port.isdecimal():
+        job = environment.get("SLURM_JOB_ID", "")
+        port = str(20000 + int(job) % 20000) if NUMBER.fullmatch(job) else ""
+    if not address or not NUMBER.fullmatch(port) or not 0 < int(port) < MOST_PORTS - 1:
         raise UserError(
             f"{place(environment).launcher} gave no {ADDRESS} and {PORT}, where rank 0 can be met: "
             "start by python -m hvdtrain launch local or torchrun, or set both on all ranks"
@@ -99,14 +105,21 @@ def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
     try:
         config = json.loads(environment[TF_CONFIG])
         workers, task = config["cluster"]["worker"], config["task"]
-        if not 0 <= int(task["index"]) < len(workers) or not all(":" in worker for worker in workers):
-            raise ValueError("task.index is no worker's, or a worker is not host:port")
+        if not NUMBER.fullmatch(str(task["index"])) or int(task["index"]) >= len(workers):
+            raise ValueError("task.index is no worker's")
+        if not isinstance(workers, list) or not all(map(_is_worker, workers)):
+            raise ValueError("a worker is not host:port")
         return config
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"TF_CONFIG is not as MultiWorkerMirroredStrategy wants it ({error}); "
             'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it'
         ) from None
+
+
+def _is_worker(worker: Any) -> bool:
+    host, _, port = str(worker).rpartition(":")
+    return bool(host and NUMBER.fullmatch(port)) and 0 < int(port) < MOST_PORTS
 
 
 def hostnames(nodes: str) -> list[str]:
@@ -117,17 +130,25 @@ def hostnames(nodes: str) -> list[str]:
     words = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
     if ",".join(words) != nodes or not words or "[]" in nodes:
         raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]; start by srun")
-    return [host for word in words for host in _expanded(word)]
+    return _few((host for word in words for host in _expanded(word)), nodes)
+
+
+def _few(names: Iterable[str], nodes: str) -> list[str]:
+    """The names, taken one by one: a short list may stand for more than memory holds."""
+    found = list(itertools.islice(names, MOST_HOSTS + 1))
+    if len(found) > MOST_HOSTS:
+        raise UserError(f"the node list {nodes!r:.80} names more than {MOST_HOSTS} hosts; start by srun")
+    return found
 
 
 def _expanded(word: str) -> list[str]:
     """The hosts of one name that may hold ranges."""
     found = [""]
     for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", word):
-        choices = [number for part in ranges.split(",") for number in _numbers(part)] if ranges else [""]
-        if len(found) * len(choices) > MOST_HOSTS:
-            raise UserError(f"the node list {word!r} names more than {MOST_HOSTS} hosts")
-        found = [f"{host}{plain}{choice}" for host in found for choice in choices]
+        choices = _few((name for part in ranges.split(",") for name in _numbers(part)), word) if ranges else [""]
+        found = _few((f"{host}{plain}{choice}" for host in found for choice in choices), word)
+        if len(found[0]) > LONGEST_NAME:
+            raise UserError(f"the node list {word!r:.80} holds a name that no host can have; start by srun")
     return found
 
 
@@ -148,6 +169,8 @@ def tasks_per_node(text: str) -> list[int]:
         if not match:
             raise UserError(f"tasks per node {text!r} are not as Slurm writes them, such as 2(x3),1; start by srun")
         counts += [int(match[1])] * int(match[2] or 1)
+        if len(counts) > MOST_HOSTS:
+            raise UserError(f"tasks per node {text!r:.80} are those of more than {MOST_HOSTS} hosts; start by srun")
     return counts
 
 

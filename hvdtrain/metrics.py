@@ -162,12 +162,13 @@ class Writer:
 def read(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl, in the order of steps; of a step done twice, by a resume, the later one."""
     latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in path.read_text().splitlines():
+    for line in path.read_text(errors="replace").splitlines():
         try:
             record = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # the line that a kill cut short
-        latest[record["kind"], record["step"]] = record
+        if isinstance(record, dict) and isinstance(record.get("kind"), str) and isinstance(record.get("step"), int):
+            latest[record["kind"], record["step"]] = record
     return sorted(latest.values(), key=lambda record: record["step"])
 
 
@@ -187,7 +188,7 @@ def plot(folder: Path, title: str) -> Path:
         (left, "test", "loss", "C1o-"),
         (right, "test", "accuracy", "C2s--"),
     ):
-        chosen = [record for record in records if record["kind"] == kind]
+        chosen = [record for record in records if record["kind"] == kind and {"epoch", name} <= record.keys()]
         x, y = ([record[key] for record in chosen] for key in ("epoch", name))
         lines += axis.plot(x, y, style, markersize=4, label=f"{kind} {name}")
     left.set(xlabel="epoch", ylabel="loss (nats)", title=title)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import tyro
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 
 from hvdtrain import checkpoint, frameworks
 from hvdtrain.checkpoint import Checkpoint
-from hvdtrain.config import Config, Places
+from hvdtrain.config import Config, Framework, Places
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.lenet import NETWORKS
 
@@ -41,6 +41,7 @@ def main(argv: list[str]) -> None:
         _, saved = checkpoint.newest(options.checkpoint)
         images = np.stack([read_image(path, saved, options.invert) for path in options.images])
         framework = saved.framework if options.framework == "recorded" else options.framework
+        _check(options.checkpoint, saved, framework)
         for path, probabilities in zip(options.images, probability(saved, images, framework), strict=True):
             best = np.argsort(-probabilities)[: options.top]
             print(path, *(f"{saved.classes[i]} {probabilities[i]:.3f}" for i in best), sep="\t")
@@ -49,13 +50,22 @@ def main(argv: list[str]) -> None:
         sys.exit(error.exit_status)
 
 
+def _check(path: Path, saved: Checkpoint, framework: str) -> None:
+    """Raise UserError where nothing can be computed with a checkpoint."""
+    checkpoint.check_arrays(path, saved)
+    if len(saved.classes) != NETWORKS[saved.model].classes:
+        raise UserError(f"{path}: its classes are not those of {saved.model}; give a checkpoint of a run")
+    if framework not in get_args(Framework):
+        raise UserError(f"{path}: it is of {framework!r}, which is no framework here; give --framework")
+
+
 def read_image(path: Path, saved: Checkpoint, invert: bool) -> np.ndarray:
     """The image as the network of `saved` takes it, uint8 (channels, height, width). Raises UserError."""
     channels, height, width = NETWORKS[saved.model].input_shape
     try:
         with Image.open(path) as image:
             picture = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BOX)
-    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+    except Exception as error:  # on bad bytes Pillow raises a dozen kinds
         raise UserError(f"{path}: no image that can be read ({error}); give PNG, JPEG or another common kind") from None
     pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1).copy()

@@ -11,9 +11,9 @@ SIZES = st.integers(1, 9)
 
 
 def of_all_ranks(samples, batch, remainder, size, start=0):
-    """The steps of an epoch: for each the slices of all ranks."""
+    """The steps of an epoch from row `start` on: for each the slices of all ranks."""
     order = shard.order(3, 0, samples)
-    ranks = [list(shard.batches(order, batch, remainder, rank, size, start)) for rank in range(size)]
+    ranks = [list(shard.batches(order[start:], batch, remainder, rank, size)) for rank in range(size)]
     assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
     return order, list(zip(*ranks, strict=True))
 

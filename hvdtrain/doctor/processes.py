@@ -101,6 +101,6 @@ def said(text: str) -> list[dict[str, Any]]:
     """What probes said, from the output of any launcher, which may put several on one line."""
     told = []
     for part in text.split(MARK)[1:]:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             told.append(json.JSONDecoder().raw_decode(part)[0])
-    return told
+    return [one for one in told if isinstance(one, dict)]

@@ -38,6 +38,7 @@ def main(argv: list[str]) -> None:
     """Ends the process with the job's exit status."""
     options = parse(argv)
     try:
+        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
         sys.exit(_sbatch(options) if options.launcher == "sbatch" else launch(options))
     except HvdtrainError as error:
         if not getattr(error, "told", False):
@@ -66,6 +67,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         horovod_options.add_options(command)
         command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
     options = parser.parse_args(argv)
+    # Python 3.11's argparse makes an empty list of `--option=--`.
+    values = [(name, value) for name, value in vars(options).items() if name not in ("env", "program")]
+    for name, value in [*values, *(("env", word) for word in options.env)]:
+        if value == []:
+            parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
 
@@ -94,6 +100,14 @@ def _add_options(command: argparse.ArgumentParser, launcher: str) -> None:
         command.add_argument("--mpi", default="", metavar="TYPE", help="pmix or pmi2, where srun --mpi=list has it")
 
 
+def positive(text: str) -> float:
+    """Seconds of an option; argparse says what is wrong with others."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no time in seconds")
+    return value
+
+
 def _add_common(command: argparse.ArgumentParser) -> None:
     command.add_argument("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
     command.add_argument(
@@ -101,7 +115,7 @@ def _add_common(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument("--output-dir", type=Path, metavar="DIR", help="what each rank prints, as files, too")
     command.add_argument("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
-    command.add_argument("--start-timeout", type=float, default=120, metavar="S", help="until all ranks came (120)")
+    command.add_argument("--start-timeout", type=positive, default=120, metavar="S", help="until all ranks came (120)")
     command.add_argument(
         "--restarts", type=int, default=0, metavar="N", help="start again so often after a failure (0)"
     )
@@ -221,7 +235,7 @@ def asked(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:
 def seconds(text: str) -> float:
     """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError where it is no time."""
     match = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d+)?)", text)
-    if not match or not any(float(part) for part in match.groups() if part):
+    if not match or len(text) > 20 or not any(float(part) for part in match.groups() if part):
         raise UserError(f"--time-limit {text!r}: give seconds, minutes:seconds or hours:minutes:seconds")
     hours, minutes, rest = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + rest

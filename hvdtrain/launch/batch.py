@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not on PATH: submit where Slurm's commands are; the script is written by --script")
     # On standard input, as a path may have any name.
-    return subprocess.run(["sbatch"], input=text, text=True, check=False).returncode
+    return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
 
 
 def describe(options: argparse.Namespace, python: str = sys.executable) -> Batch:
@@ -136,7 +136,7 @@ def _check(options: argparse.Namespace) -> None:
 
 def _write(path: Path, text: str) -> None:
     try:
-        path.write_text(text)
+        path.write_bytes(os.fsencode(text))  # names of files may be no text
         path.chmod(0o755)
     except OSError as error:
         raise UserError(f"--script {path} cannot be written ({error.strerror}); give another file") from None

@@ -31,6 +31,17 @@ def encode(message: Message) -> bytes:
     return json.dumps(message).encode() + b"\n"
 
 
+def decode(line: bytes) -> Message:
+    """A message that arrived. Raises ValueError where it is none."""
+    try:
+        message = json.loads(line)
+    except RecursionError:
+        raise ValueError("a message nested too deep") from None
+    if not isinstance(message, dict):
+        raise ValueError("a message is a JSON object")
+    return message
+
+
 def text(data: bytes) -> str:
     """Bytes of any kind as text that JSON carries, and `data` turns back."""
     return data.decode("utf-8", "surrogateescape")
@@ -78,13 +89,20 @@ class Channel:
         while b"\n" not in self._rest:
             self._rest += self._read()
         line, _, self._rest = self._rest.partition(b"\n")
-        return dict(json.loads(line))
+        return self._decoded(line)
 
     def arrived(self) -> list[Message]:
         """Messages of what lies there to be read, maybe none."""
         self._rest += self._read()
         *lines, self._rest = self._rest.split(b"\n")
-        return [dict(json.loads(line)) for line in lines]
+        return [self._decoded(line) for line in lines]
+
+    @staticmethod
+    def _decoded(line: bytes) -> Message:
+        try:
+            return decode(line)
+        except ValueError:  # no supervisor of ours
+            raise Closed from None
 
     def _read(self) -> bytes:
         try:
@@ -134,7 +152,7 @@ def _proven(connection: socket.socket, token: str) -> Channel:
         channel, challenge = Channel(connection), secrets.token_hex(16)
         channel.send(challenge=challenge)
         answer = channel.receive()
-        if not hmac.compare_digest(str(answer["proof"]), proof(token, challenge, "supervisor")):
+        if not hmac.compare_digest(data(str(answer["proof"])), data(proof(token, challenge, "supervisor"))):
             raise Closed
         channel.send(proof=proof(token, str(answer["challenge"]), "rank"))
         connection.settimeout(None)

@@ -49,7 +49,8 @@ def layout(place: environ.Place, environment: Mapping[str, str]) -> Layout:
         return Layout(place.size, 0, 1)
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts, node = environ.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
-    if not node.isdecimal() or int(node) >= len(counts) or sum(counts) != place.size:
+    known = environ.NUMBER.fullmatch(node) and int(node) < len(counts) and place.local_rank < counts[int(node)]
+    if not known or sum(counts) != place.size:
         raise UserError(
             f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not belong together with "
             f"{place.size} tasks; start by srun, and leave SLURM_* as it sets them"

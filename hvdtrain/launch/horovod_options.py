@@ -67,6 +67,9 @@ SETTINGS = [
         ("logging", "level", "HOROVOD_LOG_LEVEL", "level", "trace, debug, info, warning, error or fatal"),
     )
 ]
+NOTHING = ("", "~", "null")
+SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+"""What YAML calls true and false."""
 LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -125,8 +128,9 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
     import yaml  # here, as most jobs have no such file
 
     try:
-        content = yaml.safe_load(path.read_text()) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        # Text, lists and sections alone: nothing is made of tags, dates and merged sections.
+        content = yaml.load(path.read_text(), yaml.BaseLoader) or {}
+    except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"--config-file {path}: it cannot be read ({reason}); see horovodrun's manual") from None
     known = {(one.section, one.key) for one in SETTINGS}
@@ -137,5 +141,8 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
         for key, value in values.items():
             if (section, key) not in known:
                 raise UserError(f"--config-file {path}: {section}: {key} is no setting that is known; leave it out")
-            found[section, key] = value
+            if not isinstance(value, str):
+                raise UserError(f"--config-file {path}: {section}: {key} is a list or a section; give it one value")
+            if value.lower() not in NOTHING:
+                found[section, key] = SWITCH.get(value.lower(), value)
     return found

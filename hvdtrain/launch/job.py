@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,10 +118,9 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
 
 
 def _unique(hosts: list[Host]) -> tuple[Host, ...]:
-    names = [host.name for host in hosts]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
-        raise UserError(f"host {twice} is named twice: name it once, with all its slots: {twice}:{names.count(twice)}")
+    twice, times = max(Counter(host.name for host in hosts).items(), key=lambda item: item[1])
+    if times > 1:
+        raise UserError(f"host {twice} is named twice: name it once, with all its slots: {twice}:{times}")
     return tuple(hosts)
 
 

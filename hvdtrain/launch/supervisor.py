@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import json
 import os
 import secrets
 import signal
@@ -221,8 +220,8 @@ class Supervisor:
             if rank:
                 self._came(rank)
                 while line := await reader.readline():
-                    self._told(rank, json.loads(line))
-        except (ValueError, KeyError, TypeError, OSError, asyncio.TimeoutError, HvdtrainError) as error:
+                    self._told(rank, channel.decode(line))
+        except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError, HvdtrainError) as error:
             if isinstance(error, HvdtrainError):
                 self._fail(error)
         finally:
@@ -232,13 +231,14 @@ class Supervisor:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Rank | None:
         """The rank whose keeper this is; None for a caller that does not know the token."""
-        first, challenge = json.loads(await reader.readline()), secrets.token_hex(16)
+        first, challenge = channel.decode(await reader.readline()), secrets.token_hex(16)
         mine = channel.proof(self._token, str(first["challenge"]), "supervisor")
         writer.write(channel.encode({"challenge": challenge, "proof": mine}))
-        answer = json.loads(await reader.readline())
-        if not hmac.compare_digest(str(answer["proof"]), channel.proof(self._token, challenge, "rank")):
+        answer = channel.decode(await reader.readline())
+        expected = channel.proof(self._token, challenge, "rank")
+        if not hmac.compare_digest(channel.data(str(answer["proof"])), expected.encode()):
             return None
-        hello = json.loads(await reader.readline())
+        hello = channel.decode(await reader.readline())
         channel.keep_alive(writer.get_extra_info("socket"))
         return Rank(hello, writer, self._job.output_dir)
 
