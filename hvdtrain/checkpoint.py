@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import shutil
+import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -22,13 +23,17 @@ from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.learner import OptimizerState
-from hvdtrain.lenet import Weights
+from hvdtrain.lenet import NETWORKS, Network, Weights
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 UNFINISHED = ".writing-"
+LARGEST = 1 << 28
+"""Bytes of a checkpoint's file that are read; that of the largest network here has less than 1 MB."""
+BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError)
+"""What reading may raise where a file is not what was written: it may be anybody's."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +158,8 @@ def _listed(folder: Path) -> list[Path]:
 
 def _score(path: Path) -> float:
     try:
-        return float(json.loads((path / "state.json").read_text())["score"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(json.loads(_read(path / "state.json"))["score"])
+    except BROKEN:
         return -1.0
 
 
@@ -167,9 +172,27 @@ def load(path: Path) -> Checkpoint:
         state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays})
         state["position"] = Position(**state["position"])
         state["classes"] = tuple(state["classes"])
+        _check(state["position"])
         return Checkpoint(weights=weights, **state)
-    except (ValueError, KeyError, TypeError, SafetensorError) as error:
+    except BROKEN as error:
         raise Damaged(f"{path}: written by another version of hvdtrain, or damaged ({error})") from None
+
+
+def _check(position: Position) -> None:
+    for name, value in asdict(position).items():
+        if type(value) is not int or value < 0:
+            raise ValueError(f"its {name} is {value!r:.80}")
+
+
+def network(path: Path, saved: Checkpoint) -> Network:
+    """The network whose weights these are. Raises UserError where the checkpoint at `path` fits none that is here."""
+    known = NETWORKS.get(saved.model)
+    shapes = {name: value.shape for name, value in saved.weights.items()}
+    if not known or shapes != dict(known.parameters()) or len(saved.classes) != known.classes:
+        raise UserError(
+            f"{path}: its weights and classes are not those of {saved.model!r:.80}; give a checkpoint of a run"
+        )
+    return known
 
 
 def _arrays(data: bytes) -> Weights:
@@ -179,14 +202,22 @@ def _arrays(data: bytes) -> Weights:
 def _verified(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint, each with the sum that the manifest gives it."""
     try:
-        sums = json.loads((path / MANIFEST).read_text())["sha256"]
-        contents = {name: (path / name).read_bytes() for name in FILES}
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        sums = dict(json.loads(_read(path / MANIFEST))["sha256"])
+        contents = {name: _read(path / name) for name in FILES}
+    except BROKEN as error:
         raise Damaged(f"{path}: incomplete ({error})") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != sums.get(name):
             raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from {MANIFEST})")
     return contents
+
+
+def _read(path: Path) -> bytes:
+    """A whole file. Raises ValueError where it is no file, or one that no checkpoint here has."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        raise ValueError(f"{path.name} is no file of at most {LARGEST} bytes")
+    return path.read_bytes()
 
 
 def newest(path: Path) -> tuple[Path, Checkpoint]:
