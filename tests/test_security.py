@@ -325,6 +325,7 @@ SSH = """\
 # Instead of ssh: what is on the command line, and the command here.
 echo "$@" >>{log}
 while [ "$1" = -o ]; do shift 2; done
+[ "$1" != node2 ] || exit 255
 shift
 exec sh -c "$*"
 """
@@ -334,20 +335,17 @@ def test_a_token_is_left_on_hosts_unseen(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text(SSH.format(log=tmp_path / "log"))
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    path = hosts.entrust([], PASSWORD)
+    path = hosts.entrust(["node1"], PASSWORD)
     try:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
         assert environ.token({"HVDTRAIN_TOKEN_FILE": path}) == PASSWORD
     finally:
         hosts.forget(["node1"], path)
     assert not os.path.exists(path)
-    monkeypatch.setattr(hosts.secrets, "token_hex", lambda _: f"test-{os.getpid()}")
-    try:
-        # Here both hosts are one: the second finds a file of this name, and does not write into it.
-        with pytest.raises(UserError, match="the job's token cannot be left in /tmp"):
-            hosts.entrust(["node1"], PASSWORD)
-    finally:
-        os.unlink(f"/tmp/hvdtrain-test-{os.getpid()}")
+    before = set(os.listdir("/tmp"))
+    with pytest.raises(UserError, match="node2: the job's token cannot be left in /tmp"):
+        hosts.entrust(["node1", "node2"], PASSWORD)
+    assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("hvdtrain-")]
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -78,8 +79,13 @@ def entrust(hosts: list[str], token: str) -> str:
     It goes through the standard input of ssh, for everybody on a host can read command lines. Raises UserError, naming
     the host, where the file cannot be written.
     """
-    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # new, so that nobody has made one of this name
-    _everywhere(hosts, f"umask 077 && set -C && cat > {path}", token)
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # nobody can have made one of this name before
+    try:
+        _everywhere(hosts, f"umask 077 && cat > {path}", token)
+    except UserError:
+        with contextlib.suppress(UserError):
+            forget(hosts, path)
+        raise
     return path
 
 
