@@ -34,7 +34,8 @@ done <"$setup/audit-known.txt"
 said=$("$tool/bin/pip-audit" --strict --disable-pip --require-hashes -r "$setup/requirements.lock" \
     --progress-spinner off "${known[@]}" "$@" 2>&1) && status=0 || status=$?
 if ((status)) && ! grep -q 'Found [0-9]* known vulnerabilit' <<<"$said"; then
-    die "the advisories cannot be asked (${said##*$'\n'}); try again where PyPI's own service can be reached, or OSV's: make audit ARGS='-s osv'"
+    die "the advisories cannot be asked (${said##*$'\n'}); try again where PyPI's own service can be reached," \
+        "or OSV's: make audit ARGS='-s osv'"
 fi
 printf '%s\n' "$said"
 exit "$status"
