@@ -350,6 +350,31 @@ def test_a_token_is_left_on_hosts_unseen(tmp_path, monkeypatch):
     assert "node1" in log and PASSWORD not in log
 
 
+SEEN = """\
+import os
+with open(f"/proc/{os.getpid()}/environ", "rb") as file:
+    token = next(word.split(b"=")[1] for word in file.read().split(b"\\0") if word.startswith(b"HVDTRAIN_TOKEN="))
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        line = open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError:
+        continue
+    if token in line:
+        print("seen:", line)
+print("looked")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["local", "horovodrun", "mpirun"])
+def test_no_command_line_holds_the_token(tmp_path, launcher):
+    before = set(os.listdir("/tmp"))
+    status, output = run(
+        ["python", "-m", "hvdtrain", "launch", launcher, "-n", "1", "--", "python", "-c", SEEN], tmp_path
+    )
+    assert (status, "looked" in output, "seen" in output) == (0, True, False), output
+    assert not [name for name in set(os.listdir("/tmp")) - before if re.fullmatch(r"hvdtrain-\w{32}", name)]
+
+
 # Dependencies.
 
 

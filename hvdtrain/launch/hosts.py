@@ -8,13 +8,16 @@ import os
 import secrets
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.launch import versions
+from hvdtrain.launch.job import Host
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
 """Without a question for a password, which nobody would answer."""
@@ -28,6 +31,12 @@ class Answer(NamedTuple):
     problem: str = ""
     """What is wrong with it, and what mends it; empty where it is reached and alike."""
     remedy: str = ""
+
+
+def elsewhere(hosts: Sequence[Host]) -> list[str]:
+    """Names of those that are not this one, so that it takes ssh to reach them."""
+    here = socket.gethostname()
+    return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
 
 
 def check(hosts: list[str]) -> None:

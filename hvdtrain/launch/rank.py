@@ -63,6 +63,7 @@ class Keeper:
     def __init__(self, words: list[str], options: argparse.Namespace) -> None:
         self._words, self._options = words, options
         self._place = environ.place()
+        self._token = ""
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at = float("inf")
@@ -74,7 +75,8 @@ class Keeper:
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         if channel.SUPERVISOR in os.environ:
-            self._channel = channel.connect(environ.token(), self._options.start_timeout)
+            self._token = environ.token()  # now: a file that holds it is gone when all ranks have come
+            self._channel = channel.connect(self._token, self._options.start_timeout)
             environment = self._begin()
         else:
             environment = self._alone()
@@ -115,7 +117,7 @@ class Keeper:
             return None
         meeting = answer["environment"]
         # The token comes from here, and never over the network.
-        environment = {**os.environ, **_own(self._place), **meeting, environ.TOKEN: environ.token()}
+        environment = {**os.environ, **_own(self._place), **meeting, environ.TOKEN: self._token}
         if self._options.gloo:
             address, port = answer["store"]
             environment.update(gloo.environment(self._place, address, port, self._options.interface))
