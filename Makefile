@@ -17,8 +17,9 @@ export VENV
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
 export DEVICE NP CMD ENGINE
+LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup train test fuzz lint format bench docker-build docker-run docker-test clean distclean
+.PHONY: help setup train test fuzz lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -51,6 +52,13 @@ bench: setup ## Measure hvdtrain against hand-written loops, all strategies side
 	@$(ACTIVE) python benchmarks/run.py --steps 120 --repeats 3
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
 	@$(ACTIVE) python -m hvdtrain bench allreduce --repeats 1
+
+lock: ## Write the sums of all pinned packages anew (needs uv)
+	@uv pip compile -q $(LOCK) --no-deps setup/constraints.txt -o setup/requirements.lock
+	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
+
+audit: setup ## Ask for the published weaknesses of all pinned packages, with ARGS for pip-audit
+	@setup/audit.sh "$(VENV)" $(ARGS)
 
 docker-build: ## Build the image for DEVICE (cpu or cuda), with ARGS for docker or podman build
 	@docker/image.sh build $(ARGS)

@@ -13,6 +13,7 @@ import io
 import logging
 import math
 import os
+import re
 import struct
 import sys
 import tarfile
@@ -21,7 +22,7 @@ import time
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import pooch
@@ -45,8 +46,8 @@ CIFAR_RECORD = 1 + 3 * 32 * 32
 """Bytes of a record: the label, then the red, green and blue pixels."""
 
 CHUNK = 1 << 20
-# A file that unpacks to more than the machine has is a mistake or a trap.
-MEMORY = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+LARGEST = 1 << 30
+"""Bytes that are fetched of a published file, and unpacked to prove it; the largest is CIFAR-10's, with 170 MB."""
 
 ROUNDS = 2
 """Times that each mirror is tried."""
@@ -61,6 +62,20 @@ UNFINISHED = ".writing-"
 
 class Malformed(ValueError):
     """What is wrong with a file, as the rest of a sentence that begins with its name."""
+
+
+def _memory() -> int:
+    """Half of the bytes that this machine, or this process's cgroup, may hold: the kernel kills who takes it all."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    # As a container sees its own, of cgroups 2 and 1.
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # there is none, or it is `max`
+            limits.append(int(Path(path).read_text()))
+    return min(limits) // 2
+
+
+# A file that unpacks to more is a mistake or a trap.
+MEMORY = _memory()
 
 
 @contextlib.contextmanager
@@ -80,25 +95,32 @@ def blame(where: Path, remedy: str, verb: str = "read") -> Iterator[None]:
 
 def _said(error: Exception) -> str:
     """An exception's words, on one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return _shown(" ".join(str(error).split()) or type(error).__name__)
+
+
+def _shown(text: str) -> str:
+    """Text that names addresses, without the user and password that a mirror's may have."""
+    return re.sub(r"//[^/\s]*@", "//", text)
 
 
 # Readers: bytes in, arrays out. They raise Malformed, or what the libraries raise.
 
 
-def unpacked(file: BinaryIO) -> Iterator[bytes]:
+def unpacked(file: BinaryIO, most: int | None = None) -> Iterator[bytes]:
     """A file in parts; unzipped where its content is gzip, for browsers unzip a file and leave its name.
 
-    Raises Malformed where the gzip data is cut short, or larger than this machine's memory.
+    Raises Malformed where the gzip data is cut short, or larger than `most` bytes or this machine's memory.
     """
+    most = min(most or MEMORY, MEMORY)
+    allowed = "this machine's memory allows" if most == MEMORY else f"{most} bytes"
     zipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)
     size = 0
     try:
         for chunk in _chunks(gzip.GzipFile(fileobj=file) if zipped else file):
             size += len(chunk)
-            if size > MEMORY:
-                raise Malformed("unpacks to more than this machine's memory")
+            if size > most:
+                raise Malformed(f"unpacks to more than {allowed}")
             yield chunk
     except EOFError:
         raise Malformed("is cut short: its gzip data has no end") from None
@@ -199,7 +221,7 @@ def read_npz(path: Path, names: Iterable[str]) -> Arrays:
         with zipfile.ZipFile(path) as archive:
             size = sum(member.file_size for member in archive.infolist())
         if size > MEMORY:
-            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory")
+            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
         with np.load(path, allow_pickle=False) as arrays:
             return tuple(_array(arrays, name) for name in names)
 
@@ -227,7 +249,7 @@ def check(file: BinaryIO, name: str, sha256: str) -> None:
     The payload of a .tar.gz is the file itself, that of any other is what it holds once unzipped.
     """
     digest = hashlib.sha256()
-    for chunk in _chunks(file) if name.endswith(".tar.gz") else unpacked(file):
+    for chunk in _chunks(file) if name.endswith(".tar.gz") else unpacked(file, LARGEST):
         digest.update(chunk)
     file.seek(0)
     _compare(digest.hexdigest(), sha256)
@@ -265,16 +287,16 @@ def _fetched(name: str, urls: Sequence[str], sha256: str) -> bytes:
     for attempt, url in enumerate([*urls] * ROUNDS):
         if attempt and attempt % len(urls) == 0:
             time.sleep(PAUSE_S)
-        content = io.BytesIO()
+        content = Bounded()
         try:
             _get(url, content, name)
             check(content, name, sha256)
             return content.getvalue()
         except Exception as error:  # from requests, a socket or gzip; the next mirror may do better
             said = _said(error)
-            log.warning("%s: %s", url, said)
+            log.warning("%s: %s", _shown(url), said)
     raise UserError(
-        f"{name}: no mirror has it whole (tried {', '.join(urls)}; the last one's reason: {said}); "
+        f"{name}: no mirror has it whole (tried {_shown(', '.join(urls))}; the last one's reason: {said}); "
         "look at the network, or set HVDTRAIN_DATA to a folder that holds the data"
     )
 
@@ -286,6 +308,15 @@ def _get(url: str, content: BinaryIO, name: str) -> None:
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
         pooch.HTTPDownloader(Meter(bar), CHUNK, timeout=SILENCE_S)(url, content, None)
     content.seek(0)
+
+
+class Bounded(io.BytesIO):
+    """What a mirror sends, as long as it is not more than any published file has."""
+
+    def write(self, chunk: Any) -> int:
+        if self.tell() + len(chunk) > LARGEST:
+            raise Malformed(f"is longer than {LARGEST} bytes")
+        return super().write(chunk)
 
 
 class Meter:

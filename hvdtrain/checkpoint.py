@@ -13,6 +13,7 @@ import logging
 import math
 import os
 import shutil
+import stat
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,13 +25,19 @@ from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.learner import Group, OptimizerState
-from hvdtrain.lenet import NETWORKS, Weights
+from hvdtrain.lenet import NETWORKS, Network, Weights
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "manifest.json"
 FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 UNFINISHED = ".writing-"
+LARGEST = 1 << 28
+"""Bytes of a checkpoint's file that are read; that of the largest network here has less than 1 MB."""
+BROKEN = (
+    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError,
+)  # fmt: skip
+"""What reading may raise where a file is not what was written: it may be anybody's."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +173,8 @@ def _listed(folder: Path) -> list[Path]:
 
 def _score(path: Path) -> float:
     try:
-        return float(json.loads((path / "state.json").read_text())["score"])
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return float(json.loads(_read(path / "state.json"))["score"])
+    except BROKEN:
         return -1.0
 
 
@@ -183,7 +190,7 @@ def load(path: Path) -> Checkpoint:
         found = Checkpoint(weights=weights, **state)
         _check(found)
         return found
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError, SafetensorError) as error:
+    except BROKEN as error:
         raise Damaged(f"{path}: written by another version of hvdtrain, or damaged ({error})") from None
 
 
@@ -193,8 +200,7 @@ def _check(found: Checkpoint) -> None:
     counts = (*vars(found.position).values(), optimizer.updates)
     words = (found.framework, found.optimizer_name, found.data, *found.classes)
     if (
-        found.model not in NETWORKS
-        or not all(type(count) is int and count >= 0 for count in counts)
+        not all(type(count) is int and count >= 0 for count in counts)
         or not all(isinstance(word, str) for word in words)
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
         or not isinstance(optimizer.extra, dict)
@@ -202,11 +208,15 @@ def _check(found: Checkpoint) -> None:
         raise ValueError("state.json holds what no run writes")
 
 
-def check_arrays(path: Path, saved: Checkpoint) -> None:
-    """Raise UserError where the weights are not those of the network that the checkpoint names."""
-    shapes = {name: value.shape for name, value in saved.weights.items() if value.dtype == np.float32}
-    if shapes != dict(NETWORKS[saved.model].parameters()):
-        raise UserError(f"{path}: its arrays are not those of {saved.model}; give a checkpoint that a run wrote")
+def network(path: Path, saved: Checkpoint) -> Network:
+    """The network whose weights these are. Raises UserError where the checkpoint at `path` fits none that is here."""
+    known = NETWORKS.get(saved.model)
+    shapes = {name: value.shape for name, value in saved.weights.items()}
+    if not known or shapes != dict(known.parameters()) or len(saved.classes) != known.classes:
+        raise UserError(
+            f"{path}: its weights and classes are not those of {saved.model!r:.80}; give a checkpoint of a run"
+        )
+    return known
 
 
 def _arrays(data: bytes) -> Weights:
@@ -216,14 +226,22 @@ def _arrays(data: bytes) -> Weights:
 def _verified(path: Path) -> dict[str, bytes]:
     """The files of a checkpoint, each with the sum that the manifest gives it."""
     try:
-        sums = dict(json.loads((path / MANIFEST).read_text())["sha256"])
-        contents = {name: (path / name).read_bytes() for name in FILES}
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        sums = dict(json.loads(_read(path / MANIFEST))["sha256"])
+        contents = {name: _read(path / name) for name in FILES}
+    except BROKEN as error:
         raise Damaged(f"{path}: incomplete ({error})") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != sums.get(name):
             raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from {MANIFEST})")
     return contents
+
+
+def _read(path: Path) -> bytes:
+    """A whole file. Raises ValueError where it is no file, or one that no checkpoint here has."""
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:
+        raise ValueError(f"{path.name} is no file of at most {LARGEST} bytes")
+    return path.read_bytes()
 
 
 def newest(path: Path) -> tuple[Path, Checkpoint]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
@@ -44,6 +45,8 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 # What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
 # that only this job knows.
 ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
+TOKEN_FILE = "HVDTRAIN_TOKEN_FILE"
+"""A file that holds that word, for those who do not want it among the variables."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
 """What hvdtrain's launcher started the ranks by: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
@@ -175,5 +178,16 @@ def tasks_per_node(text: str) -> list[int]:
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:
-    """The word by which the ranks of a job know each other; empty where the launcher gave none."""
-    return environment.get(TOKEN, "")
+    """The word by which the ranks of a job know each other; empty where the launcher gave none.
+
+    Raises UserError where its file cannot be read, or others can read it, too.
+    """
+    path = environment.get(TOKEN_FILE)
+    if not path or environment.get(TOKEN):
+        return environment.get(TOKEN, "")
+    try:
+        if os.stat(path).st_mode & 0o077:
+            raise UserError(f"{TOKEN_FILE}={path}: others than its owner may use it; chmod 600 {path}")
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{TOKEN_FILE}={path}: it cannot be read ({error}); write a random text there") from None

@@ -15,7 +15,10 @@ from hvdtrain import checkpoint, frameworks
 from hvdtrain.checkpoint import Checkpoint
 from hvdtrain.config import Config, Framework, Places
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.lenet import NETWORKS
+from hvdtrain.lenet import Network
+
+KINDS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+"""Kinds of images that are read. Pillow knows more, and starts Ghostscript for one of them."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Predict:
     checkpoint: tyro.conf.Positional[Path]
     """A run's folder (its newest checkpoint is taken), or one checkpoint."""
     images: tyro.conf.Positional[tuple[Path, ...]]
-    """Image files of any size and kind; they are resized to what the network takes."""
+    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM); they are resized to what the network takes."""
     framework: Literal["recorded", "mxnet", "torch", "tensorflow"] = "recorded"
     """Framework to compute with; by default the one that wrote the checkpoint."""
     invert: bool = False
@@ -38,10 +41,12 @@ def main(argv: list[str]) -> None:
     """Print a line for each image; ends the process with a status where that fails."""
     try:
         options = tyro.cli(Predict, prog="python -m hvdtrain predict", args=argv)
-        _, saved = checkpoint.newest(options.checkpoint)
-        images = np.stack([read_image(path, saved, options.invert) for path in options.images])
+        path, saved = checkpoint.newest(options.checkpoint)
+        network = checkpoint.network(path, saved)
+        images = np.stack([read_image(path, network, options.invert) for path in options.images])
         framework = saved.framework if options.framework == "recorded" else options.framework
-        _check(options.checkpoint, saved, framework)
+        if framework not in get_args(Framework):
+            raise UserError(f"{path}: it is of {framework!r}, which is no framework here; give --framework")
         for path, probabilities in zip(options.images, probability(saved, images, framework), strict=True):
             best = np.argsort(-probabilities)[: options.top]
             print(path, *(f"{saved.classes[i]} {probabilities[i]:.3f}" for i in best), sep="\t")
@@ -50,22 +55,13 @@ def main(argv: list[str]) -> None:
         sys.exit(error.exit_status)
 
 
-def _check(path: Path, saved: Checkpoint, framework: str) -> None:
-    """Raise UserError where nothing can be computed with a checkpoint."""
-    checkpoint.check_arrays(path, saved)
-    if len(saved.classes) != NETWORKS[saved.model].classes:
-        raise UserError(f"{path}: its classes are not those of {saved.model}; give a checkpoint of a run")
-    if framework not in get_args(Framework):
-        raise UserError(f"{path}: it is of {framework!r}, which is no framework here; give --framework")
-
-
-def read_image(path: Path, saved: Checkpoint, invert: bool) -> np.ndarray:
-    """The image as the network of `saved` takes it, uint8 (channels, height, width). Raises UserError."""
-    channels, height, width = NETWORKS[saved.model].input_shape
+def read_image(path: Path, network: Network, invert: bool) -> np.ndarray:
+    """The image as the network takes it, uint8 (channels, height, width). Raises UserError."""
+    channels, height, width = network.input_shape
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=KINDS) as image:
             picture = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BOX)
-    except Exception as error:  # on bad bytes Pillow raises a dozen kinds
+    except Exception as error:  # on bad bytes the readers of images raise a dozen kinds
         raise UserError(f"{path}: no image that can be read ({error}); give PNG, JPEG or another common kind") from None
     pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1).copy()

@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import hmac
+import io
 import itertools
 import json
 import pickle
+import secrets
 import select
 import socket
 import time
@@ -27,9 +29,23 @@ import numpy as np
 
 from hvdtrain import environ
 from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.launch.channel import proof
 
 HELLO_TIMEOUT_S = 5  # within which a caller must say who it is
+NO_LINE = (ValueError, KeyError, TypeError, RecursionError)
+"""What reading a stranger's line may raise: it is not JSON, not what was expected, or nested without end."""
 CHUNK_BYTES = 1 << 18  # added up while it still lies in the processor's cache
+SENT = {
+    ("hvdtrain.checkpoint", "Checkpoint"),
+    ("hvdtrain.checkpoint", "Position"),
+    ("hvdtrain.learner", "OptimizerState"),
+    ("numpy", "dtype"),
+    ("numpy", "ndarray"),
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy.core.multiarray", "scalar"),
+    ("pathlib", "PosixPath"),
+}
+"""What ranks send each other beside Python's own plain values: none of it runs anything when it is unpickled."""
 
 
 class Ring:
@@ -144,7 +160,7 @@ class Ring:
         packed[rank] = pickle.dumps(value)
         for step in range(size - 1):
             packed[(rank - step - 1) % size] = self._pass_on(packed[(rank - step) % size])
-        return [pickle.loads(one) for one in packed]
+        return [unpacked(one) for one in packed]
 
     def _pass_on(self, out: bytes) -> bytes:
         """Send bytes to the next rank; the bytes of the one before, of another length."""
@@ -165,12 +181,44 @@ class Ring:
             self._before.close()
 
 
+class _Unpickler(pickle.Unpickler):
+    """Of values alone: a pickle that names anything else to call is refused."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in SENT:
+            return super().find_class(module, name)
+        raise TrainingError(
+            f"a rank of the ring sent {module}.{name}, which ranks never send; look who reaches its ports"
+        )
+
+
+def unpacked(data: bytes) -> Any:
+    """A value that another rank pickled. Raises TrainingError where it is more than a value."""
+    return _Unpickler(io.BytesIO(data)).load()
+
+
 def start() -> Ring:
-    """The ring of this job, at the address that its launcher gives. Raises UserError where none does."""
+    """The ring of this job, at the address that its launcher gives.
+
+    Raises UserError where none does, or where ranks would meet on a network without a word that only they know.
+    """
     place = environ.place()
     if place.size == 1:
         return Ring(place, ("", 0))
-    return Ring(place, environ.rendezvous(), environ.token())
+    address, token = environ.rendezvous(), environ.token()
+    if not token and not _is_loopback(address[0]):
+        raise UserError(
+            f"{place.launcher} gave the ranks no word by which they know each other, and {address[0]} is a network: "
+            f"start by python -m hvdtrain launch, or set {environ.TOKEN} to the same random text on all ranks"
+        )
+    return Ring(place, address, token)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return socket.gethostbyname(host).startswith("127.")
+    except OSError:
+        return False
 
 
 def _close_ring(
@@ -178,13 +226,13 @@ def _close_ring(
 ) -> tuple[socket.socket, socket.socket]:
     """Connections to the next rank and from the one before, not blocking."""
     try:
-        addresses, listener = _meet(place, address, token, deadline)
+        addresses, word, listener = _meet(place, address, token, deadline)
         next_rank = (place.rank + 1) % place.size
         after = socket.create_connection(addresses[next_rank], timeout=_left(deadline))
-        _send_line(after, {"token": token, "rank": place.rank})
-        before, _ = _accept(listener, token, deadline, wanted={(place.rank - 1) % place.size})
+        _send_line(after, _hello(token, word, "ring", place.rank))
+        before, _ = _accept(listener, token, word, deadline, wanted={(place.rank - 1) % place.size})
         listener.close()
-    except OSError as error:
+    except (OSError, *NO_LINE) as error:
         raise UserError(
             f"rank {place.rank} cannot join the ring of {place.size} at {address[0]}:{address[1]} ({error}); "
             "look whether all ranks were started and reach that address"
@@ -197,45 +245,67 @@ def _close_ring(
 
 def _meet(
     place: environ.Place, address: tuple[str, int], token: str, deadline: float
-) -> tuple[list[tuple[str, int]], socket.socket]:
-    """Where each rank listens for the one before it, and this rank's own listener."""
+) -> tuple[list[tuple[str, int]], str, socket.socket]:
+    """Where each rank listens for the one before it, the word of this ring, and this rank's own listener.
+
+    Rank 0 and each guest prove to each other that they know the token: it never crosses the network itself. The word
+    that rank 0 gives them is new in each ring, so that no neighbour's proof of an older one is worth anything.
+    """
     if place.rank == 0:
         door = socket.create_server(address, backlog=place.size)
         listener = socket.create_server((door.getsockname()[0], 0))
-        guests: dict[int, tuple[socket.socket, tuple[str, int]]] = {}
+        guests: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
         for _ in range(place.size - 1):
-            guest, hello = _accept(door, token, deadline, wanted=set(range(1, place.size)) - set(guests))
-            guests[hello["rank"]] = guest, (guest.getpeername()[0], hello["port"])
-        addresses = [listener.getsockname()[:2], *(guests[rank][1] for rank in range(1, place.size))]
-        for guest, _ in guests.values():
-            _send_line(guest, addresses)
+            wanted = set(range(1, place.size)) - set(guests)
+            guest, hello = _accept(door, token, "", deadline, wanted)
+            guests[hello["rank"]] = guest, hello
+        others = [(guests[rank][0].getpeername()[0], guests[rank][1]["port"]) for rank in range(1, place.size)]
+        addresses, word = [listener.getsockname()[:2], *others], secrets.token_hex(16)
+        for guest, hello in guests.values():
+            mine = proof(token, hello["challenge"], "rank 0")
+            _send_line(guest, {"proof": mine, "addresses": addresses, "word": word})
             guest.close()
         door.close()
-        return addresses, listener
+        return addresses, word, listener
     with _connect(address, deadline) as host:
         # Listen where rank 0 is reached from: no other network sees this port.
         listener = socket.create_server((host.getsockname()[0], 0))
-        _send_line(host, {"token": token, "rank": place.rank, "port": listener.getsockname()[1]})
-        return [(name, port) for name, port in _read_line(host)], listener
+        challenge = secrets.token_hex(16)
+        hello = _hello(token, str(_read_line(host, deadline)), "door", place.rank)
+        _send_line(host, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
+        answer = _read_line(host, deadline)
+        if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
+            raise OSError("what listens there does not know this job's token")
+        return [(name, port) for name, port in answer["addresses"]], answer["word"], listener
+
+
+def _hello(token: str, word: str, where: str, rank: int) -> dict[str, Any]:
+    """Who calls, and that he knows the token; `where`, so that a false rank 0 cannot use it at a neighbour's."""
+    return {"rank": rank, "proof": proof(token, word, f"{where} rank {rank}")}
 
 
 def _accept(
-    listener: socket.socket, token: str, deadline: float, wanted: set[int]
+    listener: socket.socket, token: str, word: str, deadline: float, wanted: set[int]
 ) -> tuple[socket.socket, dict[str, Any]]:
-    """A connection from one of the `wanted` ranks of this job; any other caller is turned away."""
+    """A connection from one of the `wanted` ranks of this job; any other caller is turned away.
+
+    word: that of the ring, with which neighbours prove the token; empty at rank 0's door, which gives each caller one.
+    """
     while True:
         listener.settimeout(_left(deadline))
         try:
             caller, _ = listener.accept()
         except TimeoutError:
             raise OSError(f"rank {', '.join(map(str, sorted(wanted)))} did not come") from None
-        caller.settimeout(min(HELLO_TIMEOUT_S, _left(deadline)))
         try:
-            hello = _read_line(caller)
-            known = hmac.compare_digest(str(hello["token"]).encode(), token.encode())
-            if known and hello["rank"] in wanted:
+            challenge = word or secrets.token_hex(16)
+            if not word:
+                _send_line(caller, challenge)
+            hello = _read_line(caller, min(time.monotonic() + HELLO_TIMEOUT_S, deadline))
+            expected = _hello(token, challenge, "ring" if word else "door", hello["rank"])
+            if hmac.compare_digest(hello["proof"], expected["proof"]) and hello["rank"] in wanted:
                 return caller, hello
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *NO_LINE):
             pass
         caller.close()
 
@@ -259,10 +329,11 @@ def _send_line(link: socket.socket, value: Any) -> None:
     link.sendall(json.dumps(value).encode() + b"\n")
 
 
-def _read_line(link: socket.socket) -> Any:
-    """One JSON line of at most 64 KB, byte by byte so that nothing behind it is lost."""
+def _read_line(link: socket.socket, deadline: float) -> Any:
+    """One JSON line of at most 64 KB, whole before the deadline; byte by byte so that nothing behind it is lost."""
     line = b""
     while not line.endswith(b"\n") and len(line) < 1 << 16:
+        link.settimeout(_left(deadline))
         byte = link.recv(1)
         if not byte:
             raise OSError("the other side closed the connection")

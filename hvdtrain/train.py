@@ -93,7 +93,7 @@ def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, sav
     for name, ours, theirs in expected:
         if ours != theirs:
             raise UserError(f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint; make them equal")
-    checkpoint.check_arrays(path, saved)
+    checkpoint.network(path, saved)
     learner.load(saved.weights)
     position = rebatched(config, saved.position, len(dataset.train_images), learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)

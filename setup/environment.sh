@@ -29,7 +29,8 @@ wanted() {
     } | sha256sum
 }
 
-works() { "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+# Not one in which install.sh found a file that the lock does not know.
+works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
 
 find_python() {
@@ -77,7 +78,7 @@ ensure_system() {
     fi
 }
 
-pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$constraints" "$@"; }
+pip_install() { HVDTRAIN_CONSTRAINTS=$constraints setup/install.sh "$venv" "$@"; }
 
 # A system MPI is used if it can both compile and start programs, unless the environment
 # has its own: its folder may be on PATH, and comes first there once it is active.

@@ -20,7 +20,7 @@ PATH=$venv/bin:$PATH
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-pip_install() { "$venv/bin/python" -m pip install -qq --disable-pip-version-check -c "$constraints" "$@"; }
+pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
 
 mpicxx=$(type -P mpicxx) || die "no mpicxx found: Horovod's MPI controller needs an MPI"
 [[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")
@@ -134,7 +134,8 @@ if ! compgen -G "$wheels/$key/*.whl" >/dev/null; then
 fi
 
 step "Installing Horovod $version from $wheels/$key"
-pip_install --no-deps --force-reinstall "$wheels/$key"/*.whl
+# Made here of the source whose SHA-256 is above: no lock can know it.
+"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$wheels/$key"/*.whl
 for framework in torch mxnet tensorflow; do
     is_installed "$framework" || continue
     # One at a time: a process can hold only one of Horovod's libraries.

@@ -183,8 +183,9 @@ class Ring(Single):
         self.group: Any = ring.start()
 
     def wrap(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        for name, value in self.group.broadcast(model.state_dict()).items():
-            model.state_dict()[name].copy_(value)
+        own = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+        for name, value in self.group.broadcast(own).items():
+            model.state_dict()[name].copy_(torch.from_numpy(value))
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:

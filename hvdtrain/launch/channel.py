@@ -137,7 +137,7 @@ def connect(token: str, timeout_s: float) -> Channel:
             try:
                 connection = socket.create_connection((address, int(port)), ANSWER_S)
                 return _proven(connection, token)
-            except (OSError, ValueError, KeyError, Closed) as error:
+            except (OSError, ValueError, KeyError, TypeError, RecursionError, Closed) as error:
                 reasons[address] = str(error) or "it does not know this job"
         time.sleep(0.2)
     tried = "; ".join(f"{address}:{port}: {reason}" for address, reason in reasons.items())

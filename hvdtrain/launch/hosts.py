@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import shlex
 import shutil
 import socket
@@ -78,6 +80,42 @@ def _ask(host: str, mine: dict[str, str]) -> Answer:
     if differs:
         return Answer(host, f"it differs from this host: {differs}", "make setup on both, from the same checkout")
     return Answer(host)
+
+
+def entrust(hosts: list[str], token: str) -> str:
+    """Leave a job's token in a file of this host and of these, which only its owner can read; the file's path.
+
+    It goes through the standard input of ssh, for everybody on a host can read command lines. Raises UserError, naming
+    the host, where the file cannot be written.
+    """
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # nobody can have made one of this name before
+    try:
+        _everywhere(hosts, f"umask 077 && cat > {path}", token)
+    except UserError:
+        with contextlib.suppress(UserError):
+            forget(hosts, path)
+        raise
+    return path
+
+
+def forget(hosts: list[str], path: str) -> None:
+    """Remove what `entrust` left."""
+    _everywhere(hosts, f"rm -f {path}", "")
+
+
+def _everywhere(hosts: list[str], script: str, told: str) -> None:
+    words = shlex.join(["sh", "-c", script])
+
+    def run(host: str) -> None:
+        command = [*SSH, host, words] if host else ["sh", "-c", script]
+        try:
+            subprocess.run(command, input=told, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+        except subprocess.SubprocessError as error:
+            name = host or "this host"
+            raise UserError(f"{name}: the job's token cannot be left in /tmp ({error}); make room there") from None
+
+    with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
+        list(pool.map(run, ["", *hosts]))
 
 
 def remedy(host: str, error: str) -> str:

@@ -63,6 +63,7 @@ class Keeper:
     def __init__(self, words: list[str], options: argparse.Namespace) -> None:
         self._words, self._options = words, options
         self._place = environ.place()
+        self._token = ""
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at = float("inf")
@@ -73,14 +74,10 @@ class Keeper:
         signal.set_wakeup_fd(wakeup_write)
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        supervised = channel.SUPERVISOR in os.environ
-        store = None
-        if self._options.gloo and self._place.rank == 0:
-            address = network.address_of(self._options.interface) if self._options.interface else ""
-            store = gloo.Store(address, 0 if supervised else _store_port())
-        if supervised:
-            self._channel = channel.connect(environ.token(), self._options.start_timeout)
-            environment = self._begin(store)
+        if channel.SUPERVISOR in os.environ:
+            self._token = environ.token()  # now: a file that holds it is gone when all ranks have come
+            self._channel = channel.connect(self._token, self._options.start_timeout)
+            environment = self._begin()
         else:
             environment = self._alone()
         if environment is None:
@@ -96,10 +93,12 @@ class Keeper:
         self._channel.close()
         return 0  # the supervisor knows better: another status would only have the launcher end the job in its way
 
-    def _begin(self, store: gloo.Store | None) -> dict[str, str] | None:
+    def _begin(self) -> dict[str, str] | None:
         """Say who is here, wait for all others, and return the program's environment; None where nothing starts."""
         assert self._channel
         own = self._channel.own_address
+        # Where the ranks are told to look for it: no other network sees this port.
+        store = gloo.Store(own) if self._serves else None
         self._channel.send(
             **self._place._asdict(),
             host=host_name(),
@@ -117,7 +116,8 @@ class Keeper:
         if "environment" not in answer:
             return None
         meeting = answer["environment"]
-        environment = {**os.environ, **_own(self._place), **meeting}
+        # The token comes from here, and never over the network.
+        environment = {**os.environ, **_own(self._place), **meeting, environ.TOKEN: self._token}
         if self._options.gloo:
             address, port = answer["store"]
             environment.update(gloo.environment(self._place, address, port, self._options.interface))
@@ -125,10 +125,18 @@ class Keeper:
 
     def _alone(self) -> dict[str, str]:
         """The program's environment where no supervisor tells: from the launcher's variables."""
+        if self._serves:
+            where = network.address_of(self._options.interface) if self._options.interface else ""
+            gloo.Store(where, _store_port())
         if not self._options.gloo:
             return dict(os.environ)
         address, _ = environ.rendezvous()
         return {**os.environ, **gloo.environment(self._place, address, _store_port(), self._options.interface)}
+
+    @property
+    def _serves(self) -> bool:
+        """Whether Gloo's ranks meet here."""
+        return self._options.gloo and self._place.rank == 0
 
     def _keep(self, environment: dict[str, str]) -> int:
         """Run the program to its end; its status as Popen has it."""

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, TextIO
 
 from hvdtrain import environ
 from hvdtrain.errors import HvdtrainError, Stopped, UserError
-from hvdtrain.launch import channel, versions
+from hvdtrain.launch import channel, hosts, versions
 from hvdtrain.launch.channel import Message
 from hvdtrain.launch.job import Job
 from hvdtrain.launch.network import address_of, interfaces
@@ -104,6 +104,7 @@ class Supervisor:
     def __init__(self, launcher: str, job: Job, starts: list[Start], environment: Mapping[str, str]) -> None:
         self._launcher, self._job, self._starts = launcher, job, starts
         self._environment, self._token = environment, secrets.token_hex(16)
+        self._token_file = ""
         self._ranks: dict[int, Rank] = {}
         self._processes: list[asyncio.subprocess.Process] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -128,6 +129,7 @@ class Supervisor:
         finally:
             await self._end()
             server.close()
+            await self._forget()
         if self._failure:
             raise self._failure
         stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
@@ -149,7 +151,7 @@ class Supervisor:
         return real + ([] if elsewhere and real else ["127.0.0.1"])
 
     async def _start(self, address: str) -> None:
-        control = {channel.SUPERVISOR: address, environ.TOKEN: self._token}
+        control = {channel.SUPERVISOR: address, **await self._word()}
         for index, start in enumerate(self._starts):
             own = {**start.set, **control, environ.LAUNCHER: self._launcher}
             words = start.words
@@ -169,6 +171,22 @@ class Supervisor:
                 raise UserError(f"{words[0]} cannot be started ({error.strerror}); is it on PATH?") from None
             self._processes.append(process)
             self._tasks.append(asyncio.create_task(self._watch(index, process)))
+
+    async def _word(self) -> dict[str, str]:
+        """The variable by which the ranks' keepers learn the token."""
+        if self._launcher != "horovodrun" or self._job.controller != "gloo":
+            return {environ.TOKEN: self._token}
+        # It writes all variables on command lines, which everybody on a host can read.
+        others = hosts.elsewhere(self._job.hosts)
+        self._token_file = await asyncio.to_thread(hosts.entrust, others, self._token)
+        return {environ.TOKEN_FILE: self._token_file}
+
+    async def _forget(self) -> None:
+        """Remove the token's file."""
+        path, self._token_file = self._token_file, ""
+        if path:
+            with contextlib.suppress(UserError):  # of a host that is gone
+                await asyncio.to_thread(hosts.forget, hosts.elsewhere(self._job.hosts), path)
 
     @staticmethod
     def _on_terminal(words: list[str]) -> bool:
@@ -277,7 +295,8 @@ class Supervisor:
                     f"{rank.name} differs from {first.name}: {differs}; make setup on both, from the same checkout"
                 )
         address, port = str(first.hello["address"]), int(first.hello["port"])
-        meeting = {environ.ADDRESS: address, environ.PORT: str(port), environ.TOKEN: self._token}
+        self._tasks.append(asyncio.create_task(self._forget()))  # all keepers have read it
+        meeting = {environ.ADDRESS: address, environ.PORT: str(port)}
         for number, rank in sorted(self._ranks.items()):
             place = map(str, (number, self._job.ranks, rank.hello["local_rank"]))
             torch = dict(zip(environ.VARIABLES["torchrun"], place, strict=True))

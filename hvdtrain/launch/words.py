@@ -19,7 +19,9 @@ PASSED = re.compile(
     r"|(OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC|HOROVOD|HVDTRAIN|NCCL|GLOO|UCX|OMPI|PMIX|PRTE|FI|I_MPI|CUDA|NVIDIA|TF"
     r"|XLA|TORCH|PYTORCH|MXNET|DMLC|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+)"
 )
-"""Variables that jobs need. Others stay behind, as horovodrun writes all it passes on the command line of ssh."""
+"""Variables that jobs need. Others stay behind, as horovodrun writes all it passes on command lines."""
+SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|JWT|API_?KEY|ACCESS_KEY|PRIVATE", re.IGNORECASE)
+"""In the names of variables that stay behind all the same; --env NAME passes one on."""
 OF_A_HOST = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"
 )
@@ -43,8 +45,8 @@ class Start(NamedTuple):
 
 
 def passed(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job on other hosts needs, of this environment."""
-    return {name: value for name, value in environment.items() if PASSED.fullmatch(name)}
+    """The variables that a job on other hosts needs, of this environment; none whose name says that it is secret."""
+    return {name: value for name, value in environment.items() if PASSED.fullmatch(name) and not SECRET.search(name)}
 
 
 def settings(job: Job, environment: Mapping[str, str]) -> dict[str, str]:

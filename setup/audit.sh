@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Asks for the published weaknesses of all pinned packages, by pip-audit.
+#
+#   usage: setup/audit.sh VENV [OPTIONS of pip-audit]
+#
+# pip-audit has an environment of its own in the cache folder, by a lock of its own. Weaknesses that are known and cannot
+# be mended here are in setup/audit-known.txt, each with its reason.
+set -euo pipefail
+
+setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+venv=$1
+shift
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
+tool=$cache/audit-$(sha256sum <"$setup/audit.lock" | cut -c 1-16)
+
+die() { printf 'audit: %s\n' "$*" >&2; exit 1; }
+
+if [[ ! -x $tool/bin/pip-audit ]]; then
+    rm -rf "$tool"
+    "$venv/bin/python" -m venv "$tool"
+    said=$("$tool/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
+        --require-hashes -r "$setup/audit.lock" 2>&1) || {
+        rm -rf "$tool"
+        die "pip-audit cannot be fetched (${said##*$'\n'}); look at the network, and try again"
+    }
+fi
+
+known=()
+while read -r name _; do
+    [[ -z $name || $name = \#* ]] || known+=(--ignore-vuln "$name")
+done <"$setup/audit-known.txt"
+
+# Strict: a package that is not known there is not taken for a good one.
+said=$("$tool/bin/pip-audit" --strict --disable-pip --require-hashes -r "$setup/requirements.lock" \
+    --progress-spinner off "${known[@]}" "$@" 2>&1) && status=0 || status=$?
+if ((status)) && ! grep -q 'Found [0-9]* known vulnerabilit' <<<"$said"; then
+    die "the advisories cannot be asked (${said##*$'\n'}); try again where PyPI's own service can be reached," \
+        "or OSV's: make audit ARGS='-s osv'"
+fi
+printf '%s\n' "$said"
+exit "$status"
