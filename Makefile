@@ -5,6 +5,7 @@ NP ?= 2
 FRAMEWORK ?= torch
 ARGS ?=
 FUZZ_MINUTES ?= 10
+CHAOS_MINUTES ?= 10
 # horovodrun starts its processes by name and looks for mpirun on PATH.
 ACTIVE = PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH"
 
@@ -19,7 +20,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 1
 export DEVICE NP CMD ENGINE
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup train test fuzz lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup train test fuzz chaos lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -36,6 +37,9 @@ test: setup ## Run the tests, with ARGS for pytest
 
 fuzz: setup ## Give every parser FUZZ_MINUTES (10) of damaged input; ARGS names some of them
 	@$(ACTIVE) FUZZ_MINUTES="$(FUZZ_MINUTES)" python tests/test_fuzz.py $(ARGS)
+
+chaos: setup ## Do harm to real jobs for CHAOS_MINUTES (10), and see that they train on; ARGS for tests/chaos.py
+	@$(ACTIVE) python tests/chaos.py --minutes "$(CHAOS_MINUTES)" $(ARGS)
 
 lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .

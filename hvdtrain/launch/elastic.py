@@ -44,7 +44,7 @@ def check(options: argparse.Namespace, job: Job) -> None:
     if not script and len(job.hosts) < 2:
         raise UserError("--elastic: give --host-discovery-script FILE, or two or more hosts by -H")
     if not job.interface:
-        raise UserError("--elastic: give --interface NAME, on which alone its rendezvous listens (see docs/elastic.md)")
+        raise UserError("--elastic: give --interface NAME, on which alone its rendezvous listens (see docs/faults.md)")
     address = address_of(job.interface)
     if ipaddress.ip_address(address).is_global and not options.elastic_on_public_address:
         raise UserError(
