@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -246,7 +247,7 @@ def test_numpy_too_new_for_mxnet(tmp_path):
 def test_mpirun_is_missing(tmp_path):
     """All of the environment on PATH but MPI's programs."""
     for name in ("python", "horovodrun"):
-        script(tmp_path / "bin" / name, f'exec {BIN}/{name} "$@"')
+        script(tmp_path / "bin" / name, f'exec {shlex.quote(str(BIN / name))} "$@"')
     needs("test", "!", "-e", "/usr/bin/mpirun")
     told = doctor(tmp_path, "--only", "mpi", PATH=f"{tmp_path / 'bin'}:{SYSTEM}")
     told.has("mpi", "warn", "mpirun is not on PATH", remedy="PATH")

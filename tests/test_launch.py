@@ -81,6 +81,8 @@ def recorded(name: str, text: str) -> None:
 
 @pytest.mark.parametrize("name", JOBS)
 def test_words_are_as_recorded(name, monkeypatch):
+    if name == "horovodrun-mpi" and " " in sys.executable:
+        pytest.skip("horovodrun without --interface refuses a Python in a folder with a space")
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
     program = ODD if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
     options = launch.parse([*JOBS[name], "--", *program])
@@ -102,6 +104,8 @@ def test_open_mpi_in_a_folder_with_a_space(monkeypatch):
     with pytest.raises(UserError, match="cannot start itself on other hosts in a folder with a space"):
         launch.start("mpirun", described, ENVIRONMENT)
     assert launch.start("mpirun", replace(described, hosts=()), ENVIRONMENT)
+    with pytest.raises(UserError, match="name the interface by --interface"):
+        launch.words.horovodrun(described, ENVIRONMENT, python="/opt/my venv/bin/python")
 
 
 @pytest.mark.parametrize("name", BATCHES)
@@ -369,13 +373,7 @@ def test_a_program_that_is_not_there(tmp_path):
 def test_more_ranks_than_the_launcher_starts(tmp_path):
     """An mpirun of another MPI than the one that is asked: each rank thinks that it is alone."""
     fake = tmp_path / "mpirun"
-    fake.write_text(
-        '#!/bin/sh\nwhile [ "$1" != -- ] && [ "$1" != "${1%python*}python${1##*python}" ]; do shift; done\n'
-    )
-    fake.write_text(
-        f"#!{sys.executable}\nimport os, sys\ni = next(i for i, w in enumerate(sys.argv) if 'python' in w and i)\n"
-        "os.execv(sys.argv[i], sys.argv[i:])\n"
-    )
+    fake.write_text('#!/bin/sh\nwhile :; do case $1 in *python*) exec "$@";; esac; shift; done\n')
     fake.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     words = ["python", "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--", "true"]

@@ -72,7 +72,12 @@ def keeper(job: Job, *flags: str, python: str = sys.executable) -> list[str]:
 
 
 def horovodrun(job: Job, environment: Mapping[str, str], python: str = sys.executable) -> Start:
-    """horovodrun, by Gloo or MPI."""
+    """horovodrun, by Gloo or MPI. Raises UserError for a folder of Python's that it cannot pass on."""
+    if job.hosts and not job.interface and any(sign.isspace() for sign in python):
+        raise UserError(
+            f"horovodrun cannot ask other hosts for their interfaces by {python!r}, whose folder has a space: "
+            "name the interface by --interface, or make setup VENV=/a/folder/without"
+        )
     # Its cache keeps for an hour what it found of hosts, and hides that one is no longer reached.
     words = ["horovodrun", "--disable-cache", f"--{job.controller}", "-np", str(job.ranks)]
     words += ["--start-timeout", f"{job.start_timeout_s:.0f}"]
