@@ -45,6 +45,12 @@ class StopRequest:
         """Who asked: a signal's name or the file's; empty where nobody did."""
         return self._signal or (str(self._file) if os.path.exists(self._file) else "")
 
+    def agreed(self) -> None:
+        """All ranks end now: a signal that comes a little later than on another rank asks for what is done already."""
+        for number in self._before:
+            signal.signal(number, signal.SIG_IGN)
+        self._before.clear()
+
     def forget(self) -> None:
         """Remove the file, so that the run can be resumed."""
         self._file.unlink(missing_ok=True)

@@ -326,6 +326,7 @@ class Training:
         """Where a rank was asked to stop: write a checkpoint, and end all ranks."""
         if self._stop_rank < 0:
             return
+        self._stop.agreed()
         self._save(0.0)
         reason = self._group.gather(self._stop.reason())[self._stop_rank]
         if self._leads:

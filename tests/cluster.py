@@ -160,9 +160,9 @@ class Hosts:
         """Exit status and output of a program on a host."""
         return finish(self.start(name, words, folder, **environment), timeout_s)
 
-    def crash(self, name: str) -> None:
-        """As if somebody pulled its plug."""
-        os.kill(self._first.pop(name), signal.SIGKILL)
+    def cable(self, name: str, plugged: bool) -> None:
+        """Pull or plug the cable between a host and the others."""
+        _do("ip", "-n", f"{self._mark}-switch", "link", "set", f"to-{name}", "up" if plugged else "down")
 
     def processes(self, name: str) -> dict[int, str]:
         """Process ids, as this machine counts them, and command lines of what runs on a host."""

@@ -103,6 +103,33 @@ def ranks_on(hosts: Hosts, name: str) -> list[int]:
     return [pid for pid, line in hosts.processes(name).items() if line.startswith("python -c import os, signal")]
 
 
+def test_a_cable_is_pulled(hosts, tmp_path):
+    """The job ends within the hang timeout and 5 s, and goes on with the rank of the host that still answers."""
+    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
+    options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
+    own = ["--name", "run", "--auto-resume", "--checkpoint-every", "2", "--hang-timeout", "5"]
+    program = ["python", str(Path(__file__).parent / "jobs.py"), "slowly", "torch", *options, *own]
+    restarts = ["--restarts", "2", "--min-np", "1"]
+    process = hosts.start("host1", [*words, *restarts, "--", *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.3")
+    folder = tmp_path / "runs" / "run"
+    wait_for(lambda: list(folder.glob("checkpoints/step-*04")), 90, lambda: f"exit status {process.poll()}")
+    hosts.cable("host2", plugged=False)
+    pulled = time.monotonic()
+    try:
+        wait_for((folder / "attempts.json").exists, 30, lambda: "the job did not end")
+        took = time.monotonic() - pulled
+        status, output = finish(process, 90)
+    finally:
+        hosts.cable("host2", plugged=True)
+    assert status == 0, output
+    assert "going on without host2: no ssh without a password" in output
+    assert "1 rank(s) on cpu" in output
+    assert took < 5 + 5, f"it took {took:.1f} s"
+    alone = train(tmp_path, "torch", *options, "--strategy", "single", "--name", "alone")
+    assert distance(newest(folder).weights, newest(alone).weights) < 1e-5
+    wait_for(lambda: not any(hosts.programs("jobs.py").values()), 20, lambda: str(hosts.programs("jobs.py")))
+
+
 def test_a_host_that_differs_is_named(hosts, tmp_path):
     """Nothing starts where one host has another hvdtrain."""
     other = tmp_path / "errors.py"

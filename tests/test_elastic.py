@@ -39,7 +39,7 @@ class Job:
             "run",
             *OPTIONS,
         ]
-        self.process = start([*words, *program], folder)
+        self.process = start([*words, *program], folder, HVDTRAIN_TEST_STEP_S="0.25")
 
     def set_hosts(self, hosts: str) -> None:
         (self.folder / "hosts.new").write_text(hosts.replace(" ", "\n") + "\n")

@@ -243,7 +243,7 @@ def seconds(text: str) -> float:
 
 def _make(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what programs print may hold anything
     except OSError as error:
         raise UserError(f"--output-dir {folder} cannot be made ({error.strerror}); give another folder") from None
 
