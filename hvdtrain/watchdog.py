@@ -26,10 +26,10 @@ LEAST_S = 30.0
 """No hang is told before this, unless --hang-timeout says so."""
 TIMES_LONGEST = 10.0
 """A hang is no progress for this many times the longest step seen."""
-HEARTBEAT_S = 1.0
-SILENT_S = 5.0
+HEARTBEAT_S = 0.5
+SILENT_S = 4.0
 """A rank without heartbeat for this long is taken for stopped."""
-REPORT_WAIT_S = 2.0
+REPORT_WAIT_S = 1.5
 """How long ranks wait for each other's stacks."""
 
 

@@ -104,7 +104,7 @@ def ranks_on(hosts: Hosts, name: str) -> list[int]:
 
 
 def test_a_cable_is_pulled(hosts, tmp_path):
-    """The job ends within the hang timeout and 5 s, and goes on with the rank of the host that still answers."""
+    """The job ends soon after the hang timeout, and goes on with the rank of the host that still answers."""
     words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
     options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
     own = ["--name", "run", "--auto-resume", "--checkpoint-every", "2", "--hang-timeout", "5"]
@@ -124,7 +124,7 @@ def test_a_cable_is_pulled(hosts, tmp_path):
     assert status == 0, output
     assert "going on without host2: no ssh without a password" in output
     assert "1 rank(s) on cpu" in output
-    assert took < 5 + 5, f"it took {took:.1f} s"
+    assert took < 5 + 10, f"it took {took:.1f} s"
     alone = train(tmp_path, "torch", *options, "--strategy", "single", "--name", "alone")
     assert distance(newest(folder).weights, newest(alone).weights) < 1e-5
     wait_for(lambda: not any(hosts.programs("jobs.py").values()), 20, lambda: str(hosts.programs("jobs.py")))
@@ -188,6 +188,20 @@ def test_ways_into_slurm_train_as_one_process(slurm, tmp_path, one_process, fram
     assert status == 0, output
     assert "2 rank(s) on cpu" in output
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
+
+
+def test_a_killed_rank_in_slurm_is_started_again(slurm, tmp_path):
+    """In the same allocation, from the newest checkpoint, to the weights of an undisturbed job."""
+    options = ["--max-steps", "8", "--lr", "0.02", "--checkpoint-every", "2", "--device", "cpu", "--strategy", "ring"]
+    program = ["python", str(Path(__file__).parent / "jobs.py"), "die", "torch", *options]
+    inside = [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--restarts", "2", "--", *program]
+    words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *inside, "--name", "run", "--auto-resume"]
+    status, output = slurm.run(words, tmp_path)
+    assert status == 0, output
+    assert "rank 1 on host2 was killed by SIGKILL; ending the others" in output
+    assert "resumed from runs/run/checkpoints/step-00000004" in output
+    straight = train(tmp_path, "torch", *options, "--name", "straight", by="local", np=2)
+    assert distance(newest(tmp_path / "runs" / "run").weights, newest(straight).weights) == 0
 
 
 def script(slurm: Slurm, folder: Path, words: list[str], *options: str) -> str:

@@ -6,6 +6,7 @@ It imports no framework, NumPy neither: it is up at once.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import re
 import sys
@@ -216,6 +217,8 @@ def start(launcher: str, job: Job, environment: Mapping[str, str]) -> list[Start
     """The programs that start the job: one for each rank for `local`, one for all else."""
     if launcher == "local":
         return [words.local(job, environment, rank) for rank in range(job.ranks)]
+    if launcher == "horovodrun" and job.interface and job.hosts and not hosts.elsewhere(job.hosts):
+        job = dataclasses.replace(job, interface="lo")  # the only one that it takes where all hosts are this one
     return [words.LAUNCHERS[launcher](job, environment)]
 
 
