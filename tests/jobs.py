@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain import environ, frameworks, guards, metrics
+from hvdtrain import environ, frameworks, guards
 from hvdtrain.config import Config, Places
 from hvdtrain.entry import main
 from hvdtrain.lenet import NETWORKS, initial_weights
@@ -93,19 +93,6 @@ def die(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
-def cursed(framework: str, options: list[str]) -> None:
-    """Rank 1 fails whenever it has made step BAD_STEP."""
-    original = metrics.LossMeter.add
-
-    def add(self, step, loss):
-        if environ.place().rank == 1 and step == BAD_STEP:
-            raise RuntimeError("step 5 again")
-        original(self, step, loss)
-
-    metrics.LossMeter.add = add
-    main(framework, argv=options)
-
-
 def slowly(framework: str, options: list[str]) -> None:
     """Each step takes half a second more, or as HVDTRAIN_TEST_STEP_S says."""
     name, module = learner_class(framework)
@@ -160,5 +147,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, die, cursed, slowly, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, die, slowly, differ, own_data, apart, logits)
     {made.__name__: made for made in jobs}[job](framework, options)

@@ -2,14 +2,12 @@
 
 import sys
 
-import pytest
 from conftest import ROOT, run
 
 
-@pytest.mark.parametrize("fault", ["full", "flip"])
-def test_a_fault(tmp_path, fault):
-    words = [sys.executable, str(ROOT / "tests" / "chaos.py"), "--minutes", "0.001", "--only", fault, "--seed", "2"]
+def test_a_full_disk(tmp_path):
+    words = [sys.executable, str(ROOT / "tests" / "chaos.py"), "--minutes", "0.001", "--only", "full", "--seed", "2"]
     status, output = run([*words, "--output", "table.md"], tmp_path)
     assert status == 0, output
     assert "1 faults, all as promised; no process left behind" in output
-    assert "same weights" in (tmp_path / "table.md").read_text()
+    assert "a full disk" in (tmp_path / "table.md").read_text() or "KB is full" in (tmp_path / "table.md").read_text()

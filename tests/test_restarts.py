@@ -50,9 +50,11 @@ def test_a_killed_rank(tmp_path, framework, by, options):
 
 
 def test_a_step_that_always_fails(tmp_path):
-    """The first attempt writes a checkpoint of step 3, and no other one comes further."""
-    words = [*launch("local", 2, "--restarts", "9"), "python", JOBS, "cursed", "torch", "--strategy", "ring"]
-    status, output = run([*words, *OPTIONS, *NAMED], tmp_path)
+    """The first attempt writes a checkpoint of step 3, and no other one comes further. (No framework: only files.)"""
+    code = (
+        "from pathlib import Path; Path('runs/run/checkpoints/step-00000003').mkdir(parents=True, exist_ok=True); 1/0"
+    )
+    status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", code, *NAMED], tmp_path)
     assert status == 1, output
     assert "gave up, as 3 attempts in a row brought no newer checkpoint; the attempts:" in output
     assert [one["checkpoint"] for one in attempts(tmp_path)] == [-1, 3, 3, 3]

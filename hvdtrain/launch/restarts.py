@@ -129,7 +129,8 @@ class Restarts:
             return "an option or a file is at fault"
         if len(self._attempts) > self._limit:
             return f"--restarts {self._limit} are used up"
-        if self._folder and self._in_vain() >= HOPELESS:
+        # Hosts that do not answer may come back: for them the pauses grow, as often as was asked for.
+        if self._folder and isinstance(error, JobFailed) and self._in_vain() >= HOPELESS:
             return f"{HOPELESS} attempts in a row brought no newer checkpoint"
         return ""
 
