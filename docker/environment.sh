@@ -15,12 +15,14 @@ for_cuda() {
     awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt setup/constraints.txt \
         >/tmp/constraints.txt
     mv /tmp/constraints.txt setup/constraints.txt
-    # Horovod joins gradients by the NCCL that PyTorch brings; its headers lie beside it.
+    # Horovod joins gradients by the NCCL that PyTorch brings; its headers lie beside it. The package has no name for
+    # the linker: give it one before it is there.
     local nvidia=$VENV/lib/python3.11/site-packages/nvidia
+    ln -s "$nvidia/nccl/lib/libnccl.so.2" "$driver/libnccl.so"
     export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED HOROVOD_CUDA_HOME=/usr
-    export HOROVOD_NCCL_INCLUDE=$nvidia/nccl/include HOROVOD_NCCL_LIB=$nvidia/nccl/lib
-    # Debian's nvcc 11.8 takes g++ 11.
-    export NVCC_PREPEND_FLAGS='-ccbin g++-11'
+    export HOROVOD_NCCL_INCLUDE=$nvidia/nccl/include HOROVOD_NCCL_LIB=$driver
+    # Debian's nvcc 11.8 takes no later g++ than 11, and CMake hands it the one that compiles all else.
+    export CC=gcc-11 CXX=g++-11 CUDAHOSTCXX=/usr/bin/g++-11
     # A build has no driver: the toolkit's stub stands for it where MXNet is imported.
     cp /usr/lib/x86_64-linux-gnu/stubs/libcuda.so "$driver/libcuda.so.1"
     # MXNet looks for CUDA's libraries where the loader does.
@@ -51,5 +53,5 @@ rm -rf "$site"/{torch,tensorflow,mxnet}/include "$site"/torch/{test,share} "$sit
 # The libraries' own tests.
 find "$site" -type d -name tests -prune -exec rm -rf {} +
 # Symbols that only a debugger reads.
-find "$site"/{horovod,torch/lib,tensorflow} \( -path '*/horovod/*.so' -o -name 'libtorch*.so' -o -name 'libtensorflow*.so*' \) -type f \
-    -exec strip --strip-unneeded {} +
+find "$site" -type f \( -path "$site/horovod/*.so" -o -path "$site/torch/lib/libtorch*.so" \
+    -o -path "$site/tensorflow/libtensorflow*.so*" \) -exec strip --strip-unneeded {} +
