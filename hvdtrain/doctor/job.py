@@ -367,7 +367,8 @@ def spans(ranks: list[int]) -> str:
 def _options() -> dict[str, str]:
     own = {f"HOROVOD_{name}" for name in OF_ONE_RANK}
     return {
-        name: value
+        # mpirun joins its own folders to the path, here and there once more.
+        name: ":".join(dict.fromkeys(filter(None, value.split(":")))) if name == "LD_LIBRARY_PATH" else value
         for name, value in os.environ.items()
         if name in OPTIONS or (name.startswith("HOROVOD_") and name not in own and "SECRET" not in name)
     }
