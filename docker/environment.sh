@@ -49,7 +49,7 @@ site=$(echo "$VENV"/lib/python3*/site-packages)
 # What only building needs. TensorFlow asks for libclang, and does not load it.
 "$VENV/bin/pip" uninstall -q -y cmake libclang
 find "$VENV" -name '*.a' -delete
-rm -rf "$site"/{torch,tensorflow,mxnet}/include "$site"/torch/{test,share} "$site"/torch/bin/{*Test,test_*,protoc*} /root/.cache
+rm -rf "$site"/{torch,tensorflow,mxnet}/include "$site"/torch/{test,share} "$site"/torch/bin/{*Test,test_*,protoc*} "$HOME/.cache"
 # The libraries' own tests.
 find "$site" -type d -name tests -prune -exec rm -rf {} +
 # Symbols that only a debugger reads.

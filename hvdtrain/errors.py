@@ -5,6 +5,8 @@ class HvdtrainError(Exception):
     """An end that is explained in one sentence, never with a traceback."""
 
     exit_status = 1
+    told = False
+    """Whether the user has read it: a failure of a job is said at once, and the job takes seconds to end."""
 
 
 class UserError(HvdtrainError):

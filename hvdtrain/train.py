@@ -21,7 +21,7 @@ from hvdtrain.console import Display, log
 from hvdtrain.data import Dataset
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.learner import Batch, FitLearner, Learner
-from hvdtrain.lenet import NETWORKS, initial_weights
+from hvdtrain.lenet import NETWORKS, Weights, initial_weights
 from hvdtrain.metrics import LossMeter, Scores, Spikes
 from hvdtrain.schedule import learning_rate
 from hvdtrain.speed import Speed
@@ -373,20 +373,21 @@ class Training:
 
     def _save(self, score: float) -> None:
         """A checkpoint, written by rank 0."""
-        guards.finite(self._learner.weights(), self._position.step)
+        weights = self._learner.weights()
+        guards.finite(weights, self._position.step)
         if not self._leads:
             return
         with self._stored(f"the checkpoint of step {self._position.step}"):
-            checkpoint.save(self.folder / "checkpoints", self._state(score), self._places.keep)
+            checkpoint.save(self.folder / "checkpoints", self._state(weights, score), self._places.keep)
 
     def _commit(self) -> None:
         """In an elastic job: remember where all ranks are, and see whether hosts came or went."""
         if self._memory:
-            self._memory.commit(self._group, self.folder, self._state(0.0))
+            self._memory.commit(self._group, self.folder, self._state(self._learner.weights(), 0.0))
 
-    def _state(self, score: float) -> Checkpoint:
+    def _state(self, weights: Weights, score: float) -> Checkpoint:
         return Checkpoint(
-            weights=self._learner.weights(),
+            weights=weights,
             optimizer=self._learner.optimizer_state(),
             position=self._position,
             model=self._config.model,

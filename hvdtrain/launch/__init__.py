@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
         sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
         sys.exit(_sbatch(options) if options.launcher == "sbatch" else launch(options))
     except HvdtrainError as error:
-        if not getattr(error, "told", False):
+        if not error.told:
             print(f"hvdtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
 
@@ -134,8 +134,7 @@ def launch(options: argparse.Namespace) -> int:
     if options.dry_run:
         print("\n".join(one.pasteable() for one in start(options.launcher, job, environment)))
         return 0
-    if job.hosts:
-        hosts.check(hosts.elsewhere(job.hosts))
+    hosts.check(hosts.elsewhere(job.hosts))
     if job.output_dir:
         _make(job.output_dir)
     import asyncio  # not for --help and --dry-run

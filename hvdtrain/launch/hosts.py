@@ -48,10 +48,12 @@ def check(hosts: list[str]) -> None:
 
 def ask(hosts: list[str]) -> list[Answer]:
     """Ask all hosts at once."""
-    if hosts and not shutil.which("ssh"):
+    if not hosts:
+        return []  # and nothing of this one need be known
+    if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, by which ranks are started on other hosts: apt-get install openssh-client")
     mine = versions.here()
-    with ThreadPoolExecutor(min(len(hosts), 16) or 1) as pool:
+    with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
         return list(pool.map(lambda host: _ask(host, mine), hosts))
 
 
