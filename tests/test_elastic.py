@@ -2,101 +2,27 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-from pathlib import Path
-
 import psutil
 import pytest
-from cluster import wait_for
-from conftest import ROOT, distance, finish, newest, run, start, train
-
-from hvdtrain import metrics
-
-LAUNCH = ["python", "-m", "hvdtrain", "launch", "horovodrun", "-n", "2"]
-ELASTIC = ["--elastic", "--interface", "lo", "--host-discovery-script", "./hosts.sh"]
-# Without momentum, which would make differences of rounding grow.
-OPTIONS = ("--epochs", "2", "--momentum", "0", "--lr", "0.02", "--log-every", "2", "--device", "cpu")
-
-
-class Job:
-    """One elastic job on `localhost` and `127.0.0.1`, which Horovod takes for two hosts."""
-
-    def __init__(self, folder: Path, framework: str, hosts: str) -> None:
-        self.folder, self.run = folder, folder / "runs" / "run"
-        (folder / "hosts.sh").write_text("#!/bin/sh\ncat hosts.txt\n")
-        (folder / "hosts.sh").chmod(0o755)
-        self.set_hosts(hosts)
-        words = [*LAUNCH, *ELASTIC, "--min-np", "1", "--max-np", "2", "--"]
-        program = [
-            "python",
-            str(ROOT / "tests" / "jobs.py"),
-            "slowly",
-            framework,
-            "--elastic",
-            "--name",
-            "run",
-            *OPTIONS,
-        ]
-        self.process = start([*words, *program], folder, HVDTRAIN_TEST_STEP_S="0.25")
-
-    def set_hosts(self, hosts: str) -> None:
-        (self.folder / "hosts.new").write_text(hosts.replace(" ", "\n") + "\n")
-        (self.folder / "hosts.new").replace(self.folder / "hosts.txt")
-
-    def workers(self) -> list[psutil.Process]:
-        children = psutil.Process(self.process.pid).children(recursive=True)
-        return [one for one in children if one.name().startswith("python") and "slowly" in one.cmdline()]
-
-    def wait_for(self, ranks: int) -> None:
-        """Until so many train, and have made some steps together."""
-        text = f"of {ranks} starts with"
-        seen = len(self.log())
-        wait_for(lambda: text in self.log()[seen:] or (seen == 0 and text in self.log()), 90, self.log)
-        steps = self.steps()
-        wait_for(lambda: self.steps() >= steps + 4, 60, self.log)
-
-    def log(self) -> str:
-        path = self.run / "logs" / "rank-0.log"
-        return path.read_text() if path.exists() else ""
-
-    def steps(self) -> int:
-        path = self.run / "metrics.jsonl"
-        return max((one["step"] for one in metrics.read(path)), default=0) if path.exists() else 0
-
-    def end(self) -> str:
-        """What it printed; its result must be that of one process."""
-        _, output = finish(self.process, 180)
-        assert (self.run / "result.json").exists(), output
-        assert json.loads((self.run / "result.json").read_text())["steps"] == 46
-        alone = train(self.folder, "torch", "--strategy", "single", "--name", "alone", *OPTIONS)
-        assert distance(newest(self.run).weights, newest(alone).weights) < 1e-4
-        return output
+from conftest import run, wait_for
+from elastic import ELASTIC, LAUNCH, Job
 
 
 def test_a_killed_rank_and_a_new_host(tmp_path):
-    job = Job(tmp_path, "torch", "localhost:1 127.0.0.1:1")
-    job.wait_for(2)
-    job.workers()[-1].send_signal(signal.SIGKILL)
-    job.wait_for(1)
-    job.set_hosts("localhost:2 127.0.0.1:2")  # the one on which no rank died gets a second one
-    job.wait_for(2)
-    assert "resumed from runs/run: epoch" in job.end()
+    with Job(tmp_path, "tensorflow", "localhost:1 127.0.0.1:1") as job:
+        job.lose_a_rank_and_gain_a_host()
+        assert "resumed from runs/run: epoch" in job.end()
 
 
 def test_a_host_is_removed(tmp_path):
-    job = Job(tmp_path, "tensorflow", "localhost:1 127.0.0.1:1")
-    job.wait_for(2)
-    job.set_hosts("localhost:1")
-    job.wait_for(1)
-    job.end()
+    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
+        job.lose_a_host()
+        job.end()
 
 
 def test_its_rendezvous_listens_on_the_interface_alone(tmp_path):
     """It executes what it is sent."""
-    job = Job(tmp_path, "torch", "localhost:1 127.0.0.1:1")
-    try:
+    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
         wait_for(lambda: len(job.workers()) == 2, 60, job.log)
         listening = {
             one.laddr.ip
@@ -105,9 +31,6 @@ def test_its_rendezvous_listens_on_the_interface_alone(tmp_path):
             if one.status == psutil.CONN_LISTEN
         }
         assert listening == {"127.0.0.1"}
-    finally:
-        os.kill(job.process.pid, signal.SIGTERM)
-        finish(job.process, 60)
 
 
 WRONG = [

@@ -27,7 +27,8 @@ def model(network: Network, precision: str) -> tf.keras.Sequential:
     channels, height, width = network.input_shape
     policy = POLICIES[precision]
     layers = [_layer(layer, policy) for layer in network.layers]
-    return tf.keras.Sequential([tf.keras.Input((height, width, channels)), *layers])
+    # Named, as Horovod knows gradients by it, and Keras would count: in an elastic job ranks of all ages must agree.
+    return tf.keras.Sequential([tf.keras.Input((height, width, channels)), *layers], name="network")
 
 
 def _layer(layer: Layer, policy: str) -> tf.keras.layers.Layer:
