@@ -7,11 +7,11 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch.job import Host, Job
+from hvdtrain.launch.job import Host, Job, placed
 
 PASSED = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TERM|TMPDIR|VIRTUAL_ENV|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
@@ -82,7 +82,8 @@ def horovodrun(job: Job, environment: Mapping[str, str], python: str = sys.execu
     words = ["horovodrun", "--disable-cache", f"--{job.controller}", "-np", str(job.ranks)]
     words += ["--start-timeout", f"{job.start_timeout_s:.0f}"]
     if job.hosts:
-        words += ["-H", listed(job.hosts)]
+        # By Gloo it starts a rank in every slot that it is told of, whatever -np says.
+        words += ["-H", listed(placed(job.ranks, job.hosts))]
         words += ["--network-interfaces", job.interface] if job.interface else []
     if job.controller == "mpi":
         # By which interfaces the ranks talk it decides itself, and Open MPI refuses to be told twice.
@@ -158,7 +159,7 @@ def mpi_prefix(environment: Mapping[str, str]) -> str:
     return "" if prefix in ("", "/", "/usr", "/usr/local") else prefix
 
 
-def listed(hosts: tuple[Host, ...]) -> str:
+def listed(hosts: Sequence[Host]) -> str:
     return ",".join(f"{name}:{slots}" for name, slots in hosts)
 
 
