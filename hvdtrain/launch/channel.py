@@ -19,6 +19,8 @@ SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 """Environment variable: addresses,port of the supervisor, as in 10.0.0.1,192.168.0.1:4711."""
 LINE_BYTES = 1 << 20
 ANSWER_S = 5.0
+UNHEARD_S = 1.0
+"""A host that acknowledges nothing for so long is not waited for when its job ends."""
 Message = dict[str, Any]
 
 
@@ -56,8 +58,13 @@ def keep_alive(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 14_000)
+    give_up_after(connection, 14)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def give_up_after(connection: socket.socket, seconds: float) -> None:
+    """Have the kernel close a connection on which the other host acknowledges nothing for so long."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 class Closed(Exception):
@@ -137,7 +144,7 @@ def connect(token: str, timeout_s: float) -> Channel:
             try:
                 connection = socket.create_connection((address, int(port)), ANSWER_S)
                 return _proven(connection, token)
-            except (OSError, ValueError, KeyError, TypeError, RecursionError, Closed) as error:
+            except (OSError, ValueError, KeyError, Closed) as error:
                 reasons[address] = str(error) or "it does not know this job"
         time.sleep(0.2)
     tried = "; ".join(f"{address}:{port}: {reason}" for address, reason in reasons.items())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import signal
 import socket
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -22,6 +23,16 @@ def described(status: int) -> str:
 def shell_status(status: int) -> int:
     """Popen's status as a shell has it: 128 and the number of the signal."""
     return 128 - status if status < 0 else status
+
+
+def would_end(pid: int, number: int) -> bool:
+    """Whether that signal would end a process, as it neither catches nor ignores it (proc(5), SigIgn and SigCgt)."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it is gone
+        return False
+    masks = dict(line.split(":", 1) for line in status.splitlines())
+    return not (int(masks["SigIgn"], 16) | int(masks["SigCgt"], 16)) >> (number - 1) & 1
 
 
 def free_port(address: str = "127.0.0.1") -> int:

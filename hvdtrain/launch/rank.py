@@ -27,7 +27,7 @@ from hvdtrain import environ
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import channel, gloo, network, versions
 from hvdtrain.launch.channel import Channel, Closed
-from hvdtrain.launch.processes import end_with_parent, free_port, shell_status
+from hvdtrain.launch.processes import end_with_parent, free_port, shell_status, would_end
 
 GRACE_S = 2.0
 """How long a program may take to end after SIGTERM, before SIGKILL, when its job has failed."""
@@ -67,6 +67,8 @@ class Keeper:
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at = float("inf")
+        self._asked = False
+        """Whether a SIGUSR1 waits for the program to listen."""
 
     def run(self) -> int:
         # Blocked from here on, and taken from a file: so none comes between two lines.
@@ -167,13 +169,16 @@ class Keeper:
         assert self._process
         drain_until = float("inf")
         while True:
-            for key, _ in selector.select(0.1 if min(self._kill_at, drain_until) < float("inf") else 1.0):
+            soon = self._asked or min(self._kill_at, drain_until) < float("inf")
+            for key, _ in selector.select(0.1 if soon else 1.0):
                 if isinstance(key.data, str):
                     self._pass_on(selector, key.fileobj, key.data)
                 else:
                     key.data(selector)
             status = self._process.poll()
             if status is None:
+                if self._asked:
+                    self._signal(signal.SIGUSR1)
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
                 continue
@@ -216,10 +221,18 @@ class Keeper:
         self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
 
     def _signal(self, number: int) -> None:
-        """To the program alone: what it started would die of a signal that it itself answers by a checkpoint."""
+        """To the program alone: what it started would die of a signal that it itself answers by a checkpoint.
+
+        SIGUSR1 asks for something, so it waits until the program listens: it would end one that still imports.
+        """
         assert self._process
-        if self._process.poll() is None:
-            self._process.send_signal(number)
+        if self._process.poll() is not None:
+            return
+        if number == signal.SIGUSR1:
+            self._asked = would_end(self._process.pid, number)
+            if self._asked:
+                return
+        self._process.send_signal(number)
 
     def _signal_group(self, number: int) -> None:
         assert self._process

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -20,10 +19,10 @@ from pathlib import Path
 
 from hvdtrain.errors import HvdtrainError, Stopped, UserError
 from hvdtrain.launch import hosts
-from hvdtrain.launch.job import Job
+from hvdtrain.launch.job import Job, placed
 from hvdtrain.launch.program import run_folder
 from hvdtrain.launch.rank import SIGNALS
-from hvdtrain.launch.supervisor import JobFailed, Supervisor
+from hvdtrain.launch.supervisor import JobFailed, Supervisor, ended_early
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before the job is started again; doubled each time that it came no further."""
@@ -61,7 +60,6 @@ class Restarts:
         self._job, self._limit, self._least, self._supervise = job, limit, least, supervise
         self._folder = run_folder(job.program)
         self._attempts: list[Attempt] = []
-        self._told = asyncio.Event()
         self._began = time.monotonic()
 
     async def run(self) -> int:
@@ -72,7 +70,7 @@ class Restarts:
             supervisor: Supervisor | None = None
             try:
                 job = self._placed()
-                attempt.ranks, attempt.hosts = job.ranks, [host.name for host in job.hosts]
+                attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
                 supervisor = self._supervise(job)
                 attempt.status = await supervisor.run()
                 self._close(attempt, "stopped by request" if attempt.status == Stopped.exit_status else "well")
@@ -114,14 +112,9 @@ class Restarts:
         if not isinstance(error, JobFailed):
             print(f"hvdtrain: {error}", file=sys.stderr)
         print(f"hvdtrain: starting again in {pause_s:.0f} s ({number} of {self._limit})", file=sys.stderr, flush=True)
-        loop = asyncio.get_running_loop()
-        for one in SIGNALS:
-            loop.add_signal_handler(one, self._told.set)
-        try:
-            await asyncio.wait_for(self._told.wait(), pause_s)
-        except asyncio.TimeoutError:
-            return
-        raise JobFailed(f"asked to end between two attempts\n{self._summary('told to')}", 128 + signal.SIGTERM)
+        heard = await heard_within(pause_s)
+        if heard:
+            raise ended_early(heard, f"asked to end between two attempts\n{self._summary('told to')}")
 
     def _hopeless(self, error: HvdtrainError) -> str:
         """Why there is no further attempt; empty where there is one."""
@@ -142,6 +135,18 @@ class Restarts:
     def _summary(self, why: str) -> str:
         lines = [f"  {number}: {one.line()}" for number, one in enumerate(self._attempts, 1)]
         return "\n".join([f"gave up, as {why}; the attempts:", *lines])
+
+
+async def heard_within(seconds: float) -> int:
+    """The signal that asked for the end within that time; 0 where none did."""
+    loop = asyncio.get_running_loop()
+    heard: asyncio.Queue[int] = asyncio.Queue()
+    for one in SIGNALS:
+        loop.add_signal_handler(one, heard.put_nowait, one)
+    try:
+        return await asyncio.wait_for(heard.get(), seconds)
+    except asyncio.TimeoutError:
+        return 0
 
 
 def where_it_can(job: Job, least: int) -> Job:

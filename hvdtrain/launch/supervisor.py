@@ -40,12 +40,17 @@ TAIL_LINES = 8
 class JobFailed(HvdtrainError):
     """A job that did not end well, with the exit status of the rank that failed first."""
 
-    told = False
-    """Whether the user has read it: it is said at once, and a job takes seconds to end."""
-
     def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
         self.exit_status = status
+
+
+def ended_early(number: int, text: str) -> JobFailed:
+    """The end of a job by a signal that no rank answers.
+
+    SIGUSR1 comes before a time limit: as after a checkpoint, the status then says that the job can be started again.
+    """
+    return JobFailed(text, Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
 
 
 class Output:
@@ -96,6 +101,12 @@ class Rank:
     def send(self, **message: Any) -> None:
         if not self.gone:
             self._writer.write(channel.encode(message))
+
+    def end(self) -> None:
+        """Tell it to; a host that takes no word any more is not waited for."""
+        with contextlib.suppress(OSError):
+            channel.give_up_after(self._writer.get_extra_info("socket"), channel.UNHEARD_S)
+        self.send(end=True)
 
 
 class Supervisor:
@@ -271,7 +282,7 @@ class Supervisor:
         if len(self._ranks) == 1:
             asyncio.get_running_loop().call_later(self._job.start_timeout_s, self._late)
         if self._failure:
-            rank.send(end=True)
+            rank.end()
         elif len(self._ranks) == expected:
             self._begin()
 
@@ -350,14 +361,14 @@ class Supervisor:
             print(f"hvdtrain: {failure}", file=sys.stderr, flush=True)
             failure.told = True
         for rank in self._ranks.values():
-            rank.send(end=True)
+            rank.end()
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)
 
     def _heard(self, number: int) -> None:
         """Tell the ranks. What they do is theirs, but a program that does not end at all is ended."""
         name, self.told_to_end = signal.Signals(number).name, True
         if not self._running or (self._deadline and number != signal.SIGUSR1):
-            self._fail(JobFailed(f"ended by {name}", 128 + number))
+            self._fail(ended_early(number, f"ended by {name}"))
             return
         for rank in self._ranks.values():
             rank.send(signal=number)
@@ -385,7 +396,8 @@ class Supervisor:
     async def _end(self) -> None:
         """Leave no process behind: what still runs is asked to end, then made to."""
         began = time.monotonic()
-        for number, wait_s in ((0, LEAVE_S if self._running else 0.2), (signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5)):
+        by_itself = self._ended() and all(rank.status is not None for rank in self._ranks.values())
+        for number, wait_s in ((0, LEAVE_S if by_itself else 0.2), (signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5)):
             for process in self._processes:
                 if number and process.returncode is None:
                     with contextlib.suppress(ProcessLookupError):
