@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,8 +24,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import elastic
 import numpy as np
 import psutil
+import pytest
+from cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
+from conftest import ROOT, start, wait_for
 
 from hvdtrain import checkpoint, metrics
 from hvdtrain.checkpoint import Checkpoint, Position
@@ -58,6 +63,10 @@ class Row:
     lost: int | None = None
     state: str = "same weights"
 
+    @property
+    def left_out(self) -> bool:
+        return self.state.startswith("left out")
+
     def line(self) -> str:
         def shown(value: float | None, form: str) -> str:
             return "" if value is None else format(value, form)
@@ -82,25 +91,26 @@ class Job:
     words: list[str] = field(default_factory=list)
     """Of the launcher, beside the usual ones."""
     options: list[str] = field(default_factory=list)
+    cluster: Slurm | None = None
+    """Where it runs, if not on this machine itself: rank 0 on host1, rank 1 on host2."""
 
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
         self.lines: list[tuple[float, str]] = []
         launch = [sys.executable, "-m", "hvdtrain", "launch", self.launcher, "-n", "2", *self.words, "--"]
         program = [sys.executable, str(TESTS / "jobs.py"), self.kind, self.framework, *OPTIONS, *self.options]
-        own = {MARK: str(self.folder), STEP_S: "0.1", "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
         self.began = time.time()
-        self.process = subprocess.Popen(
-            [*launch, *program],
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(TESTS.parent), **own},
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        self.process = self._start([*launch, *program])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _start(self, words: list[str]) -> subprocess.Popen[str]:
+        own = {MARK: str(self.folder), STEP_S: "0.1", "PYTHONPATH": str(ROOT)}
+        if not self.cluster:
+            return start(words, self.folder, **own)
+        if self.launcher != "srun":
+            return self.cluster.hosts.start("host1", words, self.folder, **own)
+        return self.cluster.start(["salloc", "--quiet", "--nodes=2", *words], self.folder, **own)
 
     def _read(self) -> None:
         assert self.process.stdout
@@ -124,6 +134,9 @@ class Job:
         return max(self.steps())
 
     def pid(self, rank: int) -> int:
+        if self.cluster:  # whose hosts count processes in their own way
+            on_host = self.cluster.hosts.processes(f"host{rank + 1}")
+            return next(pid for pid, line in on_host.items() if re.match(r"\S*python \S*jobs\.py", line))
         return int(json.loads((self.run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"])
 
     def said(self, text: str, since: float, within_s: float) -> float:
@@ -137,8 +150,8 @@ class Job:
         assert at
         return at
 
-    def end(self, status: int, within_s: float = 180) -> float:
-        """When it ended, with that status; nothing may be left of it."""
+    def end(self, status: int, within_s: float = 180, left_s: float = 3) -> float:
+        """When it ended, with that status; nothing may be left of it after some seconds more."""
         try:
             self.process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -148,25 +161,22 @@ class Job:
         self._reader.join(5)
         if self.process.returncode != status:
             raise Wrong(f"exit status {self.process.returncode} instead of {status}:\n{self.output}")
-        wait(lambda: not left(self.folder), 3, self, "no process left behind")
+        wait(lambda: not left(self.folder), left_s, self, "no process left behind")
         return ended
 
 
 def wait(condition: Callable[[], object], within_s: float, job: Job, what: str = "a step") -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise Wrong(f"not {what}:\n{job.output}")
-        time.sleep(0.02)
+    wait_for(condition, within_s, lambda: f"{what}:\n{job.output}", Wrong)
 
 
-def left(folder: Path) -> list[str]:
-    """Processes of a case that still run, on all hosts that this machine makes."""
+def left(folder: Path) -> list[psutil.Process]:
+    """Processes of the cases below a folder that still run, on all hosts that this machine makes."""
     found = []
     for one in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if one.environ().get(MARK) == str(folder) and one.status() != psutil.STATUS_ZOMBIE:
-                found.append(f"{one.pid}: {one.name()}")
+            case = one.environ().get(MARK)
+            if case and Path(case).is_relative_to(folder) and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
     return found
 
 
@@ -177,6 +187,21 @@ class Suite:
         self.folder, self.random = folder, random.Random(seed)
         self._numbers = itertools.count()
         self._weights: dict[str, dict[str, np.ndarray]] = {}
+        self._cluster: Slurm | None = None
+        self.down = contextlib.ExitStack()
+        """Takes down what was made for the cases."""
+
+    def cluster(self) -> Slurm:
+        """Three hosts, two of them Slurm's nodes. Raises pytest.skip.Exception where this machine cannot make them."""
+        if not self._cluster:
+            need((*HOST_NEEDS, *SLURM_NEEDS), "iproute2 util-linux openssh-server openssh-client slurm-wlm munge")
+            hosts = Hosts(self.place(), 3)
+            self.down.callback(hosts.down)
+            hosts.up()
+            slurm = Slurm(hosts, self.place())
+            slurm.up()
+            self._cluster = slurm
+        return self._cluster
 
     def place(self) -> Path:
         made = self.folder / f"case-{next(self._numbers)}"
@@ -204,8 +229,12 @@ class Suite:
         return self._restarted(launcher, framework, signal.SIGSTOP, "no heartbeat of rank {rank} ", HANG_S + 5)
 
     def _restarted(self, launcher: str, framework: str, number: signal.Signals, text: str, within_s: float) -> Row:
-        job = Job(self.place(), launcher, framework, words=["--restarts", "2"])
-        first_step = job.wait_for_step(1) and time.time() - job.began
+        words, cluster = ["--restarts", "2"], self.cluster() if launcher == "srun" else None
+        if cluster:
+            words += ["--nodes", "2"]
+        job = Job(self.place(), launcher, framework, words=words, cluster=cluster)
+        job.wait_for_step(1)
+        first_step = time.time() - job.began
         at, rank = job.wait_for_step(self.random.randrange(2, STEPS - 8)), self.random.randrange(2)
         os.kill(job.pid(rank), number)
         harmed = time.time()
@@ -238,6 +267,40 @@ class Suite:
         self.same(job)
         check(detected - harmed, HANG_S + 5, "it was detected", job)
         return Row("a rank asleep in Python", launcher, framework, detected - harmed)
+
+    def cable(self, launcher: str, framework: str) -> Row:
+        """The cable of a host is pulled: a third host takes its rank."""
+        hosts = self.cluster().hosts
+        where = ["--interface", "eth0", "-H", "host1:1,host2:1,host3:1", "--restarts", "2"]
+        job = Job(self.place(), launcher, framework, words=where, cluster=self.cluster())
+        at = job.wait_for_step(self.random.randrange(2, STEPS - 8))
+        hosts.cable("host2", plugged=False)
+        harmed = time.time()
+        try:
+            detected = job.said("ending the others", harmed, HANG_S + 20)
+            wait((job.run / "attempts.json").exists, 20, job, "ended")
+            ended = time.time()
+            job.end(0, left_s=20)
+        finally:
+            hosts.cable("host2", plugged=True)
+        self.same(job)
+        second = json.loads((job.run / "attempts.json").read_text())[1]
+        if second["hosts"] != ["host1", "host3"]:
+            raise Wrong(f"it went on on {second['hosts']}:\n{job.output}")
+        check(ended - harmed, HANG_S + 5, f"it was detected after {detected - harmed:.1f} s and ended", job)
+        lost = at - max(second["checkpoint"], 0)
+        return Row("a host's cable is pulled", f"{launcher}, ssh", framework, detected - harmed, None, max(lost, 0))
+
+    def elastic(self, launcher: str, framework: str) -> Row:
+        """In an elastic job a rank is killed and a host added, or a host removed; each sample is seen once."""
+        folder = self.place()
+        job = elastic.Job(folder, framework, "localhost:1 127.0.0.1:1", **{MARK: str(folder)})
+        what = self.random.choice(["a rank is killed, a host added", "a host is removed"])
+        with job:
+            job.lose_a_host() if what == "a host is removed" else job.lose_a_rank_and_gain_a_host()
+            job.end()
+        wait_for(lambda: not left(folder), 3, job.log, Wrong)
+        return Row(what, f"{launcher} --elastic", framework, state="as many samples, weights within 1e-4")
 
     def ask(self, launcher: str, framework: str) -> Row:
         """A signal to the launcher or to a rank, or a file: a checkpoint, status 75, and the same words go on."""
@@ -281,7 +344,7 @@ class Suite:
         """A disk that is full after so many KB: the last checkpoint is whole, and with more room the job goes on."""
         folder = self.place()
         if not can_mount(folder):
-            return Row("a full disk", launcher, framework, state="left out: no small one can be mounted here")
+            pytest.skip("no small disk can be mounted here")
         (folder / "runs").mkdir()
         size = self.random.randrange(100, 1800)
         with small_disk(folder / "runs", size) as grow:
@@ -389,20 +452,31 @@ def _write_until_killed(folder: Path, told: int) -> None:
         os.write(told, step.to_bytes(4, "little"))
 
 
-LAUNCHERS, FRAMEWORKS = ("local", "horovodrun", "mpirun"), ("torch", "mxnet", "tensorflow")
-FAULTS = ("kill", "freeze", "sleep", "ask", "flip", "full", "nan", "drift", "write")
+ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), ("torch", "mxnet", "tensorflow")
+LAUNCHERS = {
+    "kill": (*ON_ONE_HOST, "srun"),
+    "freeze": (*ON_ONE_HOST, "srun"),
+    "sleep": ON_ONE_HOST,
+    "cable": ("horovodrun",),
+    "elastic": ("horovodrun",),
+    "ask": ON_ONE_HOST,
+    "flip": ON_ONE_HOST,
+    "full": ON_ONE_HOST,
+    "nan": ON_ONE_HOST,
+    "drift": ON_ONE_HOST,
+    "write": ("",),
+}
+"""Of each fault."""
 
 
 def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str, str]]:
-    """Without end: each round has a kill in every launcher and framework, and the other faults somewhere."""
+    """Without end: each round has a kill in every launcher and framework, and the other faults in one of these."""
     while True:
-        made = [("kill", launcher, framework) for launcher in LAUNCHERS for framework in FRAMEWORKS]
-        for fault in FAULTS[1:]:
-            times = 1 if fault == "write" else 3
-            made += [
-                (fault, launcher, framework)
-                for launcher, framework in zip(LAUNCHERS, generator.sample(FRAMEWORKS, 3), strict=True)
-            ][:times]
+        made = [("kill", launcher, framework) for launcher in LAUNCHERS["kill"] for framework in FRAMEWORKS]
+        for fault, launchers in LAUNCHERS.items():
+            if fault != "kill":
+                able = FRAMEWORKS[::2] if fault == "elastic" else FRAMEWORKS  # Horovod's MXNet is not
+                made += [(fault, launcher, generator.choice(able)) for launcher in launchers]
         generator.shuffle(made)
         yield from (one for one in made if one[0] in only)
 
@@ -411,25 +485,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10, help="no case begins after this time (10)")
     parser.add_argument("--seed", type=int, default=0, help="decides order, steps and ranks (0)")
-    parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT")
+    parser.add_argument("--only", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS), metavar="FAULT")
     parser.add_argument("--output", type=Path, help="write the table there, too")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-chaos-"))
     suite, until = Suite(folder, options.seed), time.monotonic() + 60 * options.minutes
-    rows: list[Row] = []
     print(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n\n{HEAD}", flush=True)
-    for fault, launcher, framework in cases(suite.random, options.only):
+    with suite.down:
+        rows = outcomes(suite, cases(suite.random, options.only), until)
+    shutil.rmtree(folder)
+    print(f"\n{sum(not row.left_out for row in rows)} faults, all as promised; no process left behind")
+    if options.output:
+        options.output.write_text("\n".join([HEAD, *(row.line() for row in rows), ""]))
+
+
+def outcomes(suite: Suite, made: Iterator[tuple[str, str, str]], until: float) -> list[Row]:
+    """Of the cases that begin before `until` (monotonic, in s); ends the process where one is not as promised."""
+    rows = []
+    for fault, launcher, framework in made:
         if time.monotonic() > until:
             break
         try:
             rows.append(getattr(suite, fault)(launcher, framework))
-        except Wrong as error:
-            sys.exit(f"\n{fault}, {launcher}, {framework}: {error}\n\nits files are in {folder}")
+        except pytest.skip.Exception as why:
+            rows.append(Row(fault, launcher, framework, state=f"left out: {why}"))
+        except (AssertionError, pytest.fail.Exception) as error:
+            for process in left(suite.folder):
+                process.kill()
+            sys.exit(f"\n{fault}, {launcher}, {framework}: {error}\n\nits files are in {suite.folder}")
         print(rows[-1].line(), flush=True)
-    shutil.rmtree(folder)
-    print(f"\n{len(rows)} faults, all as promised; no process left behind")
-    if options.output:
-        options.output.write_text("\n".join([HEAD, *(row.line() for row in rows), ""]))
+    return rows
 
 
 if __name__ == "__main__":

@@ -14,11 +14,10 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from conftest import BIN, ROOT, finish
+from conftest import BIN, ROOT, finish, wait_for
 
 NETWORK = "10.77.31"
 HOST_NEEDS = ("ip", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
@@ -66,10 +65,10 @@ mount -t sysfs sysfs /sys
 mount --rbind {folder}/{name}.cgroup /sys/fs/cgroup
 mount -t tmpfs tmpfs /dev/shm
 mount --bind {folder}/hosts /etc/hosts
-mkdir -p /root/.ssh
-mount -t tmpfs -o mode=700 tmpfs /root/.ssh
-cp {folder}/ssh_config /root/.ssh/config
-chmod 600 /root/.ssh/config
+mkdir -p ~root/.ssh
+mount -t tmpfs -o mode=700 tmpfs ~root/.ssh
+cp {folder}/ssh_config ~root/.ssh/config
+chmod 600 ~root/.ssh/config
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd /run/munge
 /usr/sbin/sshd -f {folder}/sshd_config -E {folder}/{name}.sshd.log
@@ -127,7 +126,10 @@ class Hosts:
             )
         log = self.folder / f"{name}.log"
         wait_for(
-            (self.folder / f"{name}.ready").exists, 10, lambda: f"no host can be made: {log.read_text()}", pytest.skip
+            (self.folder / f"{name}.ready").exists,
+            10,
+            lambda: f"no host can be made: {log.read_text()}",
+            pytest.skip.Exception,
         )
         self._first[name] = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
 
@@ -216,7 +218,7 @@ SlurmdParameters=config_overrides
 PropagateResourceLimits=NONE
 SchedulerParameters=sched_interval=2,sched_min_interval=0,bf_interval=2
 JobRequeue=1
-KillWait=10
+KillWait=5
 SlurmdTimeout=10
 SlurmctldTimeout=10
 NodeName={nodes} CPUs=2 RealMemory={memory} State=UNKNOWN
@@ -251,7 +253,7 @@ class Slurm:
             lambda: self.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == str(len(self.nodes)),
             30,
             lambda: f"Slurm does not start here: {self.run(['sinfo', '-N', '-l'])[1]}",
-            pytest.skip,
+            pytest.skip.Exception,
         )
 
     def run(
@@ -269,15 +271,6 @@ class Slurm:
         """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer knows it."""
         _, output = self.run(["scontrol", "show", "job", job, "--oneliner"])
         return next((word[9:] for word in output.split() if word.startswith("JobState=")), "")
-
-
-def wait_for(condition, timeout_s: float, told=lambda: "", end=pytest.fail) -> None:
-    """Wait until it is so; fails, or skips, with what `told` says where it does not come."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            end(f"not within {timeout_s} s; {told()}")
-        time.sleep(0.1)
 
 
 def _do(*words: str) -> None:

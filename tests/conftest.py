@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +88,34 @@ def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int,
 def run(words: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
     """Exit status and output of a program that runs in `folder`."""
     return finish(start(words, folder, **environment), timeout_s)
+
+
+def wait_for(
+    condition: Callable[[], object],
+    timeout_s: float,
+    told: Callable[[], object] = lambda: "",
+    end: type[BaseException] = pytest.fail.Exception,
+) -> None:
+    """Wait until it is so; raises `end` with what `told` says where it does not come."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise end(f"not within {timeout_s} s; {told()}")
+        time.sleep(0.02)
+
+
+def wait_for_a_step(run_folder: Path) -> None:
+    """Until training is under way: rank 0 has written of a step."""
+    metrics = run_folder / "metrics.jsonl"
+    wait_for(lambda: metrics.exists() and metrics.stat().st_size, 90)
+
+
+def running(pid: int) -> bool:
+    """Whether that process still runs: a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def train(folder: Path, framework: str, *options: str, by: str = "alone", np: int = 1, **environment: str) -> Path:

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from conftest import finish, run, start
+from conftest import finish, run, start, wait_for
 
 BENCH = ("python", "-m", "hvdtrain", "bench")
 SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",
@@ -35,17 +34,12 @@ def processes_in(folder: Path) -> list[str]:
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_bench_repeats_no_finished_row(tmp_path, stop):
     process = start([*BENCH, *SMALL], tmp_path)
-    deadline = time.monotonic() + 120
-    while len(results(tmp_path)) < 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    wait_for(lambda: len(results(tmp_path)) >= 2, 120)
     os.kill(process.pid, stop)
     finish(process, 30)
     before = results(tmp_path)
     assert 2 <= len(before) < len(JOBS)
-    deadline = time.monotonic() + 15
-    while processes_in(tmp_path) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not processes_in(tmp_path)
+    wait_for(lambda: not processes_in(tmp_path), 15)
     status, output = run([*BENCH, *SMALL], tmp_path, timeout_s=240)
     assert status == 0, output
     after = results(tmp_path)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need, wait_for
-from conftest import ROOT, distance, finish, newest, train
+from cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
+from conftest import ROOT, distance, finish, newest, train, wait_for
 
 QUICK = ("--max-steps", "6", "--lr", "0.02", "--device", "cpu")
 LAUNCH = [sys.executable, "-m", "hvdtrain", "launch"]
@@ -219,9 +219,9 @@ def log(folder: Path, job: str) -> str:
 
 def test_a_batch_job_with_a_time_limit_goes_on_after_it(slurm, tmp_path):
     """Before it the ranks write a checkpoint; the requeued job ends with the weights of one that was not disturbed."""
-    slow = ["python", str(Path(__file__).parent / "jobs.py"), "slowly", "torch"]
+    slow = ["python", str(Path(__file__).parent / "jobs.py"), "slowly_at_first", "torch"]
     options = ["--max-steps", "60", "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
-    job = script(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "50")
+    job = script(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "35")
     wait_for(lambda: slurm.state(job) == "COMPLETED", 180, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
     text = log(tmp_path, job)
     assert "was asked to stop by SIGUSR1; the checkpoint of step" in text, text

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -475,9 +476,7 @@ def test_of_three_processes_one_downloads(mirrors: tuple[Mirror, Mirror]) -> Non
 def test_killed_while_it_downloads(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
     mirrors[0].stop_after, mirrors[0].silent_s = 1000, 20.0
     process = start(mirrors[0])
-    deadline = time.monotonic() + 30
-    while not mirrors[0].asked and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for(lambda: mirrors[0].asked, 30)
     time.sleep(0.1)
     process.kill()
     process.communicate()

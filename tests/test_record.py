@@ -6,7 +6,7 @@ import pty
 import time
 
 import pytest
-from conftest import BIN, launcher, run, start, train
+from conftest import BIN, launcher, run, running, start, train, wait_for
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks import choose_device
@@ -83,10 +83,7 @@ def test_a_killed_rank_ends_the_job_and_leaves_nothing(tmp_path):
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0, output
     assert time.monotonic() - began < 30
-    deadline = time.monotonic() + 10
-    while any(os.path.exists(f"/proc/{pid}") for pid, _ in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not [pid for pid, _ in pids if os.path.exists(f"/proc/{pid}")]
+    wait_for(lambda: not any(running(pid) for pid, _ in pids), 10)
 
 
 class ThirdOnItsHost(Solo):

@@ -119,7 +119,9 @@ def test_strangers_are_turned_away():
 
     def join(rank, token):
         try:
-            made.append(Ring(Place("test", rank, 2, rank), address, token, start_timeout_s=10).sum(np.ones(1))[0])
+            ring = Ring(Place("test", rank, 2, rank), address, token, start_timeout_s=10)
+            made.append(ring.sum(np.ones(1))[0])
+            ring.close()  # not before the other has its sum
         except UserError as error:
             made.append(str(error))
 

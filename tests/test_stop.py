@@ -2,11 +2,10 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
-from conftest import distance, finish, launcher, newest, run, start, train
+from conftest import distance, finish, launcher, newest, run, start, train, wait_for, wait_for_a_step
 
 LONG = ("--epochs", "40", "--log-every", "5")
 
@@ -14,13 +13,8 @@ LONG = ("--epochs", "40", "--log-every", "5")
 def ranks_of(run_folder: Path, count: int) -> list[int]:
     """Process ids of the ranks, in their order, once all of them have written their log."""
     logs = [run_folder / "logs" / f"rank-{rank}.log" for rank in range(count)]
-    deadline = time.monotonic() + 90
-    while not (all(log.exists() for log in logs) and (run_folder / "metrics.jsonl").exists()):
-        assert time.monotonic() < deadline, "training did not start"
-        time.sleep(0.05)
-    while not (run_folder / "metrics.jsonl").stat().st_size:
-        assert time.monotonic() < deadline, "no step was made"
-        time.sleep(0.05)
+    wait_for(lambda: all(log.exists() for log in logs), 90)
+    wait_for_a_step(run_folder)
     owners = {}
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         try:

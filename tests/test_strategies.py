@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train
+from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train, wait_for_a_step
 from test_parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.launch.processes import free_port
@@ -201,10 +201,7 @@ def test_a_killed_rank_ends_the_job(tmp_path, strategy):
     words = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
     options = ("--strategy", strategy, "--epochs", "500", "--name", "run", "--log-every", "1")
     process = start([*words, *options], tmp_path)
-    metrics = tmp_path / "runs" / "run" / "metrics.jsonl"
-    deadline = time.monotonic() + 60
-    while not (metrics.exists() and metrics.stat().st_size) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    wait_for_a_step(tmp_path / "runs" / "run")
     ranks = [child for keeper in children(process.pid) for child in children(keeper)]
     assert len(ranks) == 3
     os.kill(ranks[1], signal.SIGKILL)

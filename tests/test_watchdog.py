@@ -6,7 +6,7 @@ import sys
 import time
 
 import pytest
-from conftest import ROOT, finish, launcher, run, start
+from conftest import ROOT, finish, launcher, run, running, start, wait_for
 from test_stop import LONG, ranks_of
 
 from hvdtrain.watchdog import Heartbeat, explain, where
@@ -34,19 +34,7 @@ def test_a_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, 
     assert "it is stopped, or its host is gone" in output
     stacks = (tmp_path / "runs" / "run" / "heartbeats" / "stacks-rank-0.txt").read_text()
     assert "train.py" in stacks
-    deadline = time.monotonic() + 10
-    while any(alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(alive(pid) for pid in pids)
-
-
-def alive(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().rsplit(")")[1].split()[0] != "Z"
+    wait_for(lambda: not any(map(running, pids)), 10)
 
 
 @pytest.mark.parametrize(("framework", "by"), [("torch", "gloo"), ("mxnet", "mpirun"), ("tensorflow", "gloo")])
