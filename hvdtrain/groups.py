@@ -132,7 +132,7 @@ def _leave() -> None:
     """End the process without PyTorch's destructors: Gloo's threads now and then abort in them, after all is done."""
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(0)
+    os._exit(1 if hasattr(sys, "last_value") else 0)  # it is there where an exception was met by nobody
 
 
 class MPI:

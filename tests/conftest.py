@@ -31,13 +31,19 @@ def one_environment():
     assert not changed, f"the test changed the environment: {changed}"
 
 
+def real_data_folder() -> Path | None:
+    """Where real data sets lie, if there are any."""
+    folder = os.environ.get("HVDTRAIN_DATA")
+    return Path(folder) if folder and Path(folder, "fashion-mnist").is_dir() else None
+
+
 @pytest.fixture(scope="session")
 def real_data() -> Path:
     """The folder of real data sets."""
-    folder = os.environ.get("HVDTRAIN_DATA")
-    if not folder or not Path(folder, "fashion-mnist").is_dir():
+    folder = real_data_folder()
+    if not folder:
         pytest.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")
-    return Path(folder)
+    return folder
 
 
 def launcher(name: str, np: int) -> list[str]:
@@ -126,6 +132,15 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
     status, output = run([*launcher(by, np), "python", "-m", module, *named, *options], folder, **environment)
     assert status == 0, output[-6000:]
     return folder / "runs" / name
+
+
+def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
+    """Train by each of these options in one job, which starts the framework once; the folder of the runs, by name."""
+    words = [word for name, options in runs.items() for word in ("--then", *options, "--name", name)][1:]
+    job = ["python", str(ROOT / "tests" / "jobs.py"), "several", framework]
+    status, output = run([*launcher(by, np), *job, *words], folder, timeout_s=300)
+    assert status == 0, output[-6000:]
+    return folder / "runs"
 
 
 def newest(run_folder: Path) -> Checkpoint:

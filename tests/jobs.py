@@ -18,6 +18,8 @@ from hvdtrain import environ, frameworks, guards
 from hvdtrain.config import Config, Places
 from hvdtrain.entry import main
 from hvdtrain.lenet import NETWORKS, initial_weights
+from hvdtrain.options import parse
+from hvdtrain.train import train
 
 BAD_STEP = 5
 
@@ -113,6 +115,14 @@ def slowly_at_first(framework: str, options: list[str]) -> None:
     slowly(framework, options)
 
 
+def several(framework: str, options: list[str]) -> None:
+    """Trainings one after the other, with `--then` between their options: launcher and framework start once."""
+    while options:
+        end = options.index("--then") if "--then" in options else len(options)
+        train(*parse(options[:end], "several", framework, speaks=True))
+        options = options[end + 1 :]
+
+
 def differ(framework: str, options: list[str]) -> None:
     """Rank 1 is given another learning rate."""
     main(framework, argv=[*options, "--lr", "0.2" if environ.place().rank == 1 else "0.1"])
@@ -153,5 +163,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, several, differ, own_data, apart, logits)
     {made.__name__: made for made in jobs}[job](framework, options)

@@ -384,7 +384,7 @@ def test_more_ranks_than_the_launcher_starts(tmp_path):
     fake = tmp_path / "mpirun"
     fake.write_text('#!/bin/sh\nwhile :; do case $1 in *python*) exec "$@";; esac; shift; done\n')
     fake.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
     words = ["python", "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--", "true"]
     process = subprocess.run(
         [sys.executable, *words[1:]],
@@ -403,7 +403,7 @@ def test_a_launcher_that_fails_is_heard(tmp_path):
     fake = tmp_path / "mpirun"
     fake.write_text("#!/bin/sh\necho 'no such thing as MPI here' >&2\nexit 3\n")
     fake.chmod(0o755)
-    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    path = os.pathsep.join([str(tmp_path), str(BIN), os.environ["PATH"]])
     words = [sys.executable, "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--", "true"]
     done = subprocess.run(words, cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3

@@ -6,7 +6,19 @@ import signal
 import time
 
 import pytest
-from conftest import FRAMEWORKS, distance, finish, launcher, newest, run, start, train, wait_for_a_step
+from conftest import (
+    FRAMEWORKS,
+    distance,
+    finish,
+    launcher,
+    newest,
+    real_data_folder,
+    run,
+    start,
+    train,
+    train_several,
+    wait_for_a_step,
+)
 from test_parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.launch.processes import free_port
@@ -54,17 +66,45 @@ def one_process(tmp_path_factory):
     return reference
 
 
+STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
+"""A process can have them only once: torch.distributed, TensorFlow's collectives, and MXNet's servers."""
+
+
+def train_each(folder, row, runs):
+    """Train by each of these options, in one job where the strategy can; the folder of the runs, by name."""
+    framework, strategy, options, by = row
+    ranks = 1 if by == "alone" else 2
+    runs = {name: ("--strategy", strategy, *options, *words) for name, words in runs.items()}
+    if not STARTS_ONCE & {strategy, *options}:
+        return train_several(folder, framework, runs, by, ranks)
+    for name, words in runs.items():
+        train(folder, framework, *words, "--name", name, by=by, np=ranks)
+    return folder / "runs"
+
+
+@pytest.fixture(scope="session")
+def row_runs(tmp_path_factory):
+    """The folder of the runs of a row, one for each data set, made once."""
+    made = {}
+    data_sets = ("digits", "fashion-mnist") if real_data_folder() else ("digits",)
+
+    def runs(row):
+        if row not in made:
+            words = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
+            made[row] = train_each(tmp_path_factory.mktemp("row"), row, words)
+        return made[row]
+
+    return runs
+
+
+@pytest.mark.parametrize("row", ROWS, ids=NAMES)
 @pytest.mark.parametrize("data", ["digits", "fashion-mnist"])
-@pytest.mark.parametrize(("framework", "strategy", "options", "by"), ROWS, ids=NAMES)
-def test_weights_and_accuracy_equal_those_of_one_process(
-    tmp_path, request, one_process, framework, strategy, options, by, data
-):
+def test_weights_and_accuracy_equal_those_of_one_process(request, one_process, row_runs, row, data):
     if data == "fashion-mnist":
         request.getfixturevalue("real_data")
-    reference = one_process(data)
-    ranks = 1 if by == "alone" else 2
-    words = ("--strategy", strategy, *options, "--data", data, *PLAIN, *EVERY_STEP)
-    run_folder = train(tmp_path, framework, *words, by=by, np=ranks)
+    _, strategy, _, by = row
+    reference, ranks = one_process(data), 1 if by == "alone" else 2
+    run_folder = row_runs(row) / data
     assert distance(after(run_folder, 1), after(reference, 1)) < 1e-6
     assert distance(after(run_folder, 16), after(reference, 16)) < 1e-5
     for moment in ("starts", "ends"):
@@ -89,22 +129,29 @@ LEARNERS = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "strategy", "options", "by"), LEARNERS)
-def test_momentum_and_resume(tmp_path, framework, strategy, options, by):
-    """Within the warm-up, where the learning rate changes at each step; 8 steps, for momentum grows rounding fast."""
-    recipe = (
-        *("--momentum", "0.9", "--nesterov", "--weight-decay", "0.001", "--lr", "0.02"),
-        *("--schedule", "cosine", "--warmup-epochs", "0.5"),
-    )
-    reference = train(
-        tmp_path, "torch", "--strategy", "single", *recipe, "--max-steps", "8", *EVERY_STEP, "--name", "reference"
-    )
-    words, ranks = ("--strategy", strategy, *options), 1 if by == "alone" else 2
-    train(tmp_path, framework, *words, *recipe, "--max-steps", "5", by=by, np=ranks)
-    run_folder = train(tmp_path, framework, "--resume", "runs/run", "--max-steps", "8", by=by, np=ranks)
-    assert distance(newest(run_folder).weights, after(reference, 8)) < 2e-5
-    straight = train(tmp_path, framework, *words, *recipe, "--max-steps", "8", "--name", "straight", by=by, np=ranks)
-    assert distance(newest(run_folder).weights, newest(straight).weights) == 0
+# Within the warm-up, where the learning rate changes at each step; 8 steps, for momentum grows rounding fast.
+RECIPE = (
+    *("--momentum", "0.9", "--nesterov", "--weight-decay", "0.001", "--lr", "0.02"),
+    *("--schedule", "cosine", "--warmup-epochs", "0.5"),
+)
+
+
+@pytest.fixture(scope="session")
+def eight_steps(tmp_path_factory):
+    """Weights of one process in PyTorch after 8 steps with momentum."""
+    folder = tmp_path_factory.mktemp("one")
+    return newest(train(folder, "torch", "--strategy", "single", *RECIPE, "--max-steps", "8")).weights
+
+
+@pytest.mark.parametrize("row", LEARNERS)
+def test_momentum_and_resume(tmp_path, eight_steps, row):
+    framework, _, _, by = row
+    steps = {"run": (*RECIPE, "--max-steps", "5"), "straight": (*RECIPE, "--max-steps", "8")}
+    runs = train_each(tmp_path, row, steps)
+    more, ranks = ("--resume", "runs/run", "--max-steps", "8"), 1 if by == "alone" else 2
+    resumed = newest(train(tmp_path, framework, *more, by=by, np=ranks)).weights
+    assert distance(resumed, eight_steps) < 2e-5
+    assert distance(resumed, newest(runs / "straight").weights) == 0
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
