@@ -1,7 +1,6 @@
-"""Reading files of images and labels (IDX, CIFAR-10, .npz), and bringing published ones from the web.
+"""Reading files of images and labels: IDX, CIFAR-10, .npz.
 
 A file is somebody else's: whatever a reader stumbles on becomes a UserError that names the file (`blame`).
-What is downloaded gets its name only once it is whole and its SHA-256 is the right one.
 """
 
 from __future__ import annotations
@@ -9,31 +8,19 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import io
-import logging
 import math
 import os
 import re
 import struct
-import sys
 import tarfile
-import tempfile
-import time
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import pooch
-from filelock import FileLock
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hvdtrain import environ
 from hvdtrain.errors import UserError
-
-log = logging.getLogger(__name__)
 
 Arrays = tuple[np.ndarray, ...]
 """Four: images and labels to train on, then images and labels to test on."""
@@ -48,16 +35,6 @@ CIFAR_RECORD = 1 + 3 * 32 * 32
 CHUNK = 1 << 20
 LARGEST = 1 << 30
 """Bytes that are fetched of a published file, and unpacked to prove it; the largest is CIFAR-10's, with 170 MB."""
-
-ROUNDS = 2
-"""Times that each mirror is tried."""
-PAUSE_S = 1.0
-"""Wait before the next round."""
-SILENCE_S = 15.0
-"""A mirror that says nothing for so long is given up."""
-LONGEST_S = 1800.0
-"""So is one that sends, but takes longer than this for a file."""
-UNFINISHED = ".writing-"
 
 
 class Malformed(ValueError):
@@ -89,16 +66,16 @@ def blame(where: Path, remedy: str, verb: str = "read") -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        reason = str(error) if isinstance(error, Malformed) else f"cannot be {verb} ({_said(error)})"
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be {verb} ({said(error)})"
         raise UserError(f"{where}: {reason}; {remedy}") from None
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
     """An exception's words, on one line."""
-    return _shown(" ".join(str(error).split()) or type(error).__name__)
+    return shown(" ".join(str(error).split()) or type(error).__name__)
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Text that names addresses, without the user and password that a mirror's may have."""
     return re.sub(r"//[^/\s]*@", "//", text)
 
@@ -240,9 +217,6 @@ def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
     return array
 
 
-# Checks and downloads.
-
-
 def check(file: BinaryIO, name: str, sha256: str) -> None:
     """Raise Malformed unless the payload of `file` has this SHA-256; leaves the file at its beginning.
 
@@ -258,88 +232,3 @@ def check(file: BinaryIO, name: str, sha256: str) -> None:
 def _compare(found: str, expected: str) -> None:
     if found != expected:
         raise Malformed(f"is corrupt: its content has SHA-256 {found}, expected {expected}")
-
-
-def download(path: Path, urls: Sequence[str], sha256: str) -> None:
-    """Bring the file `path` from the first URL that has it whole; one process does so while others wait.
-
-    Raises UserError where no URL has it, or where the folder cannot be written to.
-    """
-    with blame(path, "make room there, or set HVDTRAIN_DATA to a folder that holds the data", verb="written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.parent / ".lock"):
-            if not path.exists():
-                _store(path, _fetched(path.name, urls, sha256))
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write under another name and rename, so that nobody reads half a file."""
-    for stale in path.parent.glob(f"{UNFINISHED}*"):  # of a process that was killed here; we hold the lock
-        stale.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
-
-
-def _fetched(name: str, urls: Sequence[str], sha256: str) -> bytes:
-    """The content of a file, from the first URL that gives the right one."""
-    said = ""
-    for attempt, url in enumerate([*urls] * ROUNDS):
-        if attempt and attempt % len(urls) == 0:
-            time.sleep(PAUSE_S)
-        content = Bounded()
-        try:
-            _get(url, content, name)
-            check(content, name, sha256)
-            return content.getvalue()
-        except Exception as error:  # from requests, a socket or gzip; the next mirror may do better
-            said = _said(error)
-            log.warning("%s: %s", _shown(url), said)
-    raise UserError(
-        f"{name}: no mirror has it whole (tried {_shown(', '.join(urls))}; the last one's reason: {said}); "
-        "look at the network, or set HVDTRAIN_DATA to a folder that holds the data"
-    )
-
-
-def _get(url: str, content: BinaryIO, name: str) -> None:
-    """Download into `content`, with a bar on rank 0's terminal."""
-    shown = environ.place().rank == 0 and sys.stderr.isatty()
-    columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
-        pooch.HTTPDownloader(Meter(bar), CHUNK, timeout=SILENCE_S)(url, content, None)
-    content.seek(0)
-
-
-class Bounded(io.BytesIO):
-    """What a mirror sends, as long as it is not more than any published file has."""
-
-    def write(self, chunk: Any) -> int:
-        if self.tell() + len(chunk) > LARGEST:
-            raise Malformed(f"is longer than {LARGEST} bytes")
-        return super().write(chunk)
-
-
-class Meter:
-    """What pooch asks of a progress bar, drawn by rich; it also ends a download that takes too long."""
-
-    def __init__(self, bar: Progress) -> None:
-        self._bar, self._task, self._end = bar, bar.add_task("", total=None), time.monotonic() + LONGEST_S
-
-    @property
-    def total(self) -> float | None:
-        return self._bar.tasks[self._task].total
-
-    @total.setter
-    def total(self, size: int) -> None:
-        self._bar.update(self._task, total=size)
-
-    def update(self, size: int) -> None:
-        if time.monotonic() > self._end:
-            raise TimeoutError(f"not done after {LONGEST_S:g} s")
-        self._bar.advance(self._task, size)
-
-    def reset(self) -> None:
-        self._bar.reset(self._task)
-
-    def close(self) -> None:
-        pass

@@ -24,10 +24,10 @@ from hvdtrain.archives import (
     check,
     cifar,
     cifar_members,
-    download,
     read_idx,
     read_npz,
 )
+from hvdtrain.downloads import download
 from hvdtrain.errors import UserError
 from hvdtrain.lenet import NETWORKS, Network
 

@@ -27,7 +27,7 @@ from conftest import wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hvdtrain import archives, data
+from hvdtrain import archives, data, downloads
 from hvdtrain.data import PUBLISHED, Published, load
 from hvdtrain.errors import UserError
 from hvdtrain.lenet import NETWORKS, Network
@@ -43,7 +43,7 @@ def empty_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("HVDTRAIN_DATA", "HVDTRAIN_MIRROR"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(archives, "PAUSE_S", 0.0)
+    monkeypatch.setattr(downloads, "PAUSE_S", 0.0)
 
 
 def refused(name: str | Path, *words: str, network: Network = LENET, offline: bool = False) -> str:
@@ -392,7 +392,7 @@ def test_next_mirror(fault: str, mirrors: tuple[Mirror, Mirror]) -> None:
 
 
 def test_silent_mirror_is_given_up(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "SILENCE_S", 0.2)
+    monkeypatch.setattr(downloads, "SILENCE_S", 0.2)
     mirrors[0].stop_after, mirrors[0].silent_s = 10, 5.0
     begin = time.monotonic()
     assert len(load("mnist", LENET).train_images) == 6
@@ -400,7 +400,7 @@ def test_silent_mirror_is_given_up(mirrors: tuple[Mirror, Mirror], monkeypatch: 
 
 
 def test_slow_mirror_is_given_up(mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archives, "LONGEST_S", -1.0)
+    monkeypatch.setattr(downloads, "LONGEST_S", -1.0)
     refused("mnist", "not done after -1 s")
 
 

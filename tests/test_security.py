@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from conftest import BIN, ROOT, run
 
-from hvdtrain import archives, checkpoint, environ, predict
+from hvdtrain import archives, checkpoint, downloads, environ, predict
 from hvdtrain.checkpoint import Checkpoint, Damaged, Position
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch import hosts, words
@@ -128,15 +128,16 @@ def test_images_start_no_other_program(tmp_path):
 
 
 def test_no_more_is_unpacked_or_fetched_than_a_published_file_has(monkeypatch, caplog):
-    monkeypatch.setattr(archives, "LARGEST", 1 << 20)
+    for module in (archives, downloads):
+        monkeypatch.setattr(module, "LARGEST", 1 << 20)
     bomb = gzip.compress(bytes(1 << 24))
     assert len(bomb) < 1 << 15
     sent = iter([bomb, bytes(1 << 21)])
-    monkeypatch.setattr(archives, "_get", lambda url, content, name: (content.write(next(sent)), content.seek(0)))
-    monkeypatch.setattr(archives, "PAUSE_S", 0)
-    monkeypatch.setattr(archives, "ROUNDS", 2)
+    monkeypatch.setattr(downloads, "_get", lambda url, content, name: (content.write(next(sent)), content.seek(0)))
+    monkeypatch.setattr(downloads, "PAUSE_S", 0)
+    monkeypatch.setattr(downloads, "ROUNDS", 2)
     with pytest.raises(UserError, match="no mirror has it whole") as refused:
-        archives._fetched("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
+        downloads._fetched("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
     assert "unpacks to more than 1048576 bytes" in caplog.text
     assert "is longer than 1048576 bytes" in str(refused.value)
     assert PASSWORD not in caplog.text + str(refused.value)
