@@ -159,16 +159,17 @@ def _flush(folder: Path) -> None:
 def _prune(folder: Path, keep: int, newest: Path) -> None:
     """Remove old checkpoints, once the newest one is proven readable."""
     load(newest)
-    steps = _listed(folder)
+    steps = listed(folder)
     best = max(steps, key=lambda path: (_score(path), path.name))
     for path in steps[:-keep]:
         if path != best:
             shutil.rmtree(_set_aside(path), ignore_errors=True)
 
 
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
     """Finished checkpoints, oldest first."""
-    return sorted(path for path in folder.glob("step-*") if path.is_dir())
+    # os.path takes what cannot even be a path for one that is not there; pathlib raises.
+    return sorted(path for path in folder.glob("step-*") if path.is_dir()) if os.path.isdir(folder) else []
 
 
 def _score(path: Path) -> float:
@@ -198,7 +199,7 @@ def _check(found: Checkpoint) -> None:
     """Raise ValueError where a value is none that `save` writes; the sums do not tell who wrote it."""
     optimizer = found.optimizer
     counts = (*vars(found.position).values(), optimizer.updates)
-    words = (found.framework, found.optimizer_name, found.data, *found.classes)
+    words = (found.model, found.framework, found.optimizer_name, found.data, *found.classes)
     if (
         not all(type(count) is int and count >= 0 for count in counts)
         or not all(isinstance(word, str) for word in words)
@@ -249,8 +250,8 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
 
     Raises UserError where there is none.
     """
-    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
-    candidates = [path] if (path / MANIFEST).is_file() else _listed(folder)[::-1]
+    folder = path / "checkpoints" if os.path.isdir(path / "checkpoints") else path
+    candidates = [path] if os.path.isfile(path / MANIFEST) else listed(folder)[::-1]
     for candidate in candidates:
         try:
             return candidate, load(candidate)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -196,7 +197,7 @@ def from_recipe(name: str, **options: Any) -> Config:
 
 def recorded(path: Path) -> Config:
     """The options of the run that `path` (a run's folder, or a checkpoint in it) belongs to."""
-    folder = path if (path / "config.json").is_file() else path.parent.parent
+    folder = path if os.path.isfile(path / "config.json") else path.parent.parent
     try:
         return from_record(json.loads((folder / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -148,10 +148,10 @@ def _expanded(word: str) -> list[str]:
     """The hosts of one name that may hold ranges."""
     found = [""]
     for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", word):
+        if len(found[0]) + len(plain) > LONGEST_NAME:  # before as many of them are made as it says
+            raise UserError(f"the node list {word!r:.80} holds a name that no host can have; start by srun")
         choices = _few((name for part in ranges.split(",") for name in _numbers(part)), word) if ranges else [""]
         found = _few((f"{host}{plain}{choice}" for host in found for choice in choices), word)
-        if len(found[0]) > LONGEST_NAME:
-            raise UserError(f"the node list {word!r:.80} holds a name that no host can have; start by srun")
     return found
 
 

@@ -81,7 +81,7 @@ def _found(places: Places) -> tuple[Path | None, Checkpoint | None]:
     if places.resume:
         return checkpoint.newest(places.resume)
     folder = places.runs / places.name
-    return checkpoint.newest(folder) if any(folder.glob("checkpoints/step-*")) else (None, None)
+    return checkpoint.newest(folder) if checkpoint.listed(folder / "checkpoints") else (None, None)
 
 
 def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:

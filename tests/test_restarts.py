@@ -115,6 +115,16 @@ def test_wrong_options(tmp_path, options, sentence):
     assert (status, sentence in output) == (2, True), output
 
 
+def test_a_name_that_no_folder_can_have(tmp_path):
+    """The rank says so, and it is not tried again."""
+    program = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "a" * 300)
+    status, output = run([*launch("local", 1, "--restarts", "2"), *program], tmp_path)
+    assert status == 2, output
+    assert "cannot be made (File name too long); give another folder by --runs" in output
+    assert "starting again" not in output
+    assert "Traceback" not in output
+
+
 def test_how_the_program_goes_on():
     own = ("python", "-m", "hvdtrain.mxnet_lenet", "--runs", "/shared/my runs", "--name=a")
     assert resumable(own) == (*own, "--auto-resume")

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -96,7 +97,7 @@ class Restarts:
         """Complete the record, and leave it in the run's folder."""
         attempt.seconds, attempt.ended = time.time() - attempt.began, ended
         attempt.step = last_step(self._folder, attempt.began)
-        if self._limit and self._folder and self._folder.is_dir():
+        if self._limit and self._folder and os.path.isdir(self._folder):
             text = json.dumps([dataclasses.asdict(one) for one in self._attempts], indent=1)
             with contextlib.suppress(OSError):  # a full disk does not keep a job from going on elsewhere
                 (self._folder / "attempts.json").write_text(text + "\n")
@@ -172,14 +173,14 @@ def where_it_can(job: Job, least: int) -> Job:
 
 def newest_checkpoint(folder: Path | None) -> int:
     """Step of the newest one in a run's folder, by its name; -1 where there is none."""
-    names = [path.name for path in folder.glob("checkpoints/step-*")] if folder else []
+    names = [path.name for path in folder.glob("checkpoints/step-*")] if folder and os.path.isdir(folder) else []
     return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=-1)
 
 
 def last_step(folder: Path | None, since: float) -> int:
     """The last step that a rank told of since then (seconds since the epoch); -1 where none did."""
     steps = [-1]
-    for path in folder.glob("heartbeats/rank-*.json") if folder else ():
+    for path in folder.glob("heartbeats/rank-*.json") if folder and os.path.isdir(folder) else ():
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             beat = json.loads(path.read_text())
             steps += [int(beat["step"])] if beat["time"] >= since else []
