@@ -48,9 +48,12 @@ def early(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--framework", choices=get_args(Framework))
     parser.add_argument("--strategy")
     try:
-        return parser.parse_known_args(argv)[0]
-    except argparse.ArgumentError:  # tyro meets the same mistake, and explains it
-        return parser.parse_args([])
+        known = parser.parse_known_args(argv)[0]
+        if [] not in vars(known).values():  # argparse's value of --recipe=--
+            return known
+    except argparse.ArgumentError:
+        pass
+    return parser.parse_args([])  # tyro meets the same mistake, and explains it
 
 
 def _defaults(argv: list[str]) -> Config:

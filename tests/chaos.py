@@ -346,7 +346,7 @@ class Suite:
         if not can_mount(folder):
             pytest.skip("no small disk can be mounted here")
         (folder / "runs").mkdir()
-        size = self.random.randrange(100, 1800)
+        size = self.random.randrange(100, 3600)
         with small_disk(folder / "runs", size) as grow:
             job = Job(folder, launcher, framework)
             job.end(1 if "cannot be written" in self._last_words(job) else 2)

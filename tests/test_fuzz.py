@@ -440,6 +440,7 @@ TRAINING = [f"--{name.replace('_', '-')}" for options in (vars(Config()), vars(o
     )
 )
 @example(["--resume=" + "9" * 300])
+@example(["--recipe=--"])
 def test_training_options(argv: list[str]) -> None:
     with answers(), contextlib.suppress(SystemExit), silence():
         options.parse(argv, "train", "torch", speaks=False)
