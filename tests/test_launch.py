@@ -460,7 +460,7 @@ def test_horovod_works_without_horovodrun(tmp_path):
 
 
 def test_dry_run_starts_nothing_and_its_line_works(tmp_path):
-    program = ["python", "-c", "print('it is', 'on')"]
+    program = ["python", "-c", "print('it is' + ' on')"]
     words = ["python", "-m", "hvdtrain", "launch", "mpirun", "-n", "2", "--dry-run", "--", *program]
     status, line = run(words, tmp_path)
     assert (status, "it is on" in line) == (0, False), line

@@ -158,6 +158,7 @@ LAYERS = [
     {"launch.restarts"},
     {"launch.__init__"},
     {"schedule", "options", "archives", "learner"},
+    {"downloads"},
     {"data", "metrics", "checkpoint", "ring", "groups", "console"},
     {"doctor.processes"},
     {"doctor.findings"},
