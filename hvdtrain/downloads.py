@@ -77,9 +77,9 @@ def _fetched(name: str, urls: Sequence[str], sha256: str) -> bytes:
 
 def _get(url: str, content: BinaryIO, name: str) -> None:
     """Download into `content`, with a bar on rank 0's terminal."""
-    shown = environ.place().rank == 0 and sys.stderr.isatty()
+    visible = environ.place().rank == 0 and sys.stderr.isatty()
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown) as bar:
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not visible) as bar:
         pooch.HTTPDownloader(Meter(bar), CHUNK, timeout=SILENCE_S)(url, content, None)
     content.seek(0)
 

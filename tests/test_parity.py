@@ -1,5 +1,6 @@
 """Every framework at every size ends at the same weights, through the real launchers."""
 
+import functools
 import json
 
 import numpy as np
@@ -137,36 +138,30 @@ CASES = [(name, framework) for name, (*_, frameworks) in VARIANTS.items() for fr
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory):
     """What a variant must equal: one process in PyTorch, each computed once."""
-    made = {}
 
+    @functools.cache
     def weights(options):
-        if options not in made:
-            made[options] = newest(
-                train(tmp_path_factory.mktemp("expected"), "torch", "--strategy", "single", *options)
-            ).weights
-        return made[options]
+        return newest(train(tmp_path_factory.mktemp("expected"), "torch", "--strategy", "single", *options)).weights
 
     return weights
 
 
 @pytest.fixture(scope="session")
 def on_two_ranks(tmp_path_factory):
-    """Weights of a variant in a framework; all variants of one are trained in one job."""
-    made = {}
+    """The folder of a framework's runs, one for each variant, all trained in one job."""
 
-    def weights(variant, framework):
-        if framework not in made:
-            options = {name: words for name, (_, words, _, able) in VARIANTS.items() if framework in able}
-            made[framework] = train_several(tmp_path_factory.mktemp(framework), framework, options, "gloo", 2)
-        return newest(made[framework] / variant).weights
+    @functools.cache
+    def runs(framework):
+        options = {name: words for name, (_, words, _, able) in VARIANTS.items() if framework in able}
+        return train_several(tmp_path_factory.mktemp(framework), framework, options, "gloo", 2)
 
-    return weights
+    return runs
 
 
 @pytest.mark.parametrize(("variant", "framework"), CASES)
 def test_option_means_the_same_everywhere(on_two_ranks, expected, variant, framework):
     plain, _, tolerance, _ = VARIANTS[variant]
-    got = on_two_ranks(variant, framework)
+    got = newest(on_two_ranks(framework) / variant).weights
     assert distance(got, expected(plain)) < tolerance
     if variant == "compression":
         assert distance(got, expected(plain)) > 1e-7, "nothing was compressed"

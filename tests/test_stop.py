@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from conftest import distance, finish, launcher, newest, run, start, train, wait_for, wait_for_a_step
+from conftest import distance, finish, launcher, newest, run, start, train, wait_for_a_step
 
 LONG = ("--epochs", "40", "--log-every", "5")
 
@@ -13,8 +13,8 @@ LONG = ("--epochs", "40", "--log-every", "5")
 def ranks_of(run_folder: Path, count: int) -> list[int]:
     """Process ids of the ranks, in their order, once all of them have written their log."""
     logs = [run_folder / "logs" / f"rank-{rank}.log" for rank in range(count)]
-    wait_for(lambda: all(log.exists() for log in logs), 90)
     wait_for_a_step(run_folder)
+    assert all(log.exists() for log in logs)
     owners = {}
     for path in Path("/proc").glob("[0-9]*/fd/*"):
         try:

@@ -1,5 +1,6 @@
 """Every strategy computes what one process computes, through the launcher that it is made for."""
 
+import functools
 import json
 import os
 import signal
@@ -55,13 +56,11 @@ NAMES = ["-".join([framework, strategy, *options[1::2], by]) for framework, stra
 @pytest.fixture(scope="session")
 def one_process(tmp_path_factory):
     """One process in PyTorch: the run that all rows are compared with, made once for each data set."""
-    made = {}
 
+    @functools.cache
     def reference(data):
-        if data not in made:
-            folder = tmp_path_factory.mktemp("one")
-            made[data] = train(folder, "torch", "--strategy", "single", "--data", data, *PLAIN, *EVERY_STEP)
-        return made[data]
+        folder = tmp_path_factory.mktemp("one")
+        return train(folder, "torch", "--strategy", "single", "--data", data, *PLAIN, *EVERY_STEP)
 
     return reference
 
@@ -85,14 +84,12 @@ def train_each(folder, row, runs):
 @pytest.fixture(scope="session")
 def row_runs(tmp_path_factory):
     """The folder of the runs of a row, one for each data set, made once."""
-    made = {}
     data_sets = ("digits", "fashion-mnist") if real_data_folder() else ("digits",)
+    words = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
 
+    @functools.cache
     def runs(row):
-        if row not in made:
-            words = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
-            made[row] = train_each(tmp_path_factory.mktemp("row"), row, words)
-        return made[row]
+        return train_each(tmp_path_factory.mktemp("row"), row, words)
 
     return runs
 

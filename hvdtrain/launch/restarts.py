@@ -171,16 +171,21 @@ def where_it_can(job: Job, least: int) -> Job:
     return dataclasses.replace(job, hosts=left, ranks=ranks)
 
 
+def found(folder: Path | None, pattern: str) -> list[Path]:
+    """What there is in a run's folder; nothing where there is, or can be, no such folder."""
+    return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []
+
+
 def newest_checkpoint(folder: Path | None) -> int:
     """Step of the newest one in a run's folder, by its name; -1 where there is none."""
-    names = [path.name for path in folder.glob("checkpoints/step-*")] if folder and os.path.isdir(folder) else []
+    names = [path.name for path in found(folder, "checkpoints/step-*")]
     return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=-1)
 
 
 def last_step(folder: Path | None, since: float) -> int:
     """The last step that a rank told of since then (seconds since the epoch); -1 where none did."""
     steps = [-1]
-    for path in folder.glob("heartbeats/rank-*.json") if folder and os.path.isdir(folder) else ():
+    for path in found(folder, "heartbeats/rank-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             beat = json.loads(path.read_text())
             steps += [int(beat["step"])] if beat["time"] >= since else []
