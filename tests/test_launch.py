@@ -328,15 +328,18 @@ def test_a_killed_launcher_leaves_nothing(tmp_path, by):
     wait_gone(found, 5)
 
 
+# A handler may run within print, so whole lines are written, past its buffer.
 LISTENING = """
 import os, signal, sys, time
+def say(line):
+    os.write(1, f"{line}\\n".encode())
 def heard(number, _):
-    print("heard", signal.Signals(number).name, flush=True)
+    say(f"heard {signal.Signals(number).name}")
     if number != signal.SIGUSR1:
         sys.exit(75)
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
     signal.signal(number, heard)
-print("pid", os.getpid(), flush=True)
+say(f"pid {os.getpid()}")
 while True:
     time.sleep(0.1)
 """
