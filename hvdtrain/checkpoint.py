@@ -89,9 +89,10 @@ class Damaged(HvdtrainError):
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write `folder/step-NNNNNNNN`, then remove all but the newest `keep` whole ones and the best.
 
-    Raises OSError where the disk does not take it; older checkpoints are untouched then.
+    Raises OSError where the disk does not take it; older checkpoints are untouched then. The folder above has to be
+    there: where a shared disk went away, a new one in its place would hide the loss.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     final = folder / f"step-{checkpoint.position.step:08d}"
     unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     for stale in folder.glob(f"{UNFINISHED}*"):

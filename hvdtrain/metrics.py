@@ -6,7 +6,10 @@ import contextlib
 import json
 import logging
 import math
+import os
+import platform
 import statistics
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any, NamedTuple, SupportsFloat
@@ -21,6 +24,8 @@ SPIKE, SPIKE_NATS, SPIKE_MEMORY = 3.0, 0.5, 20
 """A loss is a spike above so many times the median of the intervals before it, and so much more; and how many count."""
 SLOW, SLOW_S = 1.5, 0.1
 """A rank is slow that takes so many times the median's time for equal work, and so many seconds more."""
+FLUSH_S = 10.0
+"""How old what TensorBoard shows may be."""
 
 
 class Interval(NamedTuple):
@@ -130,12 +135,8 @@ class Writer:
     def __init__(self, folder: Path, tensorboard: bool) -> None:
         self.path = folder / "metrics.jsonl"
         self._file = open(self.path, "a", buffering=1)  # noqa: SIM115  (open as long as the run)
-        self._events: Any = None
         self._lost = 0
-        if tensorboard:
-            from tensorboardX import SummaryWriter
-
-            self._events = SummaryWriter(str(folder / "tensorboard"))
+        self._events = Events(folder / "tensorboard") if tensorboard else None
 
     def write(self, kind: str, step: int, **values: float | list[Any]) -> None:
         """One record, for example kind `train` or `test`. One that a full disk does not take is lost."""
@@ -146,9 +147,8 @@ class Writer:
                 log.warning("%s cannot be written (%s): training goes on without", self.path, error.strerror)
             self._lost += 1
         if self._events:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._events.add_scalar(f"{kind}/{name}", value, step)
+            scalars = {f"{kind}/{name}": value for name, value in values.items() if isinstance(value, int | float)}
+            self._events.write(step, scalars)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # what is left in its buffer
@@ -157,6 +157,49 @@ class Writer:
             log.warning("%s lacks %d record(s) that the disk did not take", self.path, self._lost)
         if self._events:
             self._events.close()
+
+
+class Events:
+    """TensorBoard's event file; the first record that the disk does not take is its last: none could be read after it.
+
+    Not by tensorboardX's SummaryWriter: such a disk ends its thread, and then its caller waits for ever.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboardX.record_writer import RecordWriter
+
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}"
+        self._file: RecordWriter | None = RecordWriter(str(self._path))
+        self._flushed = 0.0
+        self._add(file_version="brain.Event:2")
+
+    def write(self, step: int, scalars: dict[str, float]) -> None:
+        from tensorboardX.summary import scalar
+
+        for name, value in scalars.items():
+            self._add(step=step, summary=scalar(name, value))
+
+    def _add(self, **content: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        if not self._file:
+            return
+        now = time.time()
+        try:
+            self._file.write(Event(wall_time=now, **content).SerializeToString())
+            if now - self._flushed > FLUSH_S:
+                self._file.flush()
+                self._flushed = now
+        except OSError as error:
+            log.warning("%s cannot be written (%s): training goes on without", self._path, error.strerror)
+            self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            if self._file:
+                self._file.close()
+        self._file = None
 
 
 def read(path: Path) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import platform
 import resource
 import time
@@ -181,13 +182,19 @@ class Training:
 
     @contextlib.contextmanager
     def _stored(self, what: str) -> Iterator[None]:
-        """Writes what must not be lost. Raises TrainingError where the disk does not take it."""
+        """Writes what must not be lost.
+
+        Raises TrainingError where the disk does not take it, UserError where the run's folder is gone: to start again
+        would be to begin anew.
+        """
         try:
             yield
         except OSError as error:
+            text, again = f"{what} cannot be written ({error.strerror or error})", f"go on with --resume {self.folder}"
+            if not os.path.isdir(self.folder):
+                raise UserError(f"{text}, as {self.folder} is gone: bring it back, and {again}") from None
             raise TrainingError(
-                f"{what} cannot be written ({error.strerror or error}); the checkpoints before it are whole: "
-                f"make room, and go on with --resume {self.folder}"
+                f"{text}; the checkpoints before it are whole: make room or mend the disk, and {again}"
             ) from None
 
     def run(self) -> None:

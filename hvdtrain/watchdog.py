@@ -3,7 +3,8 @@
 Each rank has a thread that writes a heartbeat into the run's folder: its step, and what its training thread does. When
 no step was made for too long, the ranks' heartbeats tell who holds the others up: one whose own thread is silent (the
 process is stopped, or its host is gone), else one that is not in the framework's step while the others wait there for
-it. The thread does not pass through Horovod, so it works where a collective never returns.
+it. It does not pass through Horovod, so it works where a collective never returns; and a second thread watches the
+first one's folder from aside, so it works where that folder no longer answers.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ SILENT_S = 4.0
 """A rank without heartbeat for this long is taken for stopped."""
 REPORT_WAIT_S = 1.5
 """How long ranks wait for each other's stacks."""
+FOLDER_WAIT_S = 1.5
+"""How long the run's folder may take for the report."""
 
 
 class Heartbeat(NamedTuple):
@@ -55,21 +58,26 @@ class Watchdog:
 
     def __init__(self, folder: Path, rank: int, size: int, timeout_s: float) -> None:
         self._watch = threading.Thread(target=self._run, name="watchdog", daemon=True)
+        self._beats = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
         self._thread = threading.get_ident()
         self._step, self._last, self._longest, self._stepped = 0, time.monotonic(), 0.0, False
         self._ended = threading.Event()
+        self._told: tuple[str, int] | None = None
+        """What the report says, and the rank that speaks; None while the run's folder does not answer."""
 
     def __enter__(self) -> Watchdog:
         with contextlib.suppress(OSError):  # without it, a hang still ends the job
             self._folder.mkdir(exist_ok=True)
         self._write()
         self._watch.start()
+        self._beats.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watch.join()
+        self._beats.join(REPORT_WAIT_S)
         faulthandler.cancel_dump_traceback_later()
 
     def progress(self, step: int) -> None:
@@ -84,9 +92,12 @@ class Watchdog:
         """Seconds without progress that are a hang now."""
         return self._timeout_s or max(LEAST_S, TIMES_LONGEST * self._longest)
 
-    def _run(self) -> None:
+    def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
             self._write()
+
+    def _run(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
             # Where a framework never lets this thread run again, the C library's ends the process.
             faulthandler.dump_traceback_later(self.limit_s + 30, exit=True)
             if self._stepped and time.monotonic() - self._last > self.limit_s:
@@ -107,23 +118,30 @@ class Watchdog:
         return Heartbeat(self._rank, os.getpid(), os.uname().nodename, self._step, doing, time.time())
 
     def _end(self) -> None:
-        """Write this rank's stacks; the first rank that still lives speaks; all end."""
+        """The first rank that still lives speaks; all end."""
         seconds = time.monotonic() - self._last
+        report = threading.Thread(target=self._report, args=(seconds,), daemon=True)
+        report.start()
+        report.join(REPORT_WAIT_S + FOLDER_WAIT_S)
+        unknown = f"no step for {seconds:.0f} s, and the run's folder {self._folder.parent} does not answer"
+        text, first = self._told or (unknown, 0)
+        if self._rank != first:
+            time.sleep(REPORT_WAIT_S)
+        if self._rank == first or not self._told:
+            print(f"hvdtrain: rank {self._rank}: {text}", file=sys.stderr, flush=True)
+        os._exit(1)
+
+    def _report(self, seconds: float) -> None:
+        """Write this rank's stacks, and find out who is to blame and who speaks."""
         with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
-        self._write()
         time.sleep(REPORT_WAIT_S)
         beats = self._read()
         text = explain(beats, self._size, seconds, time.time())
         text += f"; stacks of the ranks are in {self._folder}"
-        speaks = self._rank == min(living(beats, time.time()), default=self._rank)
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
-        if not speaks:
-            time.sleep(REPORT_WAIT_S)
-        else:
-            print(f"hvdtrain: rank {self._rank}: {text}", file=sys.stderr, flush=True)
-        os._exit(1)
+        self._told = text, min(living(beats, time.time()), default=self._rank)
 
     def _read(self) -> dict[int, Heartbeat]:
         beats = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -135,6 +136,14 @@ class Job:
             on_host = self.cluster.hosts.processes(f"host{rank + 1}")
             return next(pid for pid, line in on_host.items() if re.match(r"\S*python \S*jobs\.py", line))
         return int(json.loads((self.run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"])
+
+    def disk(self, word: str) -> None:
+        """Let the disk answer so, in jobs of that kind; an empty word mends it."""
+        if word:
+            (self.folder / "word").write_text(word)
+            (self.folder / "word").rename(self.folder / "disk")
+        else:
+            (self.folder / "disk").unlink()
 
     def said(self, text: str, since: float, within_s: float) -> float:
         """When a line with this text came."""
@@ -362,6 +371,65 @@ class Suite:
             return Row(f"a disk of {size} KB is full", launcher, framework, None, None, None,
                        f"{len(whole)} whole checkpoint(s), then same weights")  # fmt: skip
 
+    def disk(self, launcher: str, framework: str) -> Row:
+        """A disk that takes nothing more, for a reason of its own: as with a full one."""
+        job = Job(self.place(), launcher, framework, "disk")
+        job.wait_for_step(self.random.randrange(EVERY + 1, STEPS - 8))
+        word = self.random.choice(["EROFS", "EDQUOT", "EIO"])
+        job.disk(word)
+        harmed = time.time()
+        job.end(1)
+        said = os.strerror(getattr(errno, word))
+        detected = job.said(f"cannot be written ({said}); the checkpoints before it are whole", harmed, 1)
+        whole = [checkpoint.load(path) for path in (job.run / "checkpoints").glob("step-*")]
+        job.disk("")
+        again = Job(job.folder, launcher, framework)
+        again.end(0)
+        self.same(again)
+        return Row(f"a disk says: {said}", launcher, framework, detected - harmed, None, None,
+                   f"{len(whole)} whole checkpoint(s), then same weights")  # fmt: skip
+
+    def stall(self, launcher: str, framework: str) -> Row:
+        """A folder that no longer answers, for a while."""
+        job = Job(self.place(), launcher, framework, "disk", words=["--restarts", "2"])
+        job.wait_for_step(self.random.randrange(2, STEPS - 8))
+        job.disk("600")
+        harmed = time.time()
+        detected = job.said("and the run's folder runs/run does not answer", harmed, HANG_S + 20)
+        job.disk("")
+        job.end(0)
+        self.same(job)
+        check(detected - harmed, HANG_S + 5, "it was detected", job)
+        return Row("the run's folder does not answer", launcher, framework, detected - harmed)
+
+    def slow(self, launcher: str, framework: str) -> Row:
+        """A folder that takes a fifth of a second for everything: nothing but time is lost."""
+        job = Job(self.place(), launcher, framework, "disk", words=["--restarts", "2"])
+        job.wait_for_step(self.random.randrange(2, STEPS - 8))
+        job.disk("0.2")
+        job.end(0)
+        self.same(job)
+        if len(json.loads((job.run / "attempts.json").read_text())) > 1:
+            raise Wrong(f"it was started again:\n{job.output}")
+        return Row("the run's folder is slow", launcher, framework)
+
+    def gone(self, launcher: str, framework: str) -> Row:
+        """The run's folder is away: the job does not begin anew in its place, and goes on when it is back."""
+        job = Job(self.place(), launcher, framework, words=["--restarts", "2"])
+        job.wait_for_step(self.random.randrange(EVERY + 1, STEPS - 8))
+        aside = job.folder / "aside"
+        job.run.rename(aside)
+        harmed = time.time()
+        job.end(2)
+        detected = job.said(", as runs/run is gone: bring it back", harmed, 1)
+        if job.run.exists():
+            raise Wrong(f"it began anew:\n{job.output}")
+        aside.rename(job.run)
+        again = Job(job.folder, launcher, framework)
+        again.end(0)
+        self.same(again)
+        return Row("the run's folder is gone", launcher, framework, detected - harmed)
+
     @staticmethod
     def _last_words(job: Job) -> str:
         job.process.wait(120)
@@ -464,6 +532,10 @@ LAUNCHERS = {
     "ask": ON_ONE_HOST,
     "flip": ON_ONE_HOST,
     "full": ON_ONE_HOST,
+    "disk": ON_ONE_HOST,
+    "stall": ON_ONE_HOST,
+    "slow": ON_ONE_HOST,
+    "gone": ON_ONE_HOST,
     "nan": ON_ONE_HOST,
     "drift": ON_ONE_HOST,
     "write": ("",),

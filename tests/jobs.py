@@ -5,12 +5,15 @@ usage: python jobs.py JOB FRAMEWORK [OPTIONS of training]
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import importlib
 import os
 import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -115,6 +118,28 @@ def slowly_at_first(framework: str, options: list[str]) -> None:
     slowly(framework, options)
 
 
+def disk(framework: str, options: list[str]) -> None:
+    """`slowly`, on a disk that answers as the file `disk` says, where there is one.
+
+    Its word is the name of an error, or the seconds that an answer takes, for all that is made or changed below `runs`.
+    """
+
+    def answer(event: str, arguments: tuple[Any, ...]) -> None:
+        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        if (writes or event in ("os.mkdir", "os.rename")) and Path("runs") in Path(
+            os.path.relpath(arguments[0])
+        ).parents:
+            with contextlib.suppress(FileNotFoundError):
+                word = Path("disk").read_text()
+                if word[0].isdigit():
+                    time.sleep(float(word))
+                else:
+                    raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)), arguments[0])
+
+    sys.addaudithook(answer)
+    slowly(framework, options)
+
+
 def several(framework: str, options: list[str]) -> None:
     """Trainings one after the other, with `--then` between their options: launcher and framework start once."""
     while options:
@@ -163,5 +188,5 @@ def logits(framework: str, options: list[str]) -> None:
 
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, several, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits)
     {made.__name__: made for made in jobs}[job](framework, options)

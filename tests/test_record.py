@@ -1,13 +1,21 @@
 """What a run leaves in its folder, and what it shows."""
 
+import contextlib
 import json
 import os
 import pty
+import resource
 import time
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 from conftest import BIN, launcher, run, start, train, wait_for
+from tensorboard.compat.proto.event_pb2 import Event
+from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
+from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
+from hvdtrain import metrics
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks import choose_device
 from hvdtrain.groups import Solo
@@ -29,8 +37,41 @@ def test_a_run_s_folder(tmp_path):
     assert result["accuracy"] == pytest.approx(correct / 360)
     assert len(result["per_class_accuracy"]) == 10
     assert (folder / "metrics.png").read_bytes().startswith(b"\x89PNG")
-    assert list((folder / "tensorboard").glob("events*"))
+    losses = [one["loss"] for one in metrics.read(folder / "metrics.jsonl") if one["kind"] == "train"]
+    assert events(folder)["train/loss"] == pytest.approx(losses)
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
+
+
+def events(folder: Path) -> dict[str, list[float]]:
+    """What TensorBoard reads of a run."""
+    (path,) = (folder / "tensorboard").iterdir()
+    reader, found = PyRecordReader_New(str(path)), defaultdict(list)
+    with contextlib.suppress(OutOfRangeError):  # its end, or a record that is cut
+        while True:
+            reader.GetNext()
+            for value in Event.FromString(reader.record()).summary.value:
+                found[value.tag].append(value.simple_value)
+    return found
+
+
+def test_records_that_the_disk_does_not_take_are_lost_and_said_once(tmp_path, caplog):
+    """Files that may not grow: as on a full disk, which only root can mount."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    writer = metrics.Writer(tmp_path, tensorboard=True)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20000, before[1]))
+        for step in range(1000):
+            writer.write("train", step, loss=float(step))
+        writer.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    told = [record.getMessage() for record in caplog.records]
+    assert [line.partition(": training goes on")[0].rpartition("/")[2].split(" ", 1)[1] for line in told[:2]] == [
+        "cannot be written (File too large)"
+    ] * 2
+    assert "record(s) that the disk did not take" in told[2] and len(told) == 3
+    shown = events(tmp_path)["train/loss"]
+    assert 100 < len(shown) < 1000 and shown == list(range(len(shown)))
 
 
 def test_only_rank_0_speaks(tmp_path):

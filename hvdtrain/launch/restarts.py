@@ -84,9 +84,14 @@ class Restarts:
                 await self._pause(error)
 
     def _placed(self) -> Job:
-        """The job as it is started now: the first time as it was asked for."""
+        """The job as it is started now: the first time as it was asked for.
+
+        Raises UserError where the hosts do not allow it now, or the folder of the run, that was there, is gone.
+        """
         if len(self._attempts) == 1:
             return self._job
+        if self._folder and any(one.step >= 0 for one in self._attempts) and not os.path.isdir(self._folder):
+            raise UserError(f"{self._folder} is gone, so training would begin anew: bring it back")
         return dataclasses.replace(where_it_can(self._job, self._least), time_limit_s=self._time_left())
 
     def _time_left(self) -> float | None:
@@ -96,8 +101,10 @@ class Restarts:
     def _close(self, attempt: Attempt, ended: str) -> None:
         """Complete the record, and leave it in the run's folder."""
         attempt.seconds, attempt.ended = time.time() - attempt.began, ended
+        if not self._limit:
+            return
         attempt.step = last_step(self._folder, attempt.began)
-        if self._limit and self._folder and os.path.isdir(self._folder):
+        if self._folder and os.path.isdir(self._folder):
             text = json.dumps([dataclasses.asdict(one) for one in self._attempts], indent=1)
             with contextlib.suppress(OSError):  # a full disk does not keep a job from going on elsewhere
                 (self._folder / "attempts.json").write_text(text + "\n")
