@@ -19,7 +19,7 @@ from conftest import BIN, ROOT, finish, launcher, start
 from conftest import run as run_words
 
 from hvdtrain import doctor as doctor_package
-from hvdtrain.doctor import findings, job, processes, software
+from hvdtrain.doctor import allreduce, findings, job, mpi, processes, software
 
 DOCTOR = ["python", "-m", "hvdtrain", "doctor"]
 SITE = Path(sysconfig.get_path("purelib"))
@@ -304,7 +304,7 @@ def test_the_remedy_is_that_of_the_launcher():
         ("srun", False, "srun --mpi=pmix"),
         ("launch srun", True, "Horovod with Gloo"),
     ):
-        assert remedy in software.alone(by, 2, 1, gloo).remedy
+        assert remedy in allreduce.alone(by, 2, 1, gloo).remedy
 
 
 def test_variables(tmp_path):
@@ -663,7 +663,7 @@ def test_an_mpirun_that_hangs(tmp_path, monkeypatch):
     script(tmp_path / "mpirun", "exec sleep 300")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     setting = findings.Setting(findings.environ.Place("none", 0, 1, 0), 2, time.monotonic() + 1)
-    found = list(software.check_slots(setting)) + findings.examine(findings.CHECKS[0], setting)
+    found = list(mpi.check_slots(setting)) + findings.examine(findings.CHECKS[0], setting)
     assert time.monotonic() < setting.deadline + 6
     assert found
 
@@ -692,7 +692,7 @@ def test_words():
         ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build", ("Intel MPI", "2021.11")),
         ("what", ("an unknown MPI", "")),
     ):
-        assert software.identify(text) == name
+        assert mpi.identify(text) == name
 
 
 def test_ranks_on_this_host_by_the_launcher_s_word():

@@ -15,7 +15,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain import environ
-from hvdtrain.doctor import gpu, job, machine, network, software  # noqa: F401  (they fill the list of checks)
+from hvdtrain.doctor import (  # noqa: F401  (they fill the list of checks)
+    allreduce,
+    gpu,
+    horovod,
+    job,
+    machine,
+    mpi,
+    network,
+    software,
+    variables,
+)
 from hvdtrain.doctor.findings import CHECKS, STATUSES, Finding, Setting, examine
 from hvdtrain.errors import HvdtrainError, UserError
 

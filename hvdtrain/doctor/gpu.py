@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, check, fail, first_line, ok, warn
+from hvdtrain.doctor.horovod import first_loadable
 from hvdtrain.doctor.processes import Done
-from hvdtrain.doctor.software import DISTRIBUTIONS, first_loadable, there
+from hvdtrain.doctor.software import DISTRIBUTIONS, there
 
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 

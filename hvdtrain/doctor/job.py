@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain import environ
-from hvdtrain.doctor import processes, software
+from hvdtrain.doctor import allreduce, horovod, processes, software
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, fail, ok, probe_words, warn
 from hvdtrain.doctor.machine import standing
 from hvdtrain.errors import HvdtrainError, UserError
@@ -150,7 +150,7 @@ class Job:
         told = self._beside.wait("mpi_size", deadline)
         if told and told["mpi_size"] != place.size:
             name = f"{place.launcher} (mpi4py)"
-            self.findings.append(software.alone(name, place.size, told["mpi_size"], gloo=False))
+            self.findings.append(allreduce.alone(name, place.size, told["mpi_size"], gloo=False))
             raise OSError(f"MPI sees {told['mpi_size']} of {place.size} processes")
         told = self._beside.wait("address", deadline)
         if not told:
@@ -282,7 +282,7 @@ class Job:
             yield ok(f"{place.launcher} is for strategies without Horovod, which was not tried")
             return
         mine = [name for name in FRAMEWORKS if software.there(f"horovod.{name}")] if software.there("horovod") else []
-        blocked = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not software.over_gloo()
+        blocked = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not allreduce.over_gloo()
         gathered = self._gather((mine, blocked))
         if any(blocked for _, blocked in gathered):
             return  # said by the check `variables`; Horovod would crash, and mpirun end the job with it
@@ -295,7 +295,7 @@ class Job:
 
     def _load_everywhere(self, name: str) -> bool:
         """Whether Horovod loads for a framework on every host, of which one rank asks; all ranks must call it."""
-        return all(self._gather(self._setting.place.local_rank > 0 or software.loads(self._setting, name)))
+        return all(self._gather(self._setting.place.local_rank > 0 or horovod.loads(self._setting, name)))
 
     def _collective(self, name: str) -> tuple[list[dict[str, Any]], str]:
         """What the probe beside this rank said, and why it failed."""
@@ -313,9 +313,9 @@ class Job:
         sizes = {one["size"] for told, _ in gathered for one in told if "local_rank" in one}
         results = [one for told, _ in gathered for one in told if "seconds" in one]
         if sizes and sizes != {place.size}:
-            yield software.alone(software.controlled(place.launcher), place.size, max(sizes), software.over_gloo())
+            yield allreduce.alone(allreduce.controlled(place.launcher), place.size, max(sizes), allreduce.over_gloo())
         elif len(results) == place.size:
-            yield software.measured(f"Horovod by {place.launcher}", results, place.size)
+            yield allreduce.measured(f"Horovod by {place.launcher}", results, place.size)
         else:
             rank, reason = next(((rank, why) for rank, (_, why) in enumerate(gathered) if why), (0, "no result"))
             text = f"an allreduce by Horovod over {place.size} ranks failed; rank {rank} ({self.hosts[rank]}): {reason}"
