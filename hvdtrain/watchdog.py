@@ -3,8 +3,8 @@
 Each rank has a thread that writes a heartbeat into the run's folder: its step, and what its training thread does. When
 no step was made for too long, the ranks' heartbeats tell who holds the others up: one whose own thread is silent (the
 process is stopped, or its host is gone), else one that is not in the framework's step while the others wait there for
-it. It does not pass through Horovod, so it works where a collective never returns; and a second thread watches the
-first one's folder from aside, so it works where that folder no longer answers.
+it. That does not pass through Horovod, so it works where a collective never returns. The clock is looked at in a thread
+of its own, so it works where that folder no longer answers.
 """
 
 from __future__ import annotations

@@ -125,10 +125,9 @@ def disk(framework: str, options: list[str]) -> None:
     """
 
     def answer(event: str, arguments: tuple[Any, ...]) -> None:
-        writes = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writes or event in ("os.mkdir", "os.rename")) and Path("runs") in Path(
-            os.path.relpath(arguments[0])
-        ).parents:
+        writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
+        changed = Path(os.path.relpath(arguments[0])) if writing or event in ("os.mkdir", "os.rename") else Path()
+        if Path("runs") in changed.parents:
             with contextlib.suppress(FileNotFoundError):
                 word = Path("disk").read_text()
                 if word[0].isdigit():

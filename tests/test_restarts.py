@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.launch import hosts, restarts
 from hvdtrain.launch.job import Host, Job
 from hvdtrain.launch.program import resumable, run_folder, value
+from hvdtrain.launch.supervisor import JobFailed
 
 JOBS = str(ROOT / "tests" / "jobs.py")
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu")
@@ -138,6 +140,37 @@ def test_how_the_program_goes_on():
     assert value(("--name", "a", "--name"), "--name") == ""
     with pytest.raises(UserError, match="give its --name"):
         resumable((*own, "--resume", "runs/a"))
+
+
+def test_a_run_s_folder_that_is_gone_is_waited_for(tmp_path, monkeypatch, capsys):
+    """It vanishes in the pause after the first attempt, and is back after the second: nothing begins anew."""
+    folder, aside = tmp_path / "runs" / "run", tmp_path / "aside"
+    outcomes = iter([JobFailed("rank 1 was killed", 137), 0])
+
+    class Supervisor:
+        told_to_end = False
+
+        async def run(self):
+            (folder / "checkpoints" / "step-00000003").mkdir(parents=True, exist_ok=True)
+            (folder / "heartbeats").mkdir(exist_ok=True)
+            (folder / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
+            outcome = next(outcomes)
+            if outcome:
+                raise outcome
+            return outcome
+
+    async def pause(seconds):
+        here, there = (folder, aside) if folder.exists() else (aside, folder)
+        here.rename(there)
+        return 0
+
+    monkeypatch.setattr(restarts, "heard_within", pause)
+    own = ("python", "-m", "hvdtrain.torch_lenet", "--runs", str(folder.parent), *NAMED)
+    assert asyncio.run(restarts.Restarts(Job(own, 2), 3, 2, lambda _: Supervisor()).run()) == 0
+    assert [(one["checkpoint"], one["step"], one["status"]) for one in attempts(tmp_path)] == [
+        *((-1, 4, 137), (-1, -1, 2), (3, 4, 0))
+    ]
+    assert f"{folder} is gone, so training would begin anew: bring it back" in capsys.readouterr().err
 
 
 def test_hosts_that_no_longer_answer(monkeypatch, capsys):

@@ -90,7 +90,8 @@ class Restarts:
         """
         if len(self._attempts) == 1:
             return self._job
-        if self._folder and any(one.step >= 0 for one in self._attempts) and not os.path.isdir(self._folder):
+        trained = any(max(one.step, one.checkpoint) >= 0 for one in self._attempts)
+        if self._folder and trained and not os.path.isdir(self._folder):
             raise UserError(f"{self._folder} is gone, so training would begin anew: bring it back")
         return dataclasses.replace(where_it_can(self._job, self._least), time_limit_s=self._time_left())
 
