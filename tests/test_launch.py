@@ -370,9 +370,9 @@ def test_a_request_waits_for_a_program_that_does_not_listen_yet(tmp_path):
 
 
 def test_the_time_limit_stops_the_ranks(tmp_path):
-    status, output = run(local(LISTENING, "--time-limit", "1"), tmp_path)
+    status, output = run(local(LISTENING, "--time-limit", "2"), tmp_path)
     assert (status, output.count("heard SIGTERM")) == (75, 2), output
-    assert "the time limit of 1 s is reached" in output
+    assert "the time limit of 2 s is reached" in output
 
 
 def test_a_program_that_is_not_there(tmp_path):
