@@ -185,7 +185,27 @@ def logits(framework: str, options: list[str]) -> None:
     np.save(path, learner.logits(images))
 
 
+def pooling(_: str, __: list[str]) -> None:
+    """The average pool has the values and the gradients of PyTorch's own, bit for bit."""
+    import torch
+
+    from hvdtrain.frameworks.torch import AveragePool
+
+    for side in (26, 9):  # with and without a last row that no window has
+        for dtype in (torch.float32, torch.bfloat16):
+            for layout in (torch.contiguous_format, torch.channels_last):
+                images = torch.randn(4, 3, side, side).to(dtype, memory_format=layout)
+                told = []
+                for pool in (AveragePool(2), torch.nn.AvgPool2d(2)):
+                    pixels = images.clone().requires_grad_()
+                    pooled = pool(pixels)
+                    pooled.backward(torch.linspace(-1, 1, pooled.numel()).view(pooled.shape).to(dtype))
+                    told += [pooled, pixels.grad]
+                assert torch.equal(told[0], told[2]) and torch.equal(told[1], told[3]), (side, dtype, layout)
+                assert told[1].stride() == images.stride()
+
+
 if __name__ == "__main__":
     job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits)
+    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits, pooling)
     {made.__name__: made for made in jobs}[job](framework, options)

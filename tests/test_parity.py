@@ -110,6 +110,10 @@ def test_logits_are_those_of_numpy(tmp_path, framework, model):
     assert np.abs(np.load(path) - expected).max() < 1e-5
 
 
+def test_our_average_pool_is_pytorch_s(tmp_path):
+    assert run(["python", str(ROOT / "tests" / "jobs.py"), "pooling", "torch"], tmp_path) == (0, "")
+
+
 def test_number_of_parameters():
     assert {name: network.size for name, network in NETWORKS.items()} == {
         "lenet": 129_068,
