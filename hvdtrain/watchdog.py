@@ -124,10 +124,11 @@ class Watchdog:
         report.start()
         report.join(REPORT_WAIT_S + FOLDER_WAIT_S)
         unknown = f"no step for {seconds:.0f} s, and the run's folder {self._folder.parent} does not answer"
-        text, first = self._told or (unknown, 0)
+        told = self._told
+        text, first = told or (unknown, 0)
         if self._rank != first:
             time.sleep(REPORT_WAIT_S)
-        if self._rank == first or not self._told:
+        if self._rank == first or not told:
             print(f"hvdtrain: rank {self._rank}: {text}", file=sys.stderr, flush=True)
         os._exit(1)
 

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import elastic
 import numpy as np
@@ -137,6 +138,10 @@ class Job:
             return next(pid for pid, line in on_host.items() if re.match(r"\S*python \S*jobs\.py", line))
         return int(json.loads((self.run / "heartbeats" / f"rank-{rank}.json").read_text())["pid"])
 
+    def attempts(self) -> list[dict[str, Any]]:
+        """The record of a job with restarts, once an attempt has ended."""
+        return list(json.loads((self.run / "attempts.json").read_text()))
+
     def disk(self, word: str) -> None:
         """Let the disk answer so, in jobs of that kind; an empty word mends it."""
         if word:
@@ -224,6 +229,13 @@ class Suite:
             if not np.array_equal(value, self._weights[job.framework][name]):
                 raise Wrong(f"{name} is not as in an undisturbed job:\n{job.output}")
 
+    def goes_on(self, job: Job) -> Job:
+        """Started by the same words once more, it ends as if nothing had happened; that second job."""
+        again = Job(job.folder, job.launcher, job.framework)
+        again.end(0)
+        self.same(again)
+        return again
+
     # Faults. Each takes the launcher and the framework, and returns what became of it.
 
     def kill(self, launcher: str, framework: str) -> Row:
@@ -253,7 +265,7 @@ class Suite:
         recovered = time.time() - harmed - first_step
         job.end(0)
         self.same(job)
-        second = json.loads((job.run / "attempts.json").read_text())[1]
+        second = job.attempts()[1]
         lost = at - max(second["checkpoint"], 0)
         if lost > EVERY + 3:  # some steps are made between reading the step and the blow
             raise Wrong(f"{lost} steps were lost:\n{job.output}")
@@ -290,7 +302,7 @@ class Suite:
         finally:
             cluster.hosts.cable("host2", plugged=True)
         self.same(job)
-        second = json.loads((job.run / "attempts.json").read_text())[1]
+        second = job.attempts()[1]
         if second["hosts"] != ["host1", "host3"]:
             raise Wrong(f"it went on on {second['hosts']}:\n{job.output}")
         check(ended - harmed, HANG_S + 5, f"it was detected after {detected - harmed:.1f} s and ended", job)
@@ -328,9 +340,7 @@ class Suite:
         asked = time.time()
         at = job.said("was asked to stop by", asked, 30)
         job.end(75)
-        again = Job(folder, launcher, framework)
-        again.end(0)
-        self.same(again)
+        self.goes_on(job)
         return Row(f"{name} to the {whom}", launcher, framework, at - asked, None, 0)
 
     def flip(self, launcher: str, framework: str) -> Row:
@@ -345,10 +355,7 @@ class Suite:
         data = bytearray(victim.read_bytes())
         data[self.random.randrange(len(data))] ^= 1 << self.random.randrange(8)
         victim.write_bytes(data)
-        again = Job(folder, launcher, framework)
-        again.end(0)
-        again.said(f"damaged checkpoint: runs/run/checkpoints/{newest.name}", 0, 1)
-        self.same(again)
+        self.goes_on(job).said(f"damaged checkpoint: runs/run/checkpoints/{newest.name}", 0, 1)
         return Row(f"a bit of {victim.name}", launcher, framework, None, None, None)
 
     def full(self, launcher: str, framework: str) -> Row:
@@ -365,9 +372,7 @@ class Suite:
                 raise Wrong(job.output)
             whole = [checkpoint.load(path) for path in (job.run / "checkpoints").glob("step-*")]
             grow()
-            again = Job(folder, launcher, framework)
-            again.end(0)
-            self.same(again)
+            self.goes_on(job)
             return Row(f"a disk of {size} KB is full", launcher, framework, None, None, None,
                        f"{len(whole)} whole checkpoint(s), then same weights")  # fmt: skip
 
@@ -383,9 +388,7 @@ class Suite:
         detected = job.said(f"cannot be written ({said}); the checkpoints before it are whole", harmed, 1)
         whole = [checkpoint.load(path) for path in (job.run / "checkpoints").glob("step-*")]
         job.disk("")
-        again = Job(job.folder, launcher, framework)
-        again.end(0)
-        self.same(again)
+        self.goes_on(job)
         return Row(f"a disk says: {said}", launcher, framework, detected - harmed, None, None,
                    f"{len(whole)} whole checkpoint(s), then same weights")  # fmt: skip
 
@@ -409,7 +412,7 @@ class Suite:
         job.disk("0.2")
         job.end(0)
         self.same(job)
-        if len(json.loads((job.run / "attempts.json").read_text())) > 1:
+        if len(job.attempts()) > 1:
             raise Wrong(f"it was started again:\n{job.output}")
         return Row("the run's folder is slow", launcher, framework)
 
@@ -425,9 +428,7 @@ class Suite:
         if job.run.exists():
             raise Wrong(f"it began anew:\n{job.output}")
         aside.rename(job.run)
-        again = Job(job.folder, launcher, framework)
-        again.end(0)
-        self.same(again)
+        self.goes_on(job)
         return Row("the run's folder is gone", launcher, framework, detected - harmed)
 
     @staticmethod

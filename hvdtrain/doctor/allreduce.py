@@ -12,7 +12,7 @@ from typing import Any
 
 from hvdtrain.doctor import processes
 from hvdtrain.doctor.findings import Finding, Setting, check, fail, ok, probe_words
-from hvdtrain.doctor.horovod import first_loadable
+from hvdtrain.doctor.horovod import built, first_loadable
 from hvdtrain.doctor.mpi import is_open_mpi, mpirun_words
 from hvdtrain.doctor.processes import Done
 from hvdtrain.doctor.software import SETUP
@@ -25,14 +25,14 @@ def check_allreduce(setting: Setting) -> Iterator[Finding]:
     name = first_loadable(setting)
     if not name:
         return  # said by the check `horovod`
-    built = setting.framework(name)["built"]
+    has = built(setting)
     words = probe_words("collective", name, limit_s=30)
     horovodrun = shutil.which("horovodrun") or shutil.which(str(Path(sys.executable).with_name("horovodrun")))
-    if built["gloo"] and horovodrun:
+    if has["gloo"] and horovodrun:
         # Without its cache, which keeps what it found of hosts for an hour.
         started = [horovodrun, "--gloo", "--disable-cache", "-np", "2", *words]
         yield judge("horovodrun --gloo", setting.run(started, 45))
-    if built["mpi"] and shutil.which("mpirun"):
+    if has["mpi"] and shutil.which("mpirun"):
         here = mpirun_here(2)
         polite = here[here.index("-np") :] if is_open_mpi(setting, "mpirun") else ["-np", "2"]
         yield judge("mpirun", setting.run([*mpirun_words(setting, *polite), *words], 45, HOROVOD_LOG_LEVEL="error"))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, check, fail, first_line, ok, warn
-from hvdtrain.doctor.horovod import first_loadable
+from hvdtrain.doctor.horovod import built
 from hvdtrain.doctor.processes import Done
 from hvdtrain.doctor.software import DISTRIBUTIONS, there
 
@@ -122,10 +122,10 @@ def _framework(name: str, told: dict[str, Any], found: Gpus) -> Iterator[Finding
 
 def _nccl(setting: Setting) -> Iterator[Finding]:
     """Whether Horovod has NCCL, and the same as PyTorch."""
-    name = first_loadable(setting)
-    if not name:
+    has = built(setting)
+    if not has:
         return  # said by the check `horovod`
-    code = setting.framework(name)["built"]["nccl"]
+    code = has["nccl"]
     if not code:
         text = "Horovod was built without NCCL: gradients travel through the host's memory"
         yield warn(text, "HOROVOD_GPU_OPERATIONS=NCCL make setup")

@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, check, fail, first_line, ok, warn
 from hvdtrain.doctor.software import SETUP, framework_version, installed, there
@@ -84,19 +85,24 @@ def first_loadable(setting: Setting) -> str:
     return next((name for name in FRAMEWORKS if loads(setting, name)), "")
 
 
+def built(setting: Setting) -> dict[str, Any]:
+    """What Horovod says that it was built with: `gloo`, `mpi`, `nccl` (its version); empty where it does not load."""
+    name = first_loadable(setting)
+    return dict(setting.framework(name)["built"]) if name else {}
+
+
 @check("software", "host")
 def check_controllers(setting: Setting) -> Iterator[Finding]:
     """what Horovod was built with: Gloo, MPI, NCCL"""
-    name = first_loadable(setting)
-    if not name:
+    has = built(setting)
+    if not has:
         return  # said by the check `horovod`
-    built = setting.framework(name)["built"]
-    if not built["gloo"] and not built["mpi"]:
+    if not has["gloo"] and not has["mpi"]:
         yield fail("Horovod has neither Gloo nor MPI", f"{SETUP}, which builds it with both")
         return
     for what, starts in (("gloo", "horovodrun --gloo"), ("mpi", "horovodrun --mpi and mpirun")):
-        if not built[what]:
+        if not has[what]:
             text = f"Horovod was built without {what.upper() if what == 'mpi' else 'Gloo'}: {starts} cannot be used"
             yield warn(text, f"HOROVOD_WITH_{what.upper()}=1 {SETUP}")
-    have = [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if built[what]]
-    yield ok(f"Horovod has {', '.join(have)}" + ("" if built["nccl"] else " (no NCCL: for CPUs)"))
+    have = [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has[what]]
+    yield ok(f"Horovod has {', '.join(have)}" + ("" if has["nccl"] else " (no NCCL: for CPUs)"))

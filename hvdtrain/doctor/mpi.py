@@ -11,7 +11,7 @@ from typing import Any
 
 from hvdtrain.doctor import processes
 from hvdtrain.doctor.findings import Finding, Setting, check, fail, first_line, ok, warn
-from hvdtrain.doctor.horovod import first_loadable
+from hvdtrain.doctor.horovod import built, first_loadable
 from hvdtrain.doctor.processes import Done
 from hvdtrain.doctor.software import SETUP, there
 
@@ -50,18 +50,13 @@ def mpirun_version(setting: Setting, path: Path) -> tuple[str, str]:
     return setting.once(f"mpirun {path}", ask)
 
 
-def _mpi_built(setting: Setting) -> bool:
-    name = first_loadable(setting)
-    return bool(name and setting.framework(name)["built"]["mpi"])
-
-
 @check("software", "host")
 def check_mpi(setting: Setting) -> Iterator[Finding]:
     """which MPI: mpirun, Horovod's and mpi4py's are one"""
     found = programs("mpirun")
     library = _mpi4py(setting)
     if not found:
-        if _mpi_built(setting) or "library" in library:
+        if built(setting).get("mpi") or "library" in library:
             yield warn(
                 "mpirun is not on PATH: jobs over MPI cannot be started",
                 f"export PATH=/path/to/mpi/bin:$PATH, or {SETUP}",
