@@ -14,8 +14,9 @@ import time
 
 import numpy as np
 
-from hvdtrain import data
-from hvdtrain.lenet import NETWORKS, initial_weights
+from hvdtrain.datasets import registry
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
 
 GLOBAL_BATCH, LR, INTERVAL = 256, 0.2, 20
 
@@ -28,7 +29,7 @@ def arguments() -> tuple[str, int]:
 def load(name: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Images in [0, 1], float32 (n, 1, 28, 28); labels; first weights."""
     network = NETWORKS["lenet"]
-    dataset = data.load(name, network)
+    dataset = registry.load_dataset(name, network)
     return dataset.train_images.astype(np.float32) / 255, dataset.train_labels, initial_weights(network, "book", 0)
 
 

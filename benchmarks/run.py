@@ -18,7 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvdtrain import record
+from hvdtrain.runs import record
 
 HERE = Path(__file__).resolve().parent
 GLOO = ["horovodrun", "--gloo", "-np", "2", "python"]

@@ -21,7 +21,10 @@ Each framework has its own door as well, with the ways to launch it in its first
 
 
 # command: the module that is it
-COMMANDS = {"train": "entry", **{name: name for name in ("launch", "doctor", "bench", "report", "predict")}}
+COMMANDS = {
+    **{name: f"cli.{name}" for name in ("train", "launch", "doctor", "report", "predict")},
+    "bench": "bench.runner",
+}
 
 
 def main(argv: list[str]) -> None:

@@ -1,25 +1,37 @@
-"""The ways to end otherwise than planned, and the exit status that each one gives."""
+"""The ways in which a command ends other than planned, and the exit status of each.
+
+An error has two parts: `reason`, what happened and where, and `remedy`, what the user can do about it.
+"""
 
 
 class HvdtrainError(Exception):
-    """An end that is explained in one sentence, never with a traceback."""
+    """An error that one sentence explains; users never see its traceback.
+
+    reason: what happened and where, without a final period.
+    remedy: what to do about it; empty where the reason says it all.
+    """
 
     exit_status = 1
-    told = False
-    """Whether the user has read it: a failure of a job is said at once, and the job takes seconds to end."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason, remedy)
+        self.reason, self.remedy = reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
 
 
 class UserError(HvdtrainError):
-    """What was asked for cannot be done: an option, a file or an installation is at fault (exit status 2)."""
+    """The request cannot be carried out: an option, a file or an installation is at fault (exit status 2)."""
 
     exit_status = 2
 
 
 class Stopped(HvdtrainError):
-    """Somebody asked to stop, and a checkpoint was written: resume (exit status 75, EX_TEMPFAIL of sysexits.h)."""
+    """Training was asked to stop and wrote a checkpoint (exit status 75, EX_TEMPFAIL of sysexits.h)."""
 
     exit_status = 75
 
 
 class TrainingError(HvdtrainError):
-    """Training started and could not go on: a loss that is not finite, ranks that differ (exit status 1)."""
+    """Training started and failed, for example by a loss that is not finite (exit status 1)."""

@@ -9,7 +9,7 @@ The book's training:  horovodrun -np 2 python -m hvdtrain.torch_lenet --recipe b
 All options:          python -m hvdtrain.torch_lenet --help
 """
 
-from hvdtrain.entry import main
+from hvdtrain.cli.train import main
 
 if __name__ == "__main__":
     main("torch", "python -m hvdtrain.torch_lenet")

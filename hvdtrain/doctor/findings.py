@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -12,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from hvdtrain import environ
-from hvdtrain.doctor import processes
-from hvdtrain.doctor.processes import Done
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.subprocesses import Done
+from hvdtrain.system import rank_info
 
 Status = Literal["ok", "warn", "fail"]
 STATUSES: tuple[Status, ...] = ("ok", "warn", "fail")
@@ -46,7 +45,7 @@ def fail(text: str, remedy: str) -> Finding:
 class Setting:
     """Where and for what the doctor runs, and what several checks want to know but is dear to find out."""
 
-    place: environ.Place
+    place: rank_info.RankInfo
     ranks: int
     """Ranks on this host: the job's, or as many as are planned."""
     deadline: float
@@ -54,7 +53,7 @@ class Setting:
     hosts: tuple[str, ...] = ()
     """Hosts to reach by ssh."""
     runs: Path = Path("runs")
-    host: str = field(default_factory=platform.node)
+    host: str = field(default_factory=rank_info.host_name)
     _known: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -67,13 +66,13 @@ class Setting:
 
     def run(self, words: list[str], limit_s: float, **environment: str) -> Done:
         """Run a program; it never takes longer than `limit_s` and a few seconds."""
-        return processes.run(words, self.limit(limit_s), {**os.environ, **environment})
+        return subprocesses.run(words, self.limit(limit_s), {**os.environ, **environment})
 
     def probe(self, *words: str, limit_s: float = 60) -> tuple[dict[str, Any], Done]:
         """Run a part of `hvdtrain.doctor.probe` in a process of its own; what it said, and how it ended."""
         limit_s = self.limit(limit_s)
-        done = processes.run(probe_words(*words, limit_s=limit_s), limit_s + 1, dict(os.environ))
-        return functools.reduce(lambda one, other: {**one, **other}, processes.said(done.out), {}), done
+        done = subprocesses.run(probe_words(*words, limit_s=limit_s), limit_s + 1, dict(os.environ))
+        return functools.reduce(lambda one, other: {**one, **other}, subprocesses.said(done.out), {}), done
 
     def framework(self, name: str) -> dict[str, Any]:
         """What `import name` and `import horovod.name` gave, asked once (see `probe.framework`)."""

@@ -20,16 +20,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain import environ
-from hvdtrain.doctor import allreduce, horovod, processes, software
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.checks import allreduce, horovod, software
+from hvdtrain.doctor.checks.machine import standing
 from hvdtrain.doctor.findings import FRAMEWORKS, Finding, Setting, fail, ok, probe_words, warn
-from hvdtrain.doctor.machine import standing
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.launch import versions
-from hvdtrain.launch.processes import free_port
+from hvdtrain.system import rank_info, slurm, versions
+from hvdtrain.system.processes import end_with_parent, free_port
 
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
-    from hvdtrain.ring import Ring
+    from hvdtrain.collectives.ring import RingGroup
 
 MEET_S = 30
 DAEMON = "OMPI_MCA_orte_hnp_uri"
@@ -63,7 +63,7 @@ class Beside:
         words = probe_words("mpi", address, limit_s=limit_s)
         self._err = os.memfd_create("err")
         self._process = subprocess.Popen(
-            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._err, preexec_fn=processes.end_with_parent
+            words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._err, preexec_fn=end_with_parent
         )
         self._text = b""
 
@@ -71,7 +71,7 @@ class Beside:
         """What it said that has this key; what it said at its end, or empty, where it ended or is silent."""
         assert self._process.stdout
         while time.monotonic() < deadline:
-            for told in processes.said(self._text.decode(errors="replace")):
+            for told in subprocesses.said(self._text.decode(errors="replace")):
                 if key in told:
                     return told
             if not select.select([self._process.stdout], [], [], 0.2)[0]:
@@ -83,7 +83,7 @@ class Beside:
         return {}
 
     def said(self) -> list[dict[str, Any]]:
-        return processes.said(self._text.decode(errors="replace"))
+        return subprocesses.said(self._text.decode(errors="replace"))
 
     def order(self, name: str) -> None:
         """Have it try Horovod through a framework, or end where the name is empty."""
@@ -96,14 +96,14 @@ class Beside:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(2)
         error = os.pread(self._err, 1 << 20, 0).decode(errors="replace")
-        return processes.Done(self._process.poll(), "", error, MEET_S).reason()
+        return subprocesses.Done(self._process.poll(), "", error, MEET_S).reason()
 
     def close(self) -> None:
         self.order("")
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(5)
             return
-        processes.end(self._process)
+        subprocesses.end(self._process)
 
 
 class Job:
@@ -111,7 +111,7 @@ class Job:
 
     def __init__(self, setting: Setting, timeout_s: float) -> None:
         self._setting, self._timeout_s = setting, timeout_s
-        self.ring: Ring | None = None
+        self.ring: RingGroup | None = None
         self._beside: Beside | None = None
         self.findings: list[Finding] = []
         """On the meeting."""
@@ -128,11 +128,11 @@ class Job:
         elif place.launcher in ("mpirun", "mpiexec"):
             address, token = self._by_mpi()
         else:
-            address, token = environ.rendezvous(), environ.token()
-        from hvdtrain.ring import Ring
+            address, token = rank_info.rendezvous(), rank_info.token()
+        from hvdtrain.collectives.ring import RingGroup
 
         began = time.monotonic()
-        self.ring = Ring(place, address, token, start_timeout_s=MEET_S, timeout_s=self._timeout_s)
+        self.ring = RingGroup(place, address, token, start_timeout_s=MEET_S, timeout_s=self._timeout_s)
         self.hosts = self.ring.gather(self._setting.host)
         seconds = time.monotonic() - began
         count = len(set(self.hosts))
@@ -278,7 +278,7 @@ class Job:
     def _horovod_size(self) -> Iterator[Finding]:
         """Horovod sees as many ranks as the launcher promised, and adds up over them"""
         place = self._setting.place
-        if place.launcher in ("torchrun", environ.TF_CONFIG):
+        if place.launcher in ("torchrun", rank_info.TF_CONFIG):
             yield ok(f"{place.launcher} is for strategies without Horovod, which was not tried")
             return
         mine = [name for name in FRAMEWORKS if software.there(f"horovod.{name}")] if software.there("horovod") else []
@@ -305,7 +305,7 @@ class Job:
             return self._beside.said(), "" if ended else self._beside.reason()
         limit_s = self._setting.limit(45)
         done = self._setting.run(probe_words("collective", name, limit_s=limit_s), limit_s + 1)
-        return processes.said(done.out), "" if done.status == 0 else done.reason()
+        return subprocesses.said(done.out), "" if done.status == 0 else done.reason()
 
     def _judge(self, gathered: list[tuple[list[dict[str, Any]], str]]) -> Iterator[Finding]:
         """The finding, from what all ranks' probes said."""
@@ -381,8 +381,8 @@ def local_size(environment: dict[str, str] | None = None) -> int:
         if environment.get(name, "").isdecimal():
             return max(int(environment[name]), 1)
     with suppress(KeyError, ValueError, IndexError, UserError):
-        return environ.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
-    return environ.place(environment).size if environment.get("HVDTRAIN_SIZE") else 1
+        return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
+    return rank_info.detect(environment).size if environment.get("HVDTRAIN_SIZE") else 1
 
 
 # Where rank 0 listens.
@@ -396,7 +396,7 @@ def _own_address(towards: str) -> str:
     return "127.0.0.1"
 
 
-def _by_store(place: environ.Place) -> tuple[tuple[str, int], str]:
+def _by_store(place: rank_info.RankInfo) -> tuple[tuple[str, int], str]:
     """Rank 0's address and the job's word, from the store of horovodrun --gloo. Raises OSError."""
     import urllib.error
     import urllib.request

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from hvdtrain.doctor.processes import say
+from hvdtrain.doctor.subprocesses import say
 
 SMALL_BYTES, LARGE_BYTES = 8, 16 << 20
 
@@ -158,16 +158,16 @@ def seen(path: str, patience_s: str) -> None:
 
 def data() -> None:
     """Read every published data set that lies here, whole, with its checksums; nothing is fetched."""
-    from hvdtrain import data as sets
+    from hvdtrain.datasets import registry as sets
     from hvdtrain.errors import UserError
-    from hvdtrain.lenet import NETWORKS
+    from hvdtrain.networks.registry import NETWORKS
 
     shapes = {network.input_shape: network for network in NETWORKS.values()}
     for name in sets.PUBLISHED:
         network = shapes.get((3, 32, 32) if name == "cifar10" else (1, 28, 28))
         try:
             if network:
-                images = len(sets.load(name, network, offline=True).train_images)
+                images = len(sets.load_dataset(name, network, offline=True).train_images)
                 say(**{name: {"images": images}})
         except UserError as error:
             say(**{name: {"missing" if "--offline forbids" in str(error) else "damaged": str(error)}})

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain import environ, frameworks, groups, ring
+from hvdtrain.collectives import groups, ring
+from hvdtrain.frameworks import registry
+from hvdtrain.system import rank_info
 
 # Bytes sent in all by one measurement, and the least and greatest number of allreduces for it.
 MEASURED_BYTES, LEAST, MOST = 1 << 28, 5, 1000
@@ -32,13 +34,13 @@ def gloo() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
     """torch.distributed's allreduce over Gloo."""
     import torch
 
-    group = groups.TorchDistributed(torch.distributed, "gloo")
+    group = groups.TorchDistributedGroup(torch.distributed, "gloo")
     return lambda values: torch.distributed.all_reduce(torch.from_numpy(values)), group.close
 
 
 def mpi() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
     """What --strategy mpi calls."""
-    group = groups.MPI()
+    group = groups.MPIGroup()
     return group.allreduce, group.close
 
 
@@ -61,7 +63,7 @@ MEANS = {"horovod": horovod, "gloo": gloo, "mpi": mpi, "mpi by hand": mpi_bare, 
 
 def seconds(allreduce: Callable[[np.ndarray], Any], size: int, ranks: int) -> float:
     """Median seconds of an allreduce of float32 that are `size` bytes in all; checks that the sum is right."""
-    rank = environ.place().rank
+    rank = rank_info.detect().rank
     values = np.full(max(size // 4, 1), rank + 1, np.float32)
     allreduce(values)
     if not (values == ranks * (ranks + 1) / 2).all():
@@ -77,8 +79,8 @@ def seconds(allreduce: Callable[[np.ndarray], Any], size: int, ranks: int) -> fl
 
 def main(argv: list[str]) -> None:
     """Measure one of MEANS for each number of bytes; rank 0 prints one JSON line."""
-    frameworks.set_environment()
-    place = environ.place()
+    registry.set_environment()
+    place = rank_info.detect()
     allreduce, close = MEANS[argv[0]]()
     times = {size: seconds(allreduce, int(size), place.size) for size in argv[1:]}
     if place.rank == 0:

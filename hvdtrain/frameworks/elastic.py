@@ -13,9 +13,8 @@ from pathlib import Path
 
 from horovod.common.elastic import State
 
-from hvdtrain.checkpoint import Checkpoint
-from hvdtrain.config import Framework
-from hvdtrain.learner import Group
+from hvdtrain.config.options import Framework
+from hvdtrain.interfaces import Checkpoint, Group
 
 
 class Kept(State):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from hvdtrain.errors import UserError
+from hvdtrain.launch.command_lines import LaunchSpec, listed, passed, settings
 from hvdtrain.launch.job import Job
-from hvdtrain.launch.network import address_of
 from hvdtrain.launch.program import is_own
-from hvdtrain.launch.words import Start, listed, passed, settings
+from hvdtrain.system.network import address_of
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -53,7 +53,7 @@ def check(options: argparse.Namespace, job: Job) -> None:
         )
 
 
-def start(options: argparse.Namespace, job: Job, environment: Mapping[str, str]) -> Start:
+def start(options: argparse.Namespace, job: Job, environment: Mapping[str, str]) -> LaunchSpec:
     """horovodrun and its options, and the program, which is told that it is elastic if it is hvdtrain's own."""
     assert job.interface
     words = ["horovodrun", "--disable-cache", "--gloo", "-np", str(job.ranks)]
@@ -66,10 +66,10 @@ def start(options: argparse.Namespace, job: Job, environment: Mapping[str, str])
         words += ["-H", listed(job.hosts)]
     words += ["--output-filename", str(job.output_dir)] if job.output_dir else []
     program = [*job.program, *(["--elastic"] if is_own(job.program) and "--elastic" not in job.program else [])]
-    return Start([*words, *program], {**settings(job, environment), "HOROVOD_GLOO_IFACE": job.interface})
+    return LaunchSpec([*words, *program], {**settings(job, environment), "HOROVOD_GLOO_IFACE": job.interface})
 
 
-def become(one: Start, environment: Mapping[str, str]) -> NoReturn:
+def become(one: LaunchSpec, environment: Mapping[str, str]) -> NoReturn:
     """Become horovodrun: there is nothing that a supervisor of a fixed number of ranks could do."""
     try:
         os.execvpe(one.words[0], one.words, {**passed(environment), **one.set})

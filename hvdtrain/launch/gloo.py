@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
-from hvdtrain import environ
 from hvdtrain.errors import UserError
+from hvdtrain.system import rank_info, slurm
 
 
 class Layout(NamedTuple):
@@ -20,7 +20,7 @@ class Layout(NamedTuple):
     cross_size: int
 
 
-def environment(place: environ.Place, address: str, port: int, interface: str | None) -> dict[str, str]:
+def environment(place: rank_info.RankInfo, address: str, port: int, interface: str | None) -> dict[str, str]:
     """Horovod's variables for this rank, as horovodrun sets them; address, port: where the `Store` is."""
     local_size, cross_rank, cross_size = layout(place, os.environ)
     told = {
@@ -30,7 +30,7 @@ def environment(place: environ.Place, address: str, port: int, interface: str | 
         "LOCAL_SIZE": local_size,
         "CROSS_RANK": cross_rank,
         "CROSS_SIZE": cross_size,
-        "HOSTNAME": os.environ.get("SLURMD_NODENAME") or os.uname().nodename,
+        "HOSTNAME": rank_info.host_name(),
         "GLOO_RENDEZVOUS_ADDR": address,
         "GLOO_RENDEZVOUS_PORT": port,
         "CONTROLLER": "gloo",
@@ -40,7 +40,7 @@ def environment(place: environ.Place, address: str, port: int, interface: str | 
     return {f"HOROVOD_{name}": str(value) for name, value in told.items()}
 
 
-def layout(place: environ.Place, environment: Mapping[str, str]) -> Layout:
+def layout(place: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
     """From Slurm's variables under srun; elsewhere all ranks are on this host.
 
     Raises UserError where Slurm's variables are not as Slurm writes them.
@@ -48,8 +48,8 @@ def layout(place: environ.Place, environment: Mapping[str, str]) -> Layout:
     if place.launcher != "srun":
         return Layout(place.size, 0, 1)
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
-    counts, node = environ.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
-    known = environ.NUMBER.fullmatch(node) and int(node) < len(counts) and place.local_rank < counts[int(node)]
+    counts, node = slurm.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
+    known = rank_info.NUMBER.fullmatch(node) and int(node) < len(counts) and place.local_rank < counts[int(node)]
     if not known or sum(counts) != place.size:
         raise UserError(
             f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not belong together with "

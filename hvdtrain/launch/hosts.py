@@ -16,8 +16,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch import versions
 from hvdtrain.launch.job import Host
+from hvdtrain.system import versions
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
 """Without a question for a password, which nobody would answer."""
@@ -58,7 +58,7 @@ def ask(hosts: list[str]) -> list[Answer]:
 
 
 def _ask(host: str, mine: dict[str, str]) -> Answer:
-    words = [sys.executable, "-m", "hvdtrain.launch.rank", "--versions"]
+    words = [sys.executable, "-m", "hvdtrain.launch.agent", "--versions"]
     path = os.environ.get("PYTHONPATH")
     remote = (
         f"cd {shlex.quote(os.getcwd())} && {shlex.join([*(['env', f'PYTHONPATH={path}'] if path else []), *words])}"

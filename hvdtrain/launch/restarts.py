@@ -20,9 +20,9 @@ from pathlib import Path
 
 from hvdtrain.errors import HvdtrainError, Stopped, UserError
 from hvdtrain.launch import hosts
+from hvdtrain.launch.agent import SIGNALS
 from hvdtrain.launch.job import Job, placed
 from hvdtrain.launch.program import run_folder
-from hvdtrain.launch.rank import SIGNALS
 from hvdtrain.launch.supervisor import JobFailed, Supervisor, ended_early
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0

@@ -20,15 +20,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
-from hvdtrain import environ
 from hvdtrain.errors import HvdtrainError, Stopped, UserError
-from hvdtrain.launch import channel, hosts, versions
-from hvdtrain.launch.channel import Message
+from hvdtrain.launch import hosts, protocol
+from hvdtrain.launch.agent import GRACE_S, SIGNALS
+from hvdtrain.launch.command_lines import LaunchSpec
 from hvdtrain.launch.job import Job
-from hvdtrain.launch.network import address_of, interfaces
-from hvdtrain.launch.processes import described, shell_status
-from hvdtrain.launch.rank import GRACE_S, SIGNALS
-from hvdtrain.launch.words import Start
+from hvdtrain.launch.protocol import Message
+from hvdtrain.system import rank_info, versions
+from hvdtrain.system.network import address_of, interfaces
+from hvdtrain.system.processes import described, shell_status
+from hvdtrain.system.proof import proof
 
 STOP_S = 60.0
 """How long a job that was told to end may take for its last checkpoint."""
@@ -100,19 +101,19 @@ class Rank:
 
     def send(self, **message: Any) -> None:
         if not self.gone:
-            self._writer.write(channel.encode(message))
+            self._writer.write(protocol.encode(message))
 
     def end(self) -> None:
         """Tell it to; a host that takes no word any more is not waited for."""
         with contextlib.suppress(OSError):
-            channel.give_up_after(self._writer.get_extra_info("socket"), channel.UNHEARD_S)
+            protocol.give_up_after(self._writer.get_extra_info("socket"), protocol.UNHEARD_S)
         self.send(end=True)
 
 
 class Supervisor:
     """Of one job. `starts`: one start for all ranks by a launcher, or, for the launcher `local`, one for each rank."""
 
-    def __init__(self, launcher: str, job: Job, starts: list[Start], environment: Mapping[str, str]) -> None:
+    def __init__(self, launcher: str, job: Job, starts: list[LaunchSpec], environment: Mapping[str, str]) -> None:
         self._launcher, self._job, self._starts = launcher, job, starts
         self._environment, self._token = environment, secrets.token_hex(16)
         self._token_file = ""
@@ -132,7 +133,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._heard, number)
-        server = await asyncio.start_server(self._serve, *self._door(), limit=channel.LINE_BYTES)
+        server = await asyncio.start_server(self._serve, *self._door(), limit=protocol.LINE_BYTES)
         port = server.sockets[0].getsockname()[1]
         try:
             await self._start(f"{','.join(self._addresses())}:{port}")
@@ -162,12 +163,12 @@ class Supervisor:
         return real + ([] if elsewhere and real else ["127.0.0.1"])
 
     async def _start(self, address: str) -> None:
-        control = {channel.SUPERVISOR: address, **await self._word()}
+        control = {protocol.SUPERVISOR: address, **await self._word()}
         for index, start in enumerate(self._starts):
-            own = {**start.set, **control, environ.LAUNCHER: self._launcher}
+            own = {**start.set, **control, rank_info.LAUNCHER: self._launcher}
             words = start.words
             if words[0] == "mpirun":  # the names that are to go along
-                names = [word for name in (*control, environ.LAUNCHER) for word in ("-x", name)]
+                names = [word for name in (*control, rank_info.LAUNCHER) for word in ("-x", name)]
                 words = [words[0], *names, *words[1:]]
             try:
                 process = await asyncio.create_subprocess_exec(
@@ -186,11 +187,11 @@ class Supervisor:
     async def _word(self) -> dict[str, str]:
         """The variable by which the ranks' keepers learn the token."""
         if self._launcher != "horovodrun" or self._job.controller != "gloo":
-            return {environ.TOKEN: self._token}
+            return {rank_info.TOKEN: self._token}
         # It writes all variables on command lines, which everybody on a host can read.
         others = hosts.elsewhere(self._job.hosts)
         self._token_file = await asyncio.to_thread(hosts.entrust, others, self._token)
-        return {environ.TOKEN_FILE: self._token_file}
+        return {rank_info.TOKEN_FILE: self._token_file}
 
     async def _forget(self) -> None:
         """Remove the token's file."""
@@ -245,11 +246,11 @@ class Supervisor:
         """One keeper, from its first word to its end."""
         rank: Rank | None = None
         try:
-            rank = await asyncio.wait_for(self._greet(reader, writer), channel.ANSWER_S)
+            rank = await asyncio.wait_for(self._greet(reader, writer), protocol.ANSWER_S)
             if rank:
                 self._came(rank)
                 while line := await reader.readline():
-                    self._told(rank, channel.decode(line))
+                    self._told(rank, protocol.decode(line))
         except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError, HvdtrainError) as error:
             if isinstance(error, HvdtrainError):
                 self._fail(error)
@@ -260,15 +261,15 @@ class Supervisor:
 
     async def _greet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Rank | None:
         """The rank whose keeper this is; None for a caller that does not know the token."""
-        first, challenge = channel.decode(await reader.readline()), secrets.token_hex(16)
-        mine = channel.proof(self._token, str(first["challenge"]), "supervisor")
-        writer.write(channel.encode({"challenge": challenge, "proof": mine}))
-        answer = channel.decode(await reader.readline())
-        expected = channel.proof(self._token, challenge, "rank")
-        if not hmac.compare_digest(channel.data(str(answer["proof"])), expected.encode()):
+        first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
+        mine = proof(self._token, str(first["challenge"]), "supervisor")
+        writer.write(protocol.encode({"challenge": challenge, "proof": mine}))
+        answer = protocol.decode(await reader.readline())
+        expected = proof(self._token, challenge, "rank")
+        if not hmac.compare_digest(protocol.data(str(answer["proof"])), expected.encode()):
             return None
-        hello = channel.decode(await reader.readline())
-        channel.keep_alive(writer.get_extra_info("socket"))
+        hello = protocol.decode(await reader.readline())
+        protocol.keep_alive(writer.get_extra_info("socket"))
         return Rank(hello, writer, self._job.output_dir)
 
     def _came(self, rank: Rank) -> None:
@@ -307,10 +308,10 @@ class Supervisor:
                 )
         address, port = str(first.hello["address"]), int(first.hello["port"])
         self._tasks.append(asyncio.create_task(self._forget()))  # all keepers have read it
-        meeting = {environ.ADDRESS: address, environ.PORT: str(port)}
+        meeting = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
         for number, rank in sorted(self._ranks.items()):
             place = map(str, (number, self._job.ranks, rank.hello["local_rank"]))
-            torch = dict(zip(environ.VARIABLES["torchrun"], place, strict=True))
+            torch = dict(zip(rank_info.VARIABLES["torchrun"], place, strict=True))
             rank.send(environment={**meeting, **torch}, store=[address, int(first.hello["store"])])
         self._running = True
         if self._job.time_limit_s:
@@ -319,7 +320,7 @@ class Supervisor:
     def _told(self, rank: Rank, message: Message) -> None:
         for name in ("stdout", "stderr"):
             if name in message:
-                rank.output.write(name, channel.data(message[name]))
+                rank.output.write(name, protocol.data(message[name]))
         if "failed" in message:
             self._fail(UserError(f"{rank.name}: {message['failed']}"))
         if "ended" not in message:

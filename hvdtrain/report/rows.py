@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain import checkpoint
-from hvdtrain.checkpoint import Checkpoint
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Checkpoint
 from hvdtrain.report.runs import Run
+from hvdtrain.runs import checkpoints
 
 # Options that decide how long a step takes: those of a row and of what it is compared with are equal.
 DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "clip_norm", "on_nan")
@@ -201,7 +201,7 @@ class References:
         """The checkpoint of a run's last step; None where it is gone, damaged or not finite."""
         if run.folder not in self._checkpoints:
             try:
-                saved = checkpoint.newest(run.folder)[1]
+                saved = checkpoints.newest(run.folder)[1]
             except (UserError, OSError):
                 saved = None
             whole = saved and saved.position.step == run.steps and _finite(saved)

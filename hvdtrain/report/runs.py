@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config import Config, to_record
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
 from hvdtrain.errors import UserError
 
 FILES = ("config.json", "result.json")

@@ -1,0 +1,1 @@
+"""Benchmarks: strategies and allreduces side by side."""

@@ -1,0 +1,1 @@
+"""Commands: from a command line to an exit status."""

@@ -1,0 +1,26 @@
+"""What `--strategy help` shows: a framework's strategies, and why those that do not run here do not."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from hvdtrain.config.options import Framework
+from hvdtrain.frameworks import registry
+
+JSON = "HVDTRAIN_JSON"
+"""Variable by which a program asks for JSON."""
+
+
+def show(framework: Framework) -> None:
+    """Print the list. Raises UserError where the framework is missing."""
+    registry.set_environment()
+    listed = registry.offers(framework)
+    if os.environ.get(JSON):
+        print(json.dumps([offer._asdict() for offer in listed]))
+        return
+    print(f"Strategies of {framework}: --strategy, and --api where it is not the first style that has it\n")
+    for offer in listed:
+        print(f"  {offer.strategy:13} {offer.api:8} {offer.about}")
+        if offer.problem:
+            print(f"  {'':22} not here: {offer.problem}")

@@ -1,0 +1,67 @@
+"""The command line of training: `Config` and `RuntimeOptions` as options, with a recipe's or a recorded run's defaults."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+import tyro
+
+from hvdtrain.config.options import Config, Framework
+from hvdtrain.config.recipes import RECIPES, from_recipe
+from hvdtrain.config.record import recorded
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train LeNet with data parallelism."""
+
+    result: tyro.conf.OmitArgPrefixes[Config]
+    runtime: tyro.conf.OmitArgPrefixes[RuntimeOptions]
+
+
+def parse(argv: list[str], program: str, framework: Framework | None, speaks: bool) -> tuple[Config, RuntimeOptions]:
+    """Options of a training command line; `speaks` says whether this rank may print help and mistakes.
+
+    Raises UserError for a value that cannot work; a misspelt option ends the program with exit status 2.
+    """
+    defaults = _defaults(argv)
+    if framework:
+        defaults = dataclasses.replace(defaults, framework=framework)
+    options = tyro.cli(
+        Options, prog=program, args=argv, default=Options(defaults, RuntimeOptions()), console_outputs=speaks
+    )
+    config = options.result
+    if framework and config.framework != framework:
+        raise UserError(
+            f"--framework {config.framework}: {program} trains in {framework}; "
+            f"use python -m hvdtrain.{config.framework}_lenet"
+        )
+    return config, options.runtime
+
+
+def early(argv: list[str]) -> argparse.Namespace:
+    """The options that decide the defaults of the others."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--recipe", choices=RECIPES, default="digits")
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--framework", choices=get_args(Framework))
+    parser.add_argument("--strategy")
+    try:
+        known = parser.parse_known_args(argv)[0]
+        if [] not in vars(known).values():  # argparse's value of --recipe=--
+            return known
+    except argparse.ArgumentError:
+        pass
+    return parser.parse_args([])  # tyro meets the same mistake, and explains it
+
+
+def _defaults(argv: list[str]) -> Config:
+    """What the options not given are: those of the run to resume, or of the recipe."""
+    known = early(argv)
+    return recorded(known.resume) if known.resume else from_recipe(known.recipe)

@@ -1,0 +1,1 @@
+"""Groups of processes, and the ring allreduce over TCP."""

@@ -1,0 +1,41 @@
+"""Named sets of training options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdtrain.config.options import Config
+
+# What decides a recipe, beside the defaults of Config.
+RECIPES: dict[str, dict[str, Any]] = {
+    "digits": {},
+    # Dive into Deep Learning, "Multi-GPU Computation": plain SGD, N(0, 0.01^2), batch 256, lr 0.2, 10 epochs.
+    "book": {
+        "data": "fashion-mnist",
+        "init": "book",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.2,
+        "momentum": 0.0,
+        "schedule": "constant",
+        "warmup_epochs": 0.0,
+    },
+    # The best found for the book's network, batch and number of epochs.
+    "fashion": {
+        "data": "fashion-mnist",
+        "init": "xavier",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.16,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 2e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    },
+}
+
+
+def from_recipe(name: str, **options: Any) -> Config:
+    """The recipe's options, with `options` on top."""
+    return Config(**{"recipe": name, **RECIPES[name], **options})

@@ -1,0 +1,1 @@
+"""Built-in, published and own image data, and how the ranks share it."""

@@ -1,0 +1,31 @@
+"""The processes that MXNet's distributed KVStore needs beside the workers: a scheduler, and servers that add up."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from hvdtrain.collectives.ring import RingGroup
+from hvdtrain.system.processes import end_with_parent
+
+
+def start(group: RingGroup) -> None:
+    """Start them, and make this process a worker: one scheduler beside rank 0, and one server a host.
+
+    They end with the rank that started them, whatever it ends of. Call it on every rank, before the store is made.
+    """
+    host, port = group.broadcast(group.free_address()).rsplit(":", 1)
+    common = {
+        "DMLC_PS_ROOT_URI": host,
+        "DMLC_PS_ROOT_PORT": port,
+        "DMLC_NUM_WORKER": str(group.size),
+        "DMLC_NUM_SERVER": str(sum(group.gather(group.local_rank == 0))),
+        "DMLC_NODE_HOST": group.free_address().rsplit(":", 1)[0],
+    }
+    roles = ["scheduler"] * (group.rank == 0) + ["server"] * (group.local_rank == 0)
+    for role in roles:
+        environment = {**os.environ, **common, "DMLC_ROLE": role}
+        # Importing MXNet in this role serves until the workers are done.
+        subprocess.Popen([sys.executable, "-c", "import mxnet"], env=environment, preexec_fn=end_with_parent)
+    os.environ.update(common, DMLC_ROLE="worker")

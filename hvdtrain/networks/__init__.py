@@ -1,0 +1,1 @@
+"""Networks as data: layers, shapes and initial weights, without any framework."""

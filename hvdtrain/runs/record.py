@@ -1,0 +1,81 @@
+"""A run's folder, `runs/<name>/`: the options, the machine, and what came out. All that later tools read of a run."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Learner
+from hvdtrain.system import rank_info, versions
+from hvdtrain.system.files import write_atomically
+
+
+def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: Path | None) -> Path:
+    """The folder of this run, made. A resumed run goes on in its own folder, unless it is given a name.
+
+    Raises UserError where a new run would write over an old one, or the folder cannot be made.
+    """
+    if resumed and (runtime.auto_resume or not runtime.name):
+        return resumed
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    data = Path(config.data).name
+    folder = runtime.runs / (runtime.name or f"{data}-{config.framework}-{config.strategy}-np{size}-{stamp}")
+    try:
+        folder.mkdir(parents=True, exist_ok=runtime.auto_resume or not runtime.name)
+    except FileExistsError:
+        raise UserError(f"{folder} exists: choose another --name, or go on with it by --resume {folder}") from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be made ({error.strerror}); give another folder by --runs") from None
+    return folder
+
+
+def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner: Learner) -> None:
+    """`config.json`: options, versions and host. A resumed run in its own folder keeps the older ones beside it."""
+    path = folder / "config.json"
+    if path.exists():
+        path.rename(folder / f"config-{len(list(folder.glob('config*.json')))}.json")
+    write_json(
+        path,
+        {
+            "config": to_record(config),
+            "places": to_record(runtime),
+            "ranks": learner.group.size,
+            "devices": learner.devices,
+            "device": learner.device,
+            "versions": versions.installed(),
+            "host": host(),
+            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+        },
+    )
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write so that a reader sees the old file or the new one, never a part."""
+    write_atomically(path, json.dumps(value, indent=1) + "\n")
+
+
+def host() -> dict[str, Any]:
+    """The machine: name, processor, cores this process may use, and the thread settings."""
+    return {
+        "name": rank_info.host_name(),
+        "system": platform.platform(),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")

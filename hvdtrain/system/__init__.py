@@ -1,0 +1,1 @@
+"""The machine and the job this process runs in; standard library only."""

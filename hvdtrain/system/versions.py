@@ -1,0 +1,52 @@
+"""What a host has: versions of the packages that decide a result, and the content of hvdtrain's own files."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = (
+    "hvdtrain",
+    "horovod",
+    "torch",
+    "mxnet",
+    "mxnet-cu112",
+    "tensorflow",
+    "tensorflow-cpu",
+    "numpy",
+    "mpi4py",
+    "safetensors",
+)
+CODE = "the content of hvdtrain's files"
+
+
+def installed() -> dict[str, str]:
+    """Versions of Python and of the packages that decide a result; those not installed are left out. Imports none."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name) or "unknown"
+    return found
+
+
+def here() -> dict[str, str]:
+    """What must be identical on all hosts of a job: `installed`, and the content of hvdtrain's own files."""
+    return {**installed(), CODE: _digest()}
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def difference(one: dict[str, str], other: dict[str, str]) -> str:
+    """What differs, in words: `torch 2.1.0 against none`; empty where all is equal."""
+    names = [name for name in one | other if one.get(name) != other.get(name)]
+    return ", ".join(f"{name} {one.get(name, 'none')} against {other.get(name, 'none')}" for name in names)

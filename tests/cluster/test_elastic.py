@@ -1,0 +1,82 @@
+"""Horovod Elastic: ranks are killed, added and removed, and the job ends at the weights of one undisturbed process."""
+
+from __future__ import annotations
+
+import psutil
+import pytest
+from support.elastic import ELASTIC, LAUNCH, Job
+from support.jobs import run, wait_for
+
+
+def test_a_killed_rank_and_a_new_host(tmp_path):
+    with Job(tmp_path, "tensorflow", "localhost:1 127.0.0.1:1") as job:
+        job.lose_a_rank_and_gain_a_host()
+        assert "resumed from runs/run: epoch" in job.end()
+
+
+def test_a_host_is_removed(tmp_path):
+    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
+        job.lose_a_host()
+        job.end()
+
+
+def test_its_rendezvous_listens_on_the_interface_alone(tmp_path):
+    """It executes what it is sent."""
+    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
+        wait_for(lambda: len(job.workers()) == 2, 60, job.log)
+        listening = {
+            one.laddr.ip
+            for process in psutil.Process(job.process.pid).children(recursive=True) + [psutil.Process(job.process.pid)]
+            for one in process.net_connections("tcp4")
+            if one.status == psutil.CONN_LISTEN
+        }
+        assert listening == {"127.0.0.1"}
+
+
+WRONG = [
+    (["--elastic", "--interface", "lo"], "give --host-discovery-script FILE, or two or more hosts by -H"),
+    (["--elastic", "-H", "localhost:1,127.0.0.1:1"], "give --interface NAME, on which alone its rendezvous listens"),
+    ([*ELASTIC[:3], "--host-discovery-script", "./none.sh"], "none.sh: it cannot be executed; chmod +x it"),
+    ([*ELASTIC, "--min-np", "3"], "--min-np 3 --max-np 2: give numbers around -n 2"),
+    ([*ELASTIC, "--restarts", "2"], "knows no --restarts"),
+    ([*ELASTIC, "--mpi"], "it is Gloo's alone"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), WRONG)
+def test_wrong_options(tmp_path, options, sentence):
+    (tmp_path / "hosts.sh").touch(0o755)
+    status, output = run([*LAUNCH, *options, "--", "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
+    assert (status, sentence in output) == (2, True), output
+
+
+def test_a_public_address_is_refused(monkeypatch, tmp_path, capsys):
+    from hvdtrain.cli import launch
+    from hvdtrain.launch import elastic
+
+    script = tmp_path / "hosts.sh"
+    script.touch(0o755)
+    words = ["horovodrun", "-n", "2", "--elastic", "--interface", "eth0", "--host-discovery-script", str(script)]
+    program = ["--", "python", "-m", "hvdtrain.torch_lenet"]
+    monkeypatch.setattr(elastic, "address_of", lambda name: {"eth0": "8.8.8.8"}[name])
+    with pytest.raises(SystemExit) as end:
+        launch.main([*words, "--dry-run", *program])
+    assert end.value.code == 2
+    assert "--interface eth0: 8.8.8.8 is a public address" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as end:
+        launch.main([*words, "--dry-run", "--elastic-on-public-address", *program])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.rstrip().endswith("python -m hvdtrain.torch_lenet --elastic")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["hvdtrain.torch_lenet"], "--elastic: start by python -m hvdtrain launch horovodrun --elastic"),
+        (["hvdtrain.mxnet_lenet"], "Horovod has it for PyTorch and TensorFlow"),
+        (["hvdtrain.torch_lenet", "--strategy", "ddp"], "launch --restarts N starts all others again"),
+    ],
+)
+def test_what_cannot_be_elastic(tmp_path, words, sentence):
+    status, output = run(["python", "-m", *words, "--elastic"], tmp_path)
+    assert (status, sentence in output) == (2, True), output

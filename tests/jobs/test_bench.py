@@ -1,0 +1,115 @@
+"""The bench: its rows, how it goes on after a stop, and its report; allreduces by every means."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from support.jobs import finish, run, start, wait_for
+
+BENCH = ("python", "-m", "hvdtrain", "bench")
+SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",
+         "--batch-size", "64", "--output", "bench")  # fmt: skip
+JOBS = {f"torch-{row}-r{repeat}" for row in ("single-np1", "ring-np2", "manual-np2") for repeat in (0, 1)}
+
+
+def results(folder: Path) -> dict[str, float]:
+    """When each finished job wrote its result."""
+    return {path.parent.name: path.stat().st_mtime for path in folder.glob("bench/*/result.json")}
+
+
+def processes_in(folder: Path) -> list[str]:
+    """Command lines of the processes that run in this folder."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if path.joinpath("cwd").resolve() == folder.resolve() and path.joinpath("cmdline").read_bytes():
+                found.append(path.joinpath("cmdline").read_text())
+        except OSError:
+            continue
+    return found
+
+
+def test_a_stopped_bench_repeats_no_finished_row(tmp_path):
+    before: dict[str, float] = {}
+    for stop, finished in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
+        process = start([*BENCH, *SMALL], tmp_path)
+        wait_for(lambda finished=finished: len(results(tmp_path)) >= finished, 120)
+        os.kill(process.pid, stop)
+        finish(process, 30)
+        wait_for(lambda: not processes_in(tmp_path), 15)
+        now = results(tmp_path)
+        assert finished <= len(now) < len(JOBS)
+        assert before.items() <= now.items()
+        before = now
+    status, output = run([*BENCH, *SMALL], tmp_path, timeout_s=240)
+    assert status == 0, output
+    after = results(tmp_path)
+    assert after.keys() == JOBS
+    assert before.items() <= after.items()
+    assert f"[1/{len(JOBS) - len(before)}]" in output
+    text = (tmp_path / "bench" / "report" / "report.md").read_text()
+    assert "ring" in text
+    assert "manual" in text
+    assert (tmp_path / "bench" / "report" / "report.html").is_file()
+    shares = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())["shares"]
+    assert sum(shares.values()) == pytest.approx(1)
+    status, output = run([*BENCH, *SMALL, "--batch-size", "32"], tmp_path)
+    assert status == 2
+    assert "was measured with --batch-size 64, and now it is 32: give another --output" in output
+
+
+def test_rows(tmp_path):
+    status, output = run([*BENCH, "--show"], tmp_path)
+    assert status == 0, output
+    names = {line.split()[0] for line in output.splitlines() if "/" in line}
+    assert {
+        "torch/single", "torch/horovod", "torch/ddp", "torch/dataparallel", "torch/ring", "torch/mpi", "torch/manual",
+        "tensorflow/mirrored", "tensorflow/multiworker", "tensorflow/horovod/fit", "tensorflow/multiworker/fit",
+        "mxnet/kvstore/device", "mxnet/kvstore/dist_sync", "mxnet/horovod/module", "mxnet/manual/ndarray",
+    } <= names  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--rows", "torch/nothing"), "--rows torch/nothing: no such row; python -m hvdtrain bench --show names them"),
+        (("--np", "2,x"), "--np 2,x: give numbers above 0, such as 1,2,4"),
+        (("--steps", "5"), "--steps 5: give 20 or more"),
+        (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
+    ],
+)
+def test_wrong_options(tmp_path, options, sentence):
+    status, output = run([*BENCH, *options], tmp_path)
+    assert status == 2, output
+    assert sentence in output
+
+
+def test_a_job_that_fails_is_told_and_the_others_go_on(tmp_path):
+    """Three devices do not divide the batch by hand; the single process does not mind."""
+    words = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
+             "--batch-size", "64", "--output", "bench")  # fmt: skip
+    status, output = run([*BENCH, *words], tmp_path)
+    assert status == 1, output
+    assert "1 job(s) failed: torch-manual-np3-r0: hvdtrain: rank 0: a batch of 64 rows does not divide" in output
+    assert set(results(tmp_path)) == {"torch-single-np1-r0"}
+
+
+def test_weak_scaling_gives_each_replica_as_many_rows(tmp_path):
+    words = ("--rows", "torch/ring", "--np", "2", "--steps", "20", "--repeats", "1", "--data", "synthetic",
+             "--batch-size", "32", "--scaling", "weak", "--output", "bench")  # fmt: skip
+    status, output = run([*BENCH, *words], tmp_path)
+    assert status == 0, output
+    result = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())
+    assert result["global_batch"] == 64
+
+
+def test_allreduce_by_every_means(tmp_path):
+    words = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
+    status, output = run([*BENCH, *words], tmp_path)
+    assert status == 0, output
+    table = (tmp_path / "made" / "allreduce.md").read_text()
+    for means in ("horovod", "gloo", "ring", "mpi", "mpi by hand"):
+        assert table.count(f"| {means} |") == 2
+    assert "| ring / gloo | 1,048,576 |" in table

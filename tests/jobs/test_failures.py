@@ -1,0 +1,210 @@
+"""What can go wrong is said in one sentence, ends every rank, and gives the right exit status."""
+
+import json
+import re
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.jobs import FRAMEWORKS, PROGRAMS, launcher, run, train
+
+JOBS = str(PROGRAMS)
+QUICK = ("--max-steps", "2", "--name", "run")
+
+
+def door(framework="torch"):
+    return ["python", "-m", f"hvdtrain.{framework}_lenet"]
+
+
+OPTIONS = [
+    (("--lrr", "0.1"), "Unrecognized options: --lrr"),
+    (("--lr", "-1"), "--lr -1.0: give a number above 0"),
+    (("--lr", "fast"), "invalid choice|invalid literal|could not convert|Failed to parse|expected"),
+    (("--momentum", "1.5"), "--momentum 1.5: give a number below 1"),
+    (("--nesterov", "--momentum", "0"), "--nesterov True: it needs"),
+    (("--epochs", "0"), "--epochs 0: give a number above 0"),
+    (("--keep", "0"), "--keep 0: give 1 or more"),
+    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: Horovod does this"),
+    (("--framework", "mxnet"), "use python -m hvdtrain.mxnet_lenet"),
+    (("--recipe", "cake"), "cake"),
+    (("--resume", "nowhere"), "--resume nowhere: no readable config.json"),
+    (("--data", "no-such-data"), "no-such-data"),
+    (("--model", "cifar_lenet"), "1x28x28.*3x32x32"),
+    (("--batch-size", "5000", "--remainder", "drop"), "--batch-size 5000: larger than the 1437 images"),
+    (("--device", "gpu"), "--device gpu: the framework sees no GPU here"),
+    (("--op", "adasum", "--clip-norm", "1"), "Adasum"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
+def test_wrong_options_torch(tmp_path, options, sentence):
+    if "gpu" in options and Path("/dev/nvidia0").exists():
+        pytest.skip("this machine has a GPU")
+    status, output = run([*door(), *options], tmp_path)
+    assert status == 2, output
+    assert re.search(sentence, output), output
+    assert "Traceback" not in output
+    assert not list(tmp_path.glob("runs/*/checkpoints"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("--accumulate", "2"), "--accumulate 2: Horovod for MXNet has no backward_passes_per_step"),
+        (("--op", "adasum"), "--op adasum: Horovod for MXNet has no Adasum"),
+        (("--precision", "fp16"), "--precision fp16: MXNet 1.9 has no fp16"),
+    ],
+)
+def test_what_mxnet_lacks_is_refused(tmp_path, options, sentence):
+    status, output = run([*door("mxnet"), *options], tmp_path)
+    assert (status, sentence in output) == (2, True), output
+
+
+def test_unknown_command_and_help(tmp_path):
+    status, output = run(["python", "-m", "hvdtrain", "trian"], tmp_path)
+    assert (status, "no command 'trian'" in output) == (2, True)
+    status, output = run(["python", "-m", "hvdtrain", "--help"], tmp_path)
+    assert (status, "predict" in output) == (0, True)
+    status, output = run([*door(), "--help"], tmp_path)
+    assert (status, "--batch-size" in output) == (0, True)
+
+
+BLOCKED = """
+import sys
+class Missing:
+    def find_spec(self, name, *_):
+        if name == {name!r}:
+            raise ModuleNotFoundError(f"No module named '{{name}}'")
+sys.meta_path.insert(0, Missing())
+from hvdtrain.entry import main
+main({framework!r})
+"""
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_missing_framework_and_missing_horovod(tmp_path, framework):
+    for name, sentence in (
+        (framework, "pip install 'hvdtrain["),
+        (f"horovod.{framework}", f"Horovod was built without {framework}"),
+        ("horovod", "Horovod is not installed; run: make setup"),
+    ):
+        code = BLOCKED.format(name=name, framework=framework)
+        status, output = run(["python", "-c", code], tmp_path)
+        assert (status, sentence in output) == (2, True), output
+        assert "Traceback" not in output
+
+
+def test_a_launcher_s_promise_that_horovod_does_not_see(tmp_path):
+    status, output = run([*door(), *QUICK], tmp_path, PMI_RANK="0", PMI_SIZE="2")  # as MPICH's launcher says it
+    assert status == 2, output
+    assert "each process thinks it is alone: Horovod was built without MPI" in output
+    environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+    status, output = run([*door(), *QUICK], tmp_path, **environment)
+    assert status == 2, output
+    assert "torchrun started 2 processes, and Horovod does not hear of that" in output
+    status, output = run([*door(), *QUICK, "--strategy", "single"], tmp_path, **environment)
+    assert status == 2, output
+    assert "with --strategy single each would train alone" in output
+
+
+def test_a_run_is_never_written_over(tmp_path):
+    train(tmp_path, "torch", "--strategy", "single", "--max-steps", "1")
+    before = (tmp_path / "runs" / "run" / "metrics.jsonl").read_text()
+    status, output = run([*door(), "--strategy", "single", *QUICK], tmp_path)
+    assert status == 2, output
+    assert "runs/run exists: choose another --name, or go on with it by --resume runs/run" in output
+    assert (tmp_path / "runs" / "run" / "metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_nan_on_one_rank_ends_the_job_and_names_it(tmp_path, framework):
+    status, output = run(
+        [
+            *launcher("gloo", 2),
+            "python",
+            JOBS,
+            "nan",
+            framework,
+            *QUICK[2:],
+            "--max-steps",
+            "20",
+            "--log-every",
+            "8",
+        ],
+        tmp_path,
+    )
+    assert status != 0
+    assert "rank 1: loss is not finite at step 5" in output
+    assert not list(tmp_path.glob("runs/run/checkpoints/*")), "nothing that is not finite may be saved"
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_nan_can_be_skipped_by_all_ranks_together(tmp_path, framework):
+    words = [*launcher("gloo", 2), "python", JOBS, "nan", framework, *QUICK[2:], "--max-steps", "20"]
+    status, output = run([*words, "--on-nan", "skip"], tmp_path)
+    assert status == 0, output
+    result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
+    assert result["skipped"] == 1
+    assert np.isfinite(result["loss"])
+
+
+@pytest.mark.parametrize("by", ["gloo", "mpirun"])
+def test_ranks_that_drift_apart_are_found(tmp_path, by):
+    words = [
+        *launcher(by, 2),
+        "python",
+        JOBS,
+        "drift",
+        "torch",
+        *QUICK[2:],
+        "--max-steps",
+        "20",
+        "--check-sync",
+        "2",
+    ]
+    status, output = run(words, tmp_path)
+    assert status != 0
+    assert "after step 6: parameter dense2.bias of rank 1 differs from rank 0's" in output
+
+
+def test_an_option_that_differs_is_named(tmp_path):
+    status, output = run([*launcher("gloo", 2), "python", JOBS, "differ", "torch", *QUICK], tmp_path)
+    assert status != 0
+    assert "rank 1 has --lr 0.2, rank 0 has 0.1" in output
+
+
+def test_data_that_is_corrupt_on_one_rank_ends_the_others_within_seconds(tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "train.npz").write_bytes(b"PK broken")
+    (tmp_path / "bad" / "test.npz").write_bytes(b"PK broken")
+    words = [*launcher("mpirun", 2), "python", JOBS, "own_data", "torch", *QUICK, str(tmp_path / "bad")]
+    began = time.monotonic()
+    status, output = run(words, tmp_path)
+    assert status != 0
+    assert "rank 1: " in output
+    assert "train.npz" in output
+    assert time.monotonic() - began < 60
+
+
+def test_own_data_trains(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "own").mkdir()
+    for name in ("train", "test"):
+        labels = rng.integers(0, 10, 200)
+        images = np.zeros((200, 28, 28), np.uint8)
+        images[np.arange(200), labels * 2] = 255
+        np.savez(tmp_path / "own" / f"{name}.npz", images=images, labels=labels)
+    options = ("--strategy", "single", "--data", "own", "--epochs", "8", "--batch-size", "20")
+    folder = train(tmp_path, "torch", *options)
+    assert json.loads((folder / "result.json").read_text())["accuracy"] == 1.0
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_parameters_that_blow_up_end_the_job(tmp_path, framework):
+    """Also where the loss stays calm, because a ReLU turns NaN into 0."""
+    options = ("--strategy", "single", "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "4", "--max-steps", "12")
+    status, output = run([*door(framework), *options, "--name", "run"], tmp_path)
+    assert status == 1, output
+    assert "is not finite" in output
+    assert not list(tmp_path.glob("runs/run/checkpoints/*"))

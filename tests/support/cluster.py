@@ -1,0 +1,283 @@
+"""Several hosts and a Slurm cluster on one machine, for tests: namespaces of Linux, as root.
+
+Every host has a name, a network interface eth0 on a bridge of its own, loopback, /dev/shm, processes and an sshd that
+knows one key made for it. The machine's own network, names and keys are not touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.jobs import BIN, ROOT, finish, wait_for
+
+NETWORK = "10.77.31"
+HOST_NEEDS = ("ip", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
+SLURM_NEEDS = ("slurmctld", "slurmd", "sbatch", "srun", "munged")
+
+
+def need(programs: tuple[str, ...], packages: str) -> None:
+    """Skip where this machine cannot make a cluster."""
+    if os.geteuid() != 0:
+        pytest.skip("several hosts need root: Linux's namespaces are made")
+    path = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
+    missing = [name for name in programs if not shutil.which(name, path=path)]
+    if missing:
+        pytest.skip(f"several hosts need {', '.join(missing)}: apt-get install {packages}")
+    if subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True).returncode:
+        pytest.skip("namespaces cannot be made here")
+
+
+SSHD = """\
+Port 22
+HostKey {folder}/hostkey
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+PermitRootLogin prohibit-password
+PasswordAuthentication no
+UsePAM no
+StrictModes no
+MaxStartups 100
+"""
+SSH = """\
+Host host*
+  IdentityFile {folder}/id
+  StrictHostKeyChecking no
+  UserKnownHostsFile /dev/null
+  LogLevel ERROR
+"""
+# The first process of a host; the machine's cgroups stay in view, as slurmd asks for them.
+FIRST = """\
+set -e
+mount --make-rprivate /
+hostname {name}
+mkdir -p {folder}/{name}.cgroup
+mount --rbind /sys/fs/cgroup {folder}/{name}.cgroup
+mount -t sysfs sysfs /sys
+mount --rbind {folder}/{name}.cgroup /sys/fs/cgroup
+mount -t tmpfs tmpfs /dev/shm
+mount --bind {folder}/hosts /etc/hosts
+mkdir -p ~root/.ssh
+mount -t tmpfs -o mode=700 tmpfs ~root/.ssh
+cp {folder}/ssh_config ~root/.ssh/config
+chmod 600 ~root/.ssh/config
+mount -t tmpfs tmpfs /run
+mkdir -p /run/sshd /run/munge
+/usr/sbin/sshd -f {folder}/sshd_config -E {folder}/{name}.sshd.log
+touch {folder}/{name}.ready
+while :; do sleep 3600 & wait $! || true; done
+"""
+
+
+class Hosts:
+    """host1 to hostN."""
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self.folder, self.names = folder, [f"host{number}" for number in range(1, count + 1)]
+        self._mark = f"hvdtrain-{os.getpid()}-{secrets.token_hex(2)}"
+        self._first: dict[str, int] = {}
+
+    def up(self) -> None:
+        folder = self.folder
+        folder.chmod(0o711)
+        for key in ("id", "hostkey"):
+            _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
+        shutil.copy(folder / "id.pub", folder / "authorized_keys")
+        lines = [f"{self.address(name)} {name}" for name in self.names]
+        (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
+        (folder / "sshd_config").write_text(SSHD.format(folder=folder))
+        (folder / "ssh_config").write_text(SSH.format(folder=folder))
+        switch = f"{self._mark}-switch"
+        _do("ip", "netns", "add", switch)
+        _do("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
+        _do("ip", "-n", switch, "link", "set", "br0", "up")
+        for name in self.names:
+            self._add(name, switch)
+
+    def address(self, name: str) -> str:
+        return f"{NETWORK}.{self.names.index(name) + 1}"
+
+    def _add(self, name: str, switch: str) -> None:
+        space, port = f"{self._mark}-{name}", f"to-{name}"
+        _do("ip", "netns", "add", space)
+        _do("ip", "link", "add", "eth0", "netns", space, "type", "veth", "peer", "name", port, "netns", switch)
+        _do("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
+        _do("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+        for link in ("eth0", "lo"):
+            _do("ip", "-n", space, "link", "set", link, "up")
+        script = self.folder / f"{name}.sh"
+        script.write_text(FIRST.format(folder=self.folder, name=name))
+        spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
+        with open(self.folder / f"{name}.log", "w") as log:
+            process = subprocess.Popen(
+                ["nsenter", f"--net=/run/netns/{space}", "unshare", *spaces, "bash", str(script)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        log = self.folder / f"{name}.log"
+        wait_for(
+            (self.folder / f"{name}.ready").exists,
+            10,
+            lambda: f"no host can be made: {log.read_text()}",
+            pytest.skip.Exception,
+        )
+        self._first[name] = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+
+    def words(self, name: str, words: list[str]) -> list[str]:
+        """Words that run a program on a host, in this folder."""
+        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        return ["nsenter", "-t", str(self._first[name]), *spaces, f"--wd={os.getcwd()}", "--", *words]
+
+    def start(self, name: str, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+        own = {
+            "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}{os.pathsep}/usr/sbin",
+            "OMP_NUM_THREADS": "1",
+            "TF_CPP_MIN_LOG_LEVEL": "2",
+            "PYTHONPATH": str(ROOT),
+            **environment,
+        }
+        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
+        return subprocess.Popen(
+            ["nsenter", "-t", str(self._first[name]), *spaces, f"--wd={folder}", "--", *words],
+            env={**os.environ, **own},
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def run(
+        self, name: str, words: list[str], folder: Path, timeout_s: float = 120, **environment: str
+    ) -> tuple[int, str]:
+        """Exit status and output of a program on a host."""
+        return finish(self.start(name, words, folder, **environment), timeout_s)
+
+    def cable(self, name: str, plugged: bool) -> None:
+        """Pull or plug the cable between a host and the others."""
+        _do("ip", "-n", f"{self._mark}-switch", "link", "set", f"to-{name}", "up" if plugged else "down")
+
+    def processes(self, name: str) -> dict[int, str]:
+        """Process ids, as this machine counts them, and command lines of what runs on a host."""
+        space = os.readlink(f"/proc/{self._first[name]}/ns/pid")
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if os.readlink(path / "ns" / "pid") == space:
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        return found
+
+    def programs(self, mark: str) -> dict[str, list[int]]:
+        """Processes of each host whose command line holds a word."""
+        return {name: sorted(pid for pid, line in self.processes(name).items() if mark in line) for name in self._first}
+
+    def down(self) -> None:
+        for pid in self._first.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for name in (*self.names, "switch"):
+            subprocess.run(["ip", "netns", "del", f"{self._mark}-{name}"], capture_output=True)
+
+
+SLURM = """\
+ClusterName=test
+SlurmctldHost={head}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+# A job that is requeued waits for so long, else for two minutes.
+AuthInfo=cred_expire=8
+CredType=cred/munge
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool.%n
+TmpFS={folder}/tmp.%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd.%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+ReturnToService=2
+SlurmdParameters=config_overrides
+PropagateResourceLimits=NONE
+SchedulerParameters=sched_interval=2,sched_min_interval=0,bf_interval=2
+JobRequeue=1
+KillWait=5
+SlurmdTimeout=10
+SlurmctldTimeout=10
+NodeName={nodes} CPUs=2 RealMemory={memory} State=UNKNOWN
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""
+
+
+class Slurm:
+    """A real Slurm: its controller on the last of the hosts, a node on each other."""
+
+    def __init__(self, hosts: Hosts, folder: Path) -> None:
+        self.hosts, self.folder = hosts, folder
+        *self.nodes, self.head = hosts.names
+
+    def up(self) -> None:
+        for name in ("state", "munge", *(f"{kind}.{node}" for node in self.nodes for kind in ("spool", "tmp"))):
+            (self.folder / name).mkdir()
+        (self.folder / "munge").chmod(0o700)
+        key = self.folder / "munge" / "key"
+        key.write_bytes(secrets.token_bytes(128))
+        key.chmod(0o400)
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+        text = SLURM.format(
+            head=self.head, folder=self.folder, nodes=",".join(self.nodes), memory=total // len(self.nodes) - 256
+        )
+        (self.folder / "slurm.conf").write_text(text)
+        for name in self.hosts.names:
+            own = [f"--{what}={self.folder}/munge/{name}.{what[:4]}" for what in ("log-file", "seed-file")]
+            self.run(["munged", "--force", f"--key-file={key}", "--pid-file=/run/munge/pid", *own], on=name)
+            self.run(["slurmctld"] if name == self.head else ["slurmd", "-N", name], on=name)
+        wait_for(
+            lambda: self.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == str(len(self.nodes)),
+            30,
+            lambda: f"Slurm does not start here: {self.run(['sinfo', '-N', '-l'])[1]}",
+            pytest.skip.Exception,
+        )
+
+    def run(
+        self, words: list[str], folder: Path | None = None, on: str = "", timeout_s: float = 120, **environment: str
+    ) -> tuple[int, str]:
+        """Exit status and output of a program on the head, or another host."""
+        own = {"SLURM_CONF": str(self.folder / "slurm.conf"), **environment}
+        return self.hosts.run(on or self.head, words, folder or self.folder, timeout_s, **own)
+
+    def start(self, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
+        own = {"SLURM_CONF": str(self.folder / "slurm.conf"), **environment}
+        return self.hosts.start(self.head, words, folder, **own)
+
+    def state(self, job: str) -> str:
+        """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer knows it."""
+        _, output = self.run(["scontrol", "show", "job", job, "--oneliner"])
+        return next((word[9:] for word in output.split() if word.startswith("JobState=")), "")
+
+
+def _do(*words: str) -> None:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"namespaces cannot be made here: {shlex.join(words)}: {done.stderr.strip()}")
+
+
+PYTHON = sys.executable

@@ -1,0 +1,94 @@
+"""One elastic job that tests and the fault suite watch while ranks are killed, added and removed."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import psutil
+
+from hvdtrain.runs import metrics
+from support.jobs import PROGRAMS, distance, finish, newest, start, train, wait_for
+
+LAUNCH = ["python", "-m", "hvdtrain", "launch", "horovodrun", "-n", "2"]
+ELASTIC = ["--elastic", "--interface", "lo", "--host-discovery-script", "./hosts.sh"]
+# Without momentum, which would make differences of rounding grow.
+OPTIONS = ("--epochs", "2", "--momentum", "0", "--lr", "0.02", "--log-every", "2", "--device", "cpu")
+
+
+class Job:
+    """One elastic job on `localhost` and `127.0.0.1`, which Horovod takes for two hosts."""
+
+    def __init__(self, folder: Path, framework: str, hosts: str, **environment: str) -> None:
+        self.folder, self.run = folder, folder / "runs" / "run"
+        (folder / "hosts.sh").write_text("#!/bin/sh\ncat hosts.txt\n")
+        (folder / "hosts.sh").chmod(0o755)
+        self.set_hosts(hosts)
+        words = [*LAUNCH, *ELASTIC, "--min-np", "1", "--max-np", "2", "--"]
+        program = [
+            "python",
+            str(PROGRAMS),
+            "slowly",
+            framework,
+            "--elastic",
+            "--name",
+            "run",
+            *OPTIONS,
+        ]
+        self.process = start([*words, *program], folder, HVDTRAIN_TEST_STEP_S="0.25", **environment)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A job that did not come to its end is ended."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            finish(self.process, 60)
+
+    def set_hosts(self, hosts: str) -> None:
+        (self.folder / "hosts.new").write_text(hosts.replace(" ", "\n") + "\n")
+        (self.folder / "hosts.new").replace(self.folder / "hosts.txt")
+
+    def workers(self) -> list[psutil.Process]:
+        children = psutil.Process(self.process.pid).children(recursive=True)
+        return [one for one in children if one.name().startswith("python") and "slowly" in one.cmdline()]
+
+    def wait_for(self, ranks: int) -> None:
+        """Until so many train, and have made some steps together."""
+        text = f"of {ranks} starts with"
+        seen = len(self.log())
+        wait_for(lambda: text in self.log()[seen:] or (seen == 0 and text in self.log()), 90, self.log)
+        steps = self.steps()
+        wait_for(lambda: self.steps() >= steps + 4, 60, self.log)
+
+    def log(self) -> str:
+        path = self.run / "logs" / "rank-0.log"
+        return path.read_text() if path.exists() else ""
+
+    def steps(self) -> int:
+        path = self.run / "metrics.jsonl"
+        return max((one["step"] for one in metrics.read(path)), default=0) if path.exists() else 0
+
+    def lose_a_rank_and_gain_a_host(self) -> None:
+        """Horovod starts nothing more on the host where the rank died; the other one gets a second slot."""
+        self.wait_for(2)
+        self.workers()[-1].send_signal(signal.SIGKILL)
+        self.wait_for(1)
+        self.set_hosts("localhost:2 127.0.0.1:2")
+        self.wait_for(2)
+
+    def lose_a_host(self) -> None:
+        self.wait_for(2)
+        self.set_hosts("localhost:1")
+        self.wait_for(1)
+
+    def end(self) -> str:
+        """What it printed; its result must be that of one process."""
+        _, output = finish(self.process, 180)
+        assert (self.run / "result.json").exists(), output
+        assert json.loads((self.run / "result.json").read_text())["steps"] == 46
+        alone = train(self.folder, "torch", "--strategy", "single", "--name", "alone", *OPTIONS)
+        assert distance(newest(self.run).weights, newest(alone).weights) < 1e-4
+        return output

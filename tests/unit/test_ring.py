@@ -1,0 +1,155 @@
+"""The ring of our own: right sums, strangers turned away, and who is named when a neighbour is lost."""
+
+import contextlib
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.system.processes import free_port
+from hvdtrain.system.rank_info import RankInfo
+
+
+def on_every_rank(size, job, token="secret", **options):
+    """What `job(ring)` returns, or the exception that it raised, on each of `size` ranks in threads."""
+    address, results = ("127.0.0.1", free_port()), [None] * size
+
+    def run(rank):
+        try:
+            results[rank] = job(RingGroup(RankInfo("test", rank, size, rank), address, token, 20, **options))
+        except Exception as error:
+            results[rank] = error
+
+    threads = [threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return results
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
+def test_allreduce_is_the_sum_and_equal_everywhere(size, dtype):
+    lengths = [0, 1, size - 1, 7, 1000, 3 * CHUNK_BYTES // 8 + 5]
+
+    def job(ring):
+        sums = []
+        for length in lengths:
+            values = np.random.default_rng([ring.rank, length]).integers(-1000, 1000, length).astype(dtype)
+            ring.allreduce(values)
+            sums.append(values)
+        ring.close()
+        return sums
+
+    results = on_every_rank(size, job)
+    for i, length in enumerate(lengths):
+        expected = sum(np.random.default_rng([rank, length]).integers(-1000, 1000, length) for rank in range(size))
+        for got in results:
+            np.testing.assert_array_equal(got[i], expected.astype(dtype))
+
+
+def test_rounding_is_the_same_on_all_ranks():
+    def job(ring):
+        values = np.random.default_rng(ring.rank).normal(size=10_001).astype(np.float32)
+        ring.allreduce(values)
+        ring.close()
+        return values.tobytes()
+
+    assert len(set(on_every_rank(4, job))) == 1
+
+
+def test_host_values():
+    def job(ring):
+        own = {"rank": ring.rank, "text": "x" * 100_000 * ring.rank}
+        gathered, told = ring.gather(own), ring.broadcast(own)
+        total = ring.sum(np.array([ring.rank, 0.5]))
+        ring.close()
+        return [one["rank"] for one in gathered], len(gathered[2]["text"]), told["rank"], total.tolist()
+
+    assert on_every_rank(3, job) == [([0, 1, 2], 200_000, 0, [3.0, 1.5])] * 3
+
+
+def test_a_lost_neighbour_is_named():
+    def job(ring):
+        if ring.rank == 1:
+            ring._next.close()
+            ring._before.close()
+            return "died"
+        ring.allreduce(np.ones(1_000_000, np.float32))
+        return "went on"
+
+    first, _, last = on_every_rank(3, job)
+    assert isinstance(last, TrainingError)
+    assert "rank 1 on 127.0.0.1" in str(last)
+    assert isinstance(first, TrainingError)
+
+
+def test_a_silent_neighbour_is_named():
+    def job(ring):
+        if ring.rank == 1:
+            time.sleep(3)
+            return "late"
+        ring.sum(np.ones(4))
+        return "went on"
+
+    first, _ = on_every_rank(2, job, timeout_s=1)
+    assert isinstance(first, TrainingError)
+    assert "rank 1" in str(first)
+    assert "no word for 1 s" in str(first)
+
+
+def test_a_rank_that_never_comes():
+    started = time.monotonic()
+    with pytest.raises(UserError, match=r"rank 1 did not come.*look whether all ranks were started"):
+        RingGroup(RankInfo("test", 0, 2, 0), ("127.0.0.1", free_port()), start_timeout_s=1)
+    with pytest.raises(UserError, match="cannot join the ring of 2"):
+        RingGroup(RankInfo("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
+    assert time.monotonic() - started < 20
+
+
+def test_strangers_are_turned_away():
+    """Callers that know no token, or say nothing that is read, do not hinder the ranks."""
+    address = ("127.0.0.1", free_port())
+    made = []
+
+    def join(rank, token):
+        try:
+            ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
+            made.append(ring.sum(np.ones(1))[0])
+            ring.close()  # not before the other has its sum
+        except UserError as error:
+            made.append(str(error))
+
+    zero = threading.Thread(target=join, args=(0, "right"))
+    zero.start()
+    for line in (
+        b"GET / HTTP/1.0\r\n\r\n",
+        b'{"rank": 1, "proof": "wrong", "port": 1}\n',
+        b'{"rank": 1}\n',
+        b"[" * 10_000 + b"\n",
+        b"[]\n",
+        b"",
+    ):
+        deadline = time.monotonic() + 5
+        while True:
+            try:
+                with socket.create_connection(address, timeout=5) as caller:
+                    caller.sendall(line)
+                    caller.settimeout(10)
+                    with contextlib.suppress(ConnectionResetError):
+                        while caller.recv(100):  # a challenge, and then the end
+                            pass
+                break
+            except ConnectionRefusedError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    one = threading.Thread(target=join, args=(1, "right"))
+    one.start()
+    zero.join(20)
+    one.join(20)
+    assert made == [2.0, 2.0]

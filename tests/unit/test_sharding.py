@@ -1,0 +1,85 @@
+"""N ranks see, together and step by step, what one process sees."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hvdtrain.datasets import sharding
+
+SIZES = st.integers(1, 9)
+
+
+def of_all_ranks(samples, batch, remainder, size, start=0):
+    """The steps of an epoch from row `start` on: for each the slices of all ranks."""
+    order = sharding.order(3, 0, samples)
+    ranks = [list(sharding.batches(order[start:], batch, remainder, rank, size)) for rank in range(size)]
+    assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
+    return order, list(zip(*ranks, strict=True))
+
+
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    size=SIZES,
+    remainder=st.sampled_from(["drop", "pad", "exact"]),
+)
+def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
+    order, steps = of_all_ranks(samples, batch, remainder, size)
+    assert len(steps) == sharding.steps_per_epoch(samples, batch, remainder)
+    seen = [part.rows[part.weights > 0] for step in steps for part in step]
+    expected = order[: len(steps) * batch]
+    assert np.array_equal(np.concatenate(seen) if seen else np.array([], int), expected)
+
+
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    size=SIZES,
+    remainder=st.sampled_from(["drop", "pad", "exact"]),
+)
+def test_average_over_ranks_is_mean_over_global_batch(samples, batch, size, remainder):
+    order, steps = of_all_ranks(samples, batch, remainder, size)
+    loss = np.random.default_rng(0).random(samples)
+    for number, step in enumerate(steps):
+        average = sum((part.weights * loss[part.rows]).sum() for part in step) / size
+        assert average == pytest.approx(loss[order[number * batch : (number + 1) * batch]].mean(), rel=1e-5)
+
+
+def test_pad_keeps_the_shape_and_exact_does_not():
+    _, padded = of_all_ranks(10, 8, "pad", 2)
+    _, exact = of_all_ranks(10, 8, "exact", 2)
+    assert [[len(part.rows) for part in step] for step in padded] == [[4, 4], [4, 4]]
+    assert [[len(part.rows) for part in step] for step in exact] == [[4, 4], [1, 1]]
+
+
+def test_a_rank_without_rows_still_takes_the_step():
+    _, steps = of_all_ranks(5, 4, "exact", 3)
+    last = steps[-1]
+    assert all(len(part.rows) >= 1 for part in last)
+    assert sum((part.weights > 0).sum() for part in last) == 1
+
+
+@given(start=st.integers(0, 10), size=SIZES)
+def test_starting_in_the_middle_gives_the_rest(start, size):
+    _, whole = of_all_ranks(100, 10, "pad", size)
+    _, rest = of_all_ranks(100, 10, "pad", size, 10 * start)
+    for one, other in zip(whole[start:], rest, strict=True):
+        assert all(np.array_equal(a.rows, b.rows) for a, b in zip(one, other, strict=True))
+
+
+def test_order_depends_on_seed_and_epoch_alone():
+    assert np.array_equal(sharding.order(1, 2, 50), sharding.order(1, 2, 50))
+    assert not np.array_equal(sharding.order(1, 2, 50), sharding.order(1, 3, 50))
+    assert not np.array_equal(sharding.order(1, 2, 50), sharding.order(2, 2, 50))
+    # A golden value: the order must not change between versions, or a resumed run would train on other rows.
+    assert sharding.order(0, 0, 10).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
+
+
+@given(samples=st.integers(0, 300), batch=st.integers(1, 64), size=SIZES)
+def test_evaluation_visits_every_row_once(samples, batch, size):
+    rows = [
+        np.arange(samples)[part] for rank in range(size) for part in sharding.evaluation(samples, batch, rank, size)
+    ]
+    assert np.array_equal(np.concatenate(rows) if rows else np.array([], int), np.arange(samples))
+    assert all(len(part) <= batch for part in rows)
