@@ -18,7 +18,7 @@ from statistics import median
 import tyro
 
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 LAUNCHERS = {
     "horovod": lambda np: ["horovodrun", "--gloo", "-np", str(np)],

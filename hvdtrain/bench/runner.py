@@ -22,7 +22,7 @@ import tyro
 from hvdtrain.cli import report
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import HvdtrainError, TrainingError, UserError
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 JOB_TIMEOUT_S = 600

@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never a part."""
+"""Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file under another name in the same folder, then rename it.
 
-    Raises OSError where the disk does not accept it; what was at `path` before is untouched then.
+    Raises OSError where the disk does not accept the content; the file at `path` is unchanged then.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:

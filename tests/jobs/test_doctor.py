@@ -318,7 +318,7 @@ def test_variables(tmp_path):
     told.has("variables", "warn", "HOROVOD_TIMELINE=/nowhere/t.json", remedy="unset")
     told = doctor(tmp_path, "--only", "variables", TF_CONFIG="{}", HOROVOD_CONTROLLER="gloo",
                   HOROVOD_CPU_OPERATIONS="mpi")  # fmt: skip
-    told.has("variables", "fail", "TF_CONFIG is not as MultiWorkerMirroredStrategy wants it", remedy="unset it")
+    told.has("variables", "fail", "TF_CONFIG is not what MultiWorkerMirroredStrategy expects", remedy="unset it")
     told.has("variables", "fail", "contradict", remedy="unset HOROVOD_CPU_OPERATIONS")
     told = doctor(tmp_path, "--only", "variables", RANK="one", WORLD_SIZE="2")
     told.has("variables", "fail", "RANK=one", "no whole numbers", remedy="unset")

@@ -16,7 +16,7 @@ from hvdtrain.doctor.checks.mpi import is_open_mpi, mpirun_words
 from hvdtrain.doctor.checks.software import SETUP
 from hvdtrain.doctor.findings import Finding, Setting, check, fail, ok, probe_words
 from hvdtrain.doctor.subprocesses import Done
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 
 @check("jobs", "alone")
