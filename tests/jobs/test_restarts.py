@@ -12,8 +12,6 @@ import pytest
 from support.jobs import PROGRAMS, distance, finish, newest, run, start, train
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu")
-
-
 NAMED = ("--name", "run", "--auto-resume")
 
 
@@ -41,8 +39,8 @@ def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
     assert "restarting in 1 s (1 of 2)" in output
     first, second = attempts(tmp_path)
     assert (first["status"], first["checkpoint"], second["status"], second["checkpoint"]) == (137, -1, 0, 3)
-    straight = train(tmp_path, framework, *options, *OPTIONS, "--name", "straight", by="local", np=2)
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(straight).weights) == 0
+    undisturbed = train(tmp_path, framework, *options, *OPTIONS, "--name", "undisturbed", by="local", np=2)
+    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
 
 
 def test_a_step_that_always_fails(tmp_path):
@@ -54,9 +52,7 @@ def test_a_step_that_always_fails(tmp_path):
     assert status == 1, output
     assert "gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:" in output
     assert [one["checkpoint"] for one in attempts(tmp_path)] == [-1, 3, 3, 3]
-    assert [
-        re.search(r"restarting in (\d+) s", line)[1] for line in output.splitlines() if "restarting in" in line
-    ] == [*("1", "1", "2")]
+    assert re.findall(r"restarting in (\d+) s", output) == ["1", "1", "2"]
     assert "  4: 2 ranks, from the checkpoint of step 3" in output
 
 

@@ -33,7 +33,7 @@ def check_elastic(job: Job, elastic: ElasticOptions, restarts: int) -> None:
     if not script and len(job.hosts) < 2:
         raise UserError(
             "--elastic needs to know which hosts there are",
-            "give --host-discovery-script FILE, or two or more hosts by -H",
+            "give --host-discovery-script FILE, or two or more hosts with -H",
         )
     if not job.interface:
         raise UserError(
