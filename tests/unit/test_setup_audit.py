@@ -47,18 +47,18 @@ def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
 
 
 @pytest.mark.parametrize(
-    ("said", "status", "told"),
+    ("printed", "status", "message"),
     [
         ("No known vulnerabilities found", 0, "No known vulnerabilities found"),
         ("Found 1 known vulnerability in 1 package", 1, "Found 1 known vulnerability in 1 package"),
         ("Traceback\nError: no route", 1, "audit: the advisories cannot be asked (Error: no route); try again"),
     ],
 )
-def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, said, status, told):
+def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, printed, status, message):
     name = f"audit-{hashlib.sha256((SETUP / 'audit.lock').read_bytes()).hexdigest()[:16]}"
     tool = tmp_path / "hvdtrain" / name / "bin" / "pip-audit"
     tool.parent.mkdir(parents=True)
-    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\nprintf "%s\\n" "{said}"\nexit {status}\n')
+    tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\nprintf "%s\\n" "{printed}"\nexit {status}\n')
     tool.chmod(0o755)
     done = subprocess.run(
         [SETUP / "audit.sh", BIN.parent, "-s", "osv"],
@@ -66,7 +66,7 @@ def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tm
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, told in done.stdout + done.stderr) == (status, True)
+    assert (done.returncode, message in done.stdout + done.stderr) == (status, True)
     given = (tmp_path / "words").read_text()
     assert "--strict" in given and "--ignore-vuln CVE-2024-10190" in given and given.endswith("-s osv\n")
 
