@@ -51,7 +51,7 @@ def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
     [
         ("No known vulnerabilities found", 0, "No known vulnerabilities found"),
         ("Found 1 known vulnerability in 1 package", 1, "Found 1 known vulnerability in 1 package"),
-        ("Traceback\nError: no route", 1, "audit: the advisories cannot be asked (Error: no route); try again"),
+        ("Traceback\nError: no route", 1, "audit: the advisories cannot be fetched (Error: no route); try again"),
     ],
 )
 def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, printed, status, message):

@@ -87,7 +87,7 @@ def test_an_impostor_as_rank_0_is_rejected():
 
 def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
     """It sends a byte now and then, and never completes a message."""
-    monkeypatch.setattr("hvdtrain.collectives.ring.HELLO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
     address, made = ("127.0.0.1", free_port()), []
 
     def rank(number):
@@ -116,7 +116,7 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
 def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "9")):
         monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=r"no word by which they know each other.*set HVDTRAIN_TOKEN"):
+    with pytest.raises(UserError, match=r"set no HVDTRAIN_TOKEN, and 192.0.2.1 is not loopback.*set HVDTRAIN_TOKEN"):
         start()
     file = tmp_path / "token"
     file.write_text("a secret\n")

@@ -15,7 +15,8 @@ from support.jobs import ROOT
 from support.untrusted import PASSWORD, Harm, save_checkpoint
 
 from hvdtrain.cli import predict
-from hvdtrain.datasets import downloads, formats
+from hvdtrain.datasets import downloads
+from hvdtrain.datasets.formats import reading
 from hvdtrain.errors import UserError
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
@@ -93,12 +94,12 @@ def test_reading_an_image_starts_no_other_program(tmp_path):
     """Pillow would start Ghostscript for PostScript."""
     image = tmp_path / "image.png"
     image.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 28 28\n%%EndComments\nshowpage\n")
-    with pytest.raises(UserError, match="no image that can be read"):
+    with pytest.raises(UserError, match="cannot be read as an image"):
         predict.read_image(image, NETWORKS["lenet"], invert=False)
 
 
 def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
-    for module in (formats, downloads):
+    for module in (reading, downloads):
         monkeypatch.setattr(module, "LARGEST", 1 << 20)
     bomb = gzip.compress(bytes(1 << 24))
     assert len(bomb) < 1 << 15
@@ -106,7 +107,7 @@ def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
     monkeypatch.setattr(downloads, "_get", lambda url, content, name: (content.write(next(sent)), content.seek(0)))
     monkeypatch.setattr(downloads, "PAUSE_S", 0)
     monkeypatch.setattr(downloads, "ROUNDS", 2)
-    with pytest.raises(UserError, match="no mirror has it whole") as refused:
+    with pytest.raises(UserError, match="no mirror has it complete") as refused:
         downloads._fetched("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
     assert "unpacks to more than 1048576 bytes" in caplog.text
     assert "is longer than 1048576 bytes" in str(refused.value)
@@ -115,4 +116,4 @@ def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
 
 def test_the_memory_limit_is_at_most_half_of_the_machine_s():
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < formats.MEMORY <= whole // 2
+    assert 0 < reading.MEMORY <= whole // 2
