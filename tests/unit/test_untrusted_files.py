@@ -108,7 +108,7 @@ def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
     monkeypatch.setattr(downloads, "PAUSE_S", 0)
     monkeypatch.setattr(downloads, "ROUNDS", 2)
     with pytest.raises(UserError, match="no mirror has it complete") as refused:
-        downloads._fetched("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
+        downloads._fetch("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
     assert "unpacks to more than 1048576 bytes" in caplog.text
     assert "is longer than 1048576 bytes" in str(refused.value)
     assert PASSWORD not in caplog.text + str(refused.value)
