@@ -116,10 +116,10 @@ def remove_token(hosts: list[str], path: str) -> None:
 
 
 def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
-    words = shlex.join(["sh", "-c", script])
+    remote = shlex.join(["sh", "-c", script])
 
     def run(host: str) -> None:
-        command = [*SSH, host, words] if host else ["sh", "-c", script]
+        command = [*SSH, host, remote] if host else ["sh", "-c", script]
         try:
             subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         except subprocess.SubprocessError as error:
