@@ -34,9 +34,7 @@ def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: P
     except FileExistsError:
         raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}") from None
     except OSError as error:
-        raise UserError(
-            f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs"
-        ) from None
+        raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
     return folder
 
 

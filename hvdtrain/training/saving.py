@@ -48,9 +48,7 @@ class Saver:
         consistency.check_finite(weights, position.step)
         if run.is_rank_0:
             with must_write(f"the checkpoint of step {position.step}", run.folder):
-                checkpoints.save(
-                    run.folder / "checkpoints", run.checkpoint(position, weights, score), run.runtime.keep
-                )
+                checkpoints.save(run.folder / "checkpoints", run.checkpoint(position, weights, score), run.runtime.keep)
 
     def commit(self, position: Position) -> None:
         """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""

@@ -39,7 +39,7 @@ class Throughput:
 
     @property
     def median(self) -> float:
-        """Images per second of the median interval; the first one, which warms up, counts only if it is the only one."""
+        """Images per second of the median interval, without the first one, which warms up, if there are others."""
         return float(np.median(self._rates[1:] or self._rates or [0.0]))
 
     @property
