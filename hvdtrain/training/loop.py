@@ -177,9 +177,9 @@ class Training:
 
     def _look_around(self) -> None:
         """Record what is to be said of this host, and warn of what is wrong with it."""
-        from hvdtrain.cli import doctor
+        from hvdtrain.doctor.examination import quick
 
-        findings = doctor.quick()
+        findings = quick()
         record.write_json(self.folder / "doctor.json", {"findings": findings})
         for one in findings:
             if one["status"] == "fail":
