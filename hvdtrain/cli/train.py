@@ -66,7 +66,7 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
 
 def examine_host() -> list[dict[str, Any]]:
     """The doctor's findings on this host, for a run's record."""
-    from hvdtrain.cli.doctor import quick
+    from hvdtrain.doctor.examination import quick
 
     return quick()
 
