@@ -44,7 +44,9 @@ def launcher(name: str, np: int) -> list[str]:
     }[name]  # fmt: skip
 
 
-def start(command: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str) -> subprocess.Popen[str]:
+def start(
+    command: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str
+) -> subprocess.Popen[str]:
     """Start a command in `folder` as from a shell in which the virtual environment is active."""
     variables = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",

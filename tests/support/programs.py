@@ -34,7 +34,9 @@ BAD_STEP = 5
 def learner_class(framework: str):
     """The class of the framework's learner."""
     module = importlib.import_module(f"hvdtrain.frameworks.{framework}.learner")
-    return getattr(module, {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework])
+    return getattr(
+        module, {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework]
+    )
 
 
 def inject_on_rank_1(framework: str, inject) -> None:
