@@ -136,7 +136,7 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
 
 
 def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
-    """Train with each of the options, by name, in one job, which starts the framework once; returns the runs' folder."""
+    """Train with each of the options, by name, in one job, which starts the framework once; the folder of the runs."""
     options = [word for name, given in runs.items() for word in ("--then", *given, "--name", name)][1:]
     job = ["python", str(PROGRAMS), "several", framework]
     status, output = run([*launcher(by, np), *job, *options], folder, timeout_s=300)
