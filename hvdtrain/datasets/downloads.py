@@ -35,7 +35,7 @@ ROUNDS = 2
 PAUSE_S = 1.0
 """Wait before the next round."""
 SILENCE_S = 15.0
-"""A mirror that sends nothing for so long is given up."""
+"""A mirror that sends nothing for this long is given up."""
 LONGEST_S = 1800.0
 """A mirror that takes longer than this for a file is given up."""
 USE_OTHER_FOLDER = "set HVDTRAIN_DATA to a folder that holds the data"

@@ -36,6 +36,7 @@ class MetricsWriter:
             self._events.write(step, scalars)
 
     def close(self) -> None:
+        """Close the files, and log how many records were lost."""
         with contextlib.suppress(OSError):  # from writing what is left in its buffer
             self._file.close()
         if self._lost:

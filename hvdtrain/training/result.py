@@ -31,7 +31,7 @@ def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter
     if not run.is_rank_0:
         return
     per_class = dict(zip(run.dataset.classes, scores.per_class(), strict=True))
-    content: dict[str, Any] = {
+    content = {
         "accuracy": scores.accuracy,
         "loss": scores.loss,
         "steps": steps,
@@ -46,11 +46,16 @@ def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter
         "per_class_accuracy": per_class,
         "confusion": scores.confusion.tolist(),
     }
-    with must_write("the result", run.folder):
-        record.write_json(run.folder / "result.json", content)
-        plots.plot_metrics(run.folder, f"{run.config.model} on {run.config.data} in {run.config.framework}")
+    _store(run, content)
     worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
     reporter.show(
         f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
         f"{throughput.median:,.0f} images/s, parameters {parameters}, record in {run.folder}"
     )
+
+
+def _store(run: Run, content: dict[str, Any]) -> None:
+    """Write `result.json` and the plot."""
+    with must_write("the result", run.folder):
+        record.write_json(run.folder / "result.json", content)
+        plots.plot_metrics(run.folder, f"{run.config.model} on {run.config.data} in {run.config.framework}")

@@ -37,6 +37,7 @@ class Run:
 
     @property
     def group(self) -> Group:
+        """The processes that train together."""
         return self.learner.group
 
     @property
@@ -56,11 +57,12 @@ class Run:
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
+        """Number of steps in an epoch, by --remainder."""
         return sharding.steps_per_epoch(self.samples, self.global_batch, self.config.remainder)
 
     @functools.cached_property
     def last_step(self) -> int:
-        """Number of steps in the whole run."""
+        """Number of steps in the run."""
         steps = self.config.epochs * self.steps_per_epoch
         return min(steps, self.config.max_steps or steps)
 
