@@ -69,7 +69,7 @@ def test_explain(beats, size, told):
 
 
 def test_where_tells_waiting_from_working():
-    from hvdtrain.collectives import groups
+    from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 
     assert "in test_where_tells_waiting_from_working" in where(sys._getframe())
     frames = []
@@ -78,7 +78,7 @@ def test_where_tells_waiting_from_working():
         def all_gather_object(self, gathered, value):
             frames.append(where(sys._getframe()))
 
-    group = object.__new__(groups.TorchDistributed)
+    group = object.__new__(TorchDistributedGroup)
     group.size, group._dist = 1, Spy()
     group.gather(1)
     assert frames == ["step"]

@@ -15,9 +15,9 @@ from tensorboard.compat.proto.event_pb2 import Event
 from tensorboard.compat.tensorflow_stub.errors import OutOfRangeError
 from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
 
-from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import choose_device
+from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.runs import metrics
 
 

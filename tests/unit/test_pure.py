@@ -10,7 +10,7 @@ import pytest
 from support.jobs import ROOT
 
 from hvdtrain.cli.training_options import parse
-from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.config.options import Config
 from hvdtrain.config.recipes import RECIPES, from_recipe
 from hvdtrain.config.record import from_record, to_record
