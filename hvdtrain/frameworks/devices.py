@@ -38,5 +38,5 @@ def split_rows(count: int, *arrays: np.ndarray) -> list[tuple[np.ndarray, ...]]:
     """Split each array into `count` equal parts: [part][array]. Raises UserError if the rows cannot be divided."""
     rows = len(arrays[0])
     if rows % count:
-        raise UserError(f"a batch of {rows} rows cannot be divided among {count} devices", "change --batch-size")
+        raise UserError(f"a batch of {rows} rows does not divide evenly among {count} devices", "change --batch-size")
     return list(zip(*(np.split(array, count) for array in arrays), strict=True))

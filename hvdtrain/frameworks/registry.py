@@ -12,8 +12,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks import tuning
 from hvdtrain.frameworks.requirements import check_framework_options, check_options, require
+from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Network, Weights
 from hvdtrain.networks.registry import NETWORKS
@@ -60,8 +60,8 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
     UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     check_framework_options(config)
-    tuning.set_environment()
-    tuning.keep_freed_memory()
+    set_environment()
+    keep_freed_memory()
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
@@ -99,7 +99,7 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
     styles = STYLES[config.framework]
     if config.api not in ("auto", *styles):
         raise UserError(
-            f"--api {config.api}: {config.framework} has {', '.join(styles)}", "choose one, or leave it out"
+            f"--api {config.api}: {config.framework} has {', '.join(styles)}", "choose one of them, or leave --api out"
         )
     for entry in _entries(config.framework):
         if entry.name == config.strategy and config.api in ("auto", entry.style):

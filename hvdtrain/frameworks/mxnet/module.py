@@ -69,7 +69,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):
-    """Module.fit with MXNet's KVStore: over the devices of one process, or over ranks (--kvstore dist_*)."""
+    """Module.fit with MXNet's KVStore: over devices of one process or over ranks (--kvstore dist_*)."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)

@@ -44,7 +44,7 @@ class NDArrayStrategy(Strategy):
 
 
 class NDArraySingleProcess(NDArrayStrategy):
-    """Arrays and operators by hand, on one device."""
+    """Plain arrays and operators in one process on one device; gradients are not combined."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
         super().__init__(config, runtime, group or single_process(config.strategy))

@@ -46,7 +46,7 @@ def horovod_group(hvd: ModuleType) -> HorovodGroup:
 
 
 class MXNetHorovod(MXNetStrategy):
-    """Horovod's DistributedTrainer: the allreduce of each gradient is queued as soon as the engine has computed it."""
+    """Horovod's DistributedTrainer: allreduces each gradient as soon as the engine has computed it."""
 
     requires = ("horovod.mxnet",)
 
@@ -65,7 +65,7 @@ class MXNetHorovod(MXNetStrategy):
 
 
 class MXNetKVStore(MXNetStrategy):
-    """MXNet's KVStore: over the devices of one process (--kvstore device, local), or over ranks (--kvstore dist_*)."""
+    """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
 
     many_devices = True
 

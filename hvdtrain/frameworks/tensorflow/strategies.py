@@ -52,7 +52,7 @@ class TensorFlowSingleProcess(TensorFlowStrategy):
 
 
 class TensorFlowHorovod(TensorFlowStrategy):
-    """Horovod's DistributedGradientTape: its gradient() returns the allreduced gradients of all ranks."""
+    """Horovod's DistributedGradientTape: gradient() returns the allreduced gradients of all ranks."""
 
     requires = ("horovod.tensorflow",)
 
@@ -126,7 +126,7 @@ class TensorFlowMirrored(TensorFlowDistributed):
 
 
 class TensorFlowMultiWorker(TensorFlowDistributed):
-    """tf.distribute.MultiWorkerMirroredStrategy: a replica on each rank, combined by TensorFlow's own collectives."""
+    """tf.distribute.MultiWorkerMirroredStrategy: a replica on each rank, TensorFlow's own collectives."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.

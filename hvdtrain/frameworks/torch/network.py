@@ -38,10 +38,10 @@ def _build_layer(layer: Layer) -> nn.Module:
             return nn.Flatten()
 
 
-def scale_pixels(images: torch.Tensor, layout: torch.memory_format = torch.contiguous_format) -> torch.Tensor:
+def scale_pixels(images: torch.Tensor, layout: torch.memory_format = torch.preserve_format) -> torch.Tensor:
     """A float32 copy of the images in this memory format; uint8 pixels are scaled to [0, 1]."""
-    # empty() and copy_(), because contiguous(memory_format=...) does not change a tensor of one channel.
-    pixels = torch.empty(images.shape, device=images.device, memory_format=layout).copy_(images)
+    # empty_like() and copy_(), because contiguous(memory_format=...) does not change a tensor of one channel.
+    pixels = torch.empty_like(images, dtype=torch.float32, memory_format=layout).copy_(images)
     return pixels.div_(PIXEL_MAX) if images.dtype == torch.uint8 else pixels
 
 

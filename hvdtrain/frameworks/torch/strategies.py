@@ -49,7 +49,7 @@ class TorchSingleProcess(TorchStrategy):
 
 
 class TorchHorovod(TorchStrategy):
-    """Horovod's DistributedOptimizer: the allreduce of each gradient starts as soon as backward has computed it."""
+    """Horovod's DistributedOptimizer: allreduces each gradient as soon as backward has computed it."""
 
     requires = ("horovod.torch",)
 
@@ -89,7 +89,7 @@ class TorchHorovod(TorchStrategy):
 
 
 class TorchDDP(TorchStrategy):
-    """torch.nn.parallel.DistributedDataParallel: buckets of gradients are reduced while backward still runs."""
+    """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
     unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
 
@@ -132,7 +132,7 @@ class CPUReplicas(nn.Module):
 
 
 class TorchDataParallel(TorchStrategy):
-    """torch.nn.DataParallel: one process scatters each batch over its GPUs, or over parts of the CPU if it has none."""
+    """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
 
     many_devices = True
 
