@@ -38,7 +38,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     style: str
     """Value of --api."""
     strategy: type[AnyStrategy]
-    learner: Callable[[Config, Network, Weights, AnyStrategy, RuntimeOptions], Learner]
+    learner: Callable[[Network, Weights, AnyStrategy], Learner]
 
     @property
     def over(self) -> str:
@@ -71,7 +71,7 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
             "leave --devices out, or choose a strategy for several devices (--strategy help)",
         )
     strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
-    return entry.learner(config, NETWORKS[config.model], weights, strategy, runtime)
+    return entry.learner(NETWORKS[config.model], weights, strategy)
 
 
 def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:

@@ -11,8 +11,6 @@ import numpy as np
 from mxnet import autograd
 from mxnet.contrib import amp
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
@@ -66,9 +64,8 @@ class LazyLoss:
 class MXNetLearner:
     """A hybridized Gluon network, trained with one strategy."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: MXNetStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: MXNetStrategy) -> None:
+        config = strategy.config
         if config.precision == "bf16":
             with contextlib.redirect_stdout(io.StringIO()):
                 amp.init(target_dtype="bfloat16")  # for all graphs of this process, so before the first one exists

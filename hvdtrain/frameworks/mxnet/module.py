@@ -123,9 +123,8 @@ def weighted_loss(logits: mx.sym.Symbol) -> mx.sym.Symbol:
 class ModuleLearner:
     """A Symbol in a Module, trained by its `fit`."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: ModuleStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: ModuleStrategy) -> None:
+        config = strategy.config
         os.environ["MXNET_UPDATE_ON_KVSTORE"] = "0"  # update in this process, where the state can be read
         self.group, self._strategy, self._network = strategy.group, strategy, network
         self._contexts = choose_contexts(strategy)

@@ -116,13 +116,11 @@ def allreduce(data: list[nd.NDArray]) -> None:
 class NDArrayLearner:
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: NDArrayStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: NDArrayStrategy) -> None:
         self.group = strategy.group
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._config, self._network, self._strategy = config, network, strategy
+        self._config, self._network, self._strategy = strategy.config, network, strategy
         self.load(weights)
         strategy.broadcast(self._params[0])
         self._momentum = [{name: nd.zeros_like(p) for name, p in params.items()} for params in self._params]

@@ -165,7 +165,8 @@ class Feed(tf.keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         images, labels, weights, self.lr = next(self._batches)
-        pixels = scale_pixels(tf.constant(channel_last(images))).numpy()
+        with tf.device("CPU"):  # the data set distributes them to the devices
+            pixels = scale_pixels(tf.constant(channel_last(images))).numpy()
         arrays = (pixels, labels, weights / np.float32(self._factor))
         for part in zip(*(np.array_split(array, self._parts) for array in arrays), strict=True):
             self._rows.put(part)
@@ -189,11 +190,9 @@ class KerasLearner(TensorFlowLearner):
 
     _strategy: KerasStrategy
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: KerasStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: KerasStrategy) -> None:
         tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
-        super().__init__(config, network, weights, strategy, runtime)
+        super().__init__(network, weights, strategy)
 
     def _make_optimizer(self, config: Config) -> Any:
         sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay)

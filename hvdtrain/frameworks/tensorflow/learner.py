@@ -10,7 +10,6 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.tensorflow.network import WeightLayout, build_network, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
@@ -32,9 +31,8 @@ def select_device(strategy: TensorFlowStrategy) -> str:
 class TensorFlowLearner:
     """A Keras network and its step, compiled into one graph, trained with one strategy."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: TensorFlowStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: TensorFlowStrategy) -> None:
+        config = strategy.config
         self.group, self.devices = strategy.group, strategy.devices
         self.device = select_device(strategy)
         self._config, self._network, self._strategy = config, network, strategy

@@ -6,8 +6,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
@@ -21,11 +19,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class TorchLearner:
     """A PyTorch network with activations in memory format channels_last, trained with one strategy."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: TorchStrategy, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: TorchStrategy) -> None:
+        config = strategy.config
         self.group = strategy.group
-        self.device = choose_device(runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group)
+        self.device = choose_device(
+            strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
+        )
         self.devices = strategy.devices
         self.skipped = 0
         self._config, self._network, self._strategy = config, network, strategy

@@ -62,11 +62,9 @@ def allreduce(data: list[torch.Tensor]) -> None:
 class TorchManualLearner:
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
-    def __init__(
-        self, config: Config, network: Network, weights: Weights, strategy: TorchManual, runtime: RuntimeOptions
-    ) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
-        self._device_names, self._config, self._network = strategy.device_names, config, network
+        self._device_names, self._config, self._network = strategy.device_names, strategy.config, network
         self.device = self._device_names[0]
         self._model = build_network(network)
         self.load(weights)
