@@ -6,25 +6,11 @@ import json
 import numpy as np
 import pytest
 from support.jobs import FRAMEWORKS, PROGRAMS, distance, launcher, newest, run, train, train_several
+from support.parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.networks.description import Conv, Dense, Flatten, Pool, Relu
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
-from hvdtrain.runs import checkpoints
-
-PLAIN = (
-    "--momentum",
-    "0",
-    "--lr",
-    "0.02",
-    "--schedule",
-    "constant",
-    "--warmup-epochs",
-    "0",
-    "--max-steps",
-    "16",
-)
-EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
 
 
 @pytest.fixture(scope="session")
@@ -32,16 +18,6 @@ def reference(tmp_path_factory):
     """One process in PyTorch without Horovod: the run that all others are compared with."""
     folder = tmp_path_factory.mktemp("reference")
     return train(folder, "torch", "--strategy", "single", *PLAIN, *EVERY_STEP)
-
-
-def after(run_folder, step):
-    return checkpoints.load(run_folder / "checkpoints" / f"step-{step:08d}").weights
-
-
-def checksums(run_folder, moment):
-    """The checksum of parameters that each rank logged, at the `moment` "starts" or "ends"."""
-    logs = sorted((run_folder / "logs").glob("rank-*.log"))
-    return [log.read_text().split(f"{moment} with parameters ")[1].split()[0] for log in logs]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

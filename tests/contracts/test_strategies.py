@@ -20,7 +20,7 @@ from support.jobs import (
     train_several,
     wait_for_a_step,
 )
-from test_parity import EVERY_STEP, PLAIN, after, checksums
+from support.parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.system.processes import free_port
 
