@@ -185,7 +185,7 @@ class Learner(Protocol):
         ...
 
     def load(self, weights: Weights) -> None:
-        """Set all parameters. Raises KeyError or ValueError if names or shapes differ."""
+        """Set all parameters. Raises ValueError if names or shapes differ."""
         ...
 
     def optimizer_state(self) -> OptimizerState:
