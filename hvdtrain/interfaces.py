@@ -1,7 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
-In the order of a run: what it trains on (Dataset, Batch), who trains (Group), what trains (Learner, FitLearner), and
-what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
+what trains (Learner, FitLearner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, SupportsFloat, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
 
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.networks.description import Weights
+
+PIXEL_MAX = 255
+"""Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
+"""Adam's constants in every framework; epsilon is that of Algorithm 1 in Kingma and Ba (2015)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,7 @@ class Dataset:
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
-    images: (n, channels, height, width); uint8, which stands for value / 255, or float32 used as it is.
+    images: (n, channels, height, width); uint8, which stands for value / PIXEL_MAX, or float32 used as it is.
     labels: int64 (n,). weights: float32 (n,), as `sharding.Slice` has them. lr: learning rate of this step.
     """
 
@@ -86,6 +94,46 @@ class Group(Protocol):
         ...
 
 
+class AllreduceGroup(Group, Protocol):
+    """A group that can also sum gradients, for strategies without an allreduce of their framework."""
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
+        ...
+
+
+class Unsupported(NamedTuple):
+    """An option of which a framework or a strategy supports some values only."""
+
+    option: str
+    """Name of the field of `Config`."""
+    supported: tuple[Any, ...]
+    reason: str
+    """Why other values do not work, as the end of an error message."""
+
+
+class Strategy:
+    """How the gradients of ranks or devices are combined.
+
+    Each framework derives from it a base class with the hooks that its learner calls, and from that one class per
+    strategy. The first line of a strategy's docstring is its line in `--strategy help`.
+    """
+
+    requires: ClassVar[tuple[str, ...]] = ()
+    """Modules that the strategy imports besides its framework."""
+    unsupported: ClassVar[tuple[Unsupported, ...]] = ()
+    """Options that the strategy does not support in full."""
+    many_devices: ClassVar[bool] = False
+    """Whether one process can train on several devices."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
+        """group: the processes that train together. devices: copies of the network in this process."""
+        self.config = config
+        self.runtime = runtime
+        self.group = group
+        self.devices = devices
+
+
 class OptimizerState(NamedTuple):
     """The state of an optimizer, in canonical names and layout.
 
@@ -111,8 +159,11 @@ class Learner(Protocol):
     """Kind of device: `cpu`, `cuda:0` and so on."""
     devices: int
     """Number of devices in this process, each with a copy of the network."""
-    skipped: int
-    """Number of updates skipped because gradients were not finite; the same on every rank."""
+
+    @property
+    def skipped(self) -> int:
+        """Number of updates skipped because gradients were not finite; the same on every rank."""
+        ...
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
         """One synchronous step on this rank's `Batch`.
@@ -134,7 +185,7 @@ class Learner(Protocol):
         ...
 
     def load(self, weights: Weights) -> None:
-        """Set all parameters. Raises KeyError or ValueError if names or shapes differ."""
+        """Set all parameters. Raises ValueError if names or shapes differ."""
         ...
 
     def optimizer_state(self) -> OptimizerState:

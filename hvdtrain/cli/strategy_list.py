@@ -6,7 +6,7 @@ import json
 import os
 
 from hvdtrain.config.options import Framework
-from hvdtrain.frameworks import registry
+from hvdtrain.frameworks import registry, tuning
 
 JSON = "HVDTRAIN_JSON"
 """Environment variable by which a program asks for JSON."""
@@ -14,8 +14,8 @@ JSON = "HVDTRAIN_JSON"
 
 def show(framework: Framework) -> None:
     """Print the list. Raises UserError if the framework is missing."""
-    registry.set_environment()
-    listed = registry.offers(framework)
+    tuning.set_environment()
+    listed = registry.list_strategies(framework)
     if os.environ.get(JSON):
         print(json.dumps([offer._asdict() for offer in listed]))
         return

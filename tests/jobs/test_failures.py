@@ -98,11 +98,11 @@ def test_launcher_that_horovod_does_not_detect(tmp_path):
     as_mpich_sets_them = {"PMI_RANK": "0", "PMI_SIZE": "2"}
     status, output = run([*entry_point(), *QUICK], tmp_path, **as_mpich_sets_them)
     assert status == 2, output
-    assert "each process thinks it is alone: Horovod was built without MPI" in output
+    assert "each process sees only itself: Horovod was built without MPI" in output
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     status, output = run([*entry_point(), *QUICK], tmp_path, **environment)
     assert status == 2, output
-    assert "torchrun started 2 processes, and Horovod does not hear of that" in output
+    assert "torchrun started 2 processes, but Horovod cannot see them" in output
     status, output = run([*entry_point(), *QUICK, "--strategy", "single"], tmp_path, **environment)
     assert status == 2, output
     assert "with --strategy single each would train alone" in output

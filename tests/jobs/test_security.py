@@ -221,7 +221,7 @@ def test_a_false_rank_0_is_not_believed():
 
 def test_a_slow_stranger_does_not_hold_the_ranks_up(monkeypatch):
     """He says something every now and then, and never ends."""
-    monkeypatch.setattr("hvdtrain.ring.HELLO_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
     address, made = ("127.0.0.1", free_port()), []
 
     def rank(number):

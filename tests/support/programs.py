@@ -194,7 +194,7 @@ def pooling(_: str, __: list[str]) -> None:
     """The average pool has the values and the gradients of PyTorch's own, bit for bit."""
     import torch
 
-    from hvdtrain.frameworks.torch.learner import AveragePool
+    from hvdtrain.frameworks.torch.network import AveragePool
 
     for side in (26, 9):  # with and without a last row that no window covers
         for dtype in (torch.float32, torch.bfloat16):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import choose_device
+from hvdtrain.frameworks.devices import choose_device
 
 
 class LocalRank2(SingleProcess):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.training.evaluation import join_scores, slow_ranks
 
 

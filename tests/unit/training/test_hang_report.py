@@ -4,6 +4,8 @@ import sys
 
 import pytest
 
+from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.training import losses
 from hvdtrain.training.hang_report import PACKAGE, WAITING, Heartbeat, activity, explain
 
@@ -32,15 +34,13 @@ def test_activity_outside_the_package_is_a_place_in_the_code():
 
 
 def test_waiting_in_a_collective_is_a_step():
-    from hvdtrain.collectives import groups
-
     seen = []
 
     class Spy:
         def all_gather_object(self, gathered, value):
             seen.append(activity(sys._getframe()))
 
-    group = object.__new__(groups.TorchDistributedGroup)
+    group = object.__new__(TorchDistributedGroup)
     group.size, group._dist = 1, Spy()
     group.gather(1)
     assert seen == ["step"]
@@ -53,8 +53,6 @@ def test_reading_a_loss_is_a_step():
         def __float__(self):
             seen.append(activity(sys._getframe()))
             return 1.0
-
-    from hvdtrain.collectives.groups import SingleProcess
 
     meter = losses.LossMeter(SingleProcess())
     meter.add(0, LazyLoss())

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.training.losses import Interval, LossMeter, RankStep, SpikeDetector
 
 
