@@ -16,14 +16,11 @@ from typing import Any, NamedTuple
 
 from hvdtrain.doctor import job
 from hvdtrain.doctor.checks import allreduce, gpu, horovod, machine, mpi, network, software, variables  # noqa: F401  (they fill the list of checks)
-from hvdtrain.doctor.findings import CHECKS, STATUSES, Finding, Setting, examine
+from hvdtrain.doctor.examination import BUDGET_S, row
+from hvdtrain.doctor.findings import CHECKS, STATUSES, Setting, examine
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 
-BUDGET_S = 150
-"""For everything but the gathering; the slowest is a job whose probes all stand still."""
-QUICK = ("python", "numpy", "variables", "threads", "shm", "memory", "limits", "interfaces")
-"""Checks that start nothing and take no time."""
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 TOGETHER = {"meeting": "the ranks reach each other", **job.TOGETHER}
 COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -103,14 +100,6 @@ def run(options: Options) -> int:
     return int(worst == "fail")
 
 
-def quick() -> list[dict[str, Any]]:
-    """Findings on this process's host of those checks that start nothing, for a run's record."""
-    place = rank_info.detect()
-    setting = Setting(place, job.local_size(), time.monotonic() + BUDGET_S)
-    chosen = [one for one in CHECKS if one.name in QUICK]
-    return [_row(one.name, one.topic, finding) for one in chosen for finding in examine(one, setting)]
-
-
 def _wanted(options: Options, name: str) -> bool:
     return not options.only or name in options.only
 
@@ -123,12 +112,8 @@ def _look(setting: Setting, options: Options) -> list[dict[str, Any]]:
     found = []
     for one in CHECKS:
         if one.where in wheres and _wanted(options, one.name):
-            found += [_row(one.name, one.topic, finding) for finding in examine(one, setting)]
+            found += [row(one.name, one.topic, finding) for finding in examine(one, setting)]
     return found
-
-
-def _row(name: str, topic: str, finding: Finding) -> dict[str, Any]:
-    return {"check": name, "topic": topic, **finding._asdict()}
 
 
 def _report(setting: Setting, findings: list[dict[str, Any]]) -> dict[str, Any]:
@@ -142,18 +127,18 @@ def _in_job(setting: Setting, options: Options) -> list[dict[str, Any]]:
         setting.ranks = met.local_ranks
         if not met.ring and setting.place.rank:
             print(f"hvdtrain: rank {setting.place.rank}: {met.findings[-1].text}", file=sys.stderr)
-        mine = [_row("meeting", "job", finding) for finding in met.findings if setting.place.rank == 0]
+        mine = [row("meeting", "job", finding) for finding in met.findings if setting.place.rank == 0]
         mine += _look(setting, options)
         if met.ring:
             found = met.together(lambda name: _wanted(options, name))
             if setting.place.rank == 0:
-                mine += [_row(name, "job", finding) for name, finding in found]
+                mine += [row(name, "job", finding) for name, finding in found]
         report = _report(setting, mine)
         if met.ring:
             try:
                 return list(met.ring.gather(report))
             except HvdtrainError as error:
-                report["findings"].append(_row("meeting", "job", job.apart(error)))
+                report["findings"].append(row("meeting", "job", job.apart(error)))
         return [report]
     finally:
         met.close()

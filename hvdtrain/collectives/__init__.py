@@ -1,1 +1,1 @@
-"""Groups of processes, and the ring allreduce over TCP."""
+"""Groups of processes, one file per kind, and the ring allreduce over TCP."""

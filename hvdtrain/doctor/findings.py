@@ -134,7 +134,7 @@ def examine(one: Check, setting: Setting) -> list[Finding]:
     try:
         return list(one.function(setting))
     except Exception as error:
-        text = f"the check itself stumbled ({type(error).__name__}: {' '.join(str(error).split()) or 'no reason'})"
+        text = f"the check itself crashed ({type(error).__name__}: {' '.join(str(error).split()) or 'no reason'})"
         return [warn(text, "please report this, with the output of --json")]
 
 

@@ -88,7 +88,7 @@ def mpi4py() -> None:
 def collective(name: str) -> None:
     """One job's allreduce by Horovod through a framework: who is there, whether the sum is right, how long it takes."""
     with contextlib.suppress(Exception):
-        importlib.import_module("hvdtrain.frameworks").set_environment()  # as in training
+        importlib.import_module("hvdtrain.frameworks.registry").set_environment()  # as in training
     import numpy as np
 
     module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")

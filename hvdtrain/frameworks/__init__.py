@@ -1,1 +1,6 @@
-"""The only package that imports a framework. Each framework has a package with the same file names."""
+"""PyTorch, MXNet and TensorFlow: one folder each, with the same file names; no other folder imports a framework.
+
+network.py builds a framework's network from its description, optimizer.py its optimizer; learner.py trains, with one of
+the classes in strategies.py. Other programming styles of a framework have files of their own (manual, module, ndarray,
+keras_fit), and the folder's registry.py lists all strategies.
+"""

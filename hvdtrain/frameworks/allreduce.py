@@ -1,6 +1,6 @@
-"""One allreduce, by each of the means that strategies use, timed: `python -m hvdtrain bench allreduce` starts it.
+"""Times an allreduce by one of the libraries that strategies use; `python -m hvdtrain bench allreduce` starts it.
 
-usage: python -m hvdtrain.frameworks.allreduce MEANS BYTES...
+usage: python -m hvdtrain.frameworks.allreduce METHOD BYTES...
 """
 
 from __future__ import annotations
@@ -13,16 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives import groups, ring
-from hvdtrain.frameworks import registry
+from hvdtrain.collectives import ring
+from hvdtrain.collectives.mpi import MPIGroup
+from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.frameworks import tuning
 from hvdtrain.system import rank_info
 
-# Bytes sent in all by one measurement, and the least and greatest number of allreduces for it.
-MEASURED_BYTES, LEAST, MOST = 1 << 28, 5, 1000
+# Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
+MEASURED_BYTES, MIN_REPEATS, MAX_REPEATS = 1 << 28, 5, 1000
+
+Allreduce = Callable[[np.ndarray], Any]
+Close = Callable[[], None]
 
 
-def horovod() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
-    """Horovod's allreduce of a PyTorch tensor, over its own controller's means."""
+def horovod() -> tuple[Allreduce, Close]:
+    """Horovod's allreduce of a PyTorch tensor, over MPI or Gloo as its controller decides."""
     import horovod.torch as hvd
     import torch
 
@@ -30,47 +35,47 @@ def horovod() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
     return lambda values: hvd.allreduce_(torch.from_numpy(values), op=hvd.Sum, name="values"), hvd.shutdown
 
 
-def gloo() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
+def gloo() -> tuple[Allreduce, Close]:
     """torch.distributed's allreduce over Gloo."""
     import torch
 
-    group = groups.TorchDistributedGroup(torch.distributed, "gloo")
+    group = TorchDistributedGroup(torch.distributed, "gloo")
     return lambda values: torch.distributed.all_reduce(torch.from_numpy(values)), group.close
 
 
-def mpi() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
-    """What --strategy mpi calls."""
-    group = groups.MPIGroup()
+def mpi() -> tuple[Allreduce, Close]:
+    """The allreduce of --strategy mpi."""
+    group = MPIGroup()
     return group.allreduce, group.close
 
 
-def mpi_bare() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
-    """MPI.Allreduce called by hand."""
+def mpi_bare() -> tuple[Allreduce, Close]:
+    """MPI.Allreduce without hvdtrain's group."""
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
     return lambda values: world.Allreduce(MPI.IN_PLACE, values), world.Barrier
 
 
-def ring_() -> tuple[Callable[[np.ndarray], Any], Callable[[], None]]:
-    """What --strategy ring calls."""
+def ring_() -> tuple[Allreduce, Close]:
+    """The allreduce of --strategy ring."""
     group = ring.start()
     return group.allreduce, group.close
 
 
-MEANS = {"horovod": horovod, "gloo": gloo, "mpi": mpi, "mpi by hand": mpi_bare, "ring": ring_}
+METHODS = {"horovod": horovod, "gloo": gloo, "mpi": mpi, "mpi by hand": mpi_bare, "ring": ring_}
 
 
-def seconds(allreduce: Callable[[np.ndarray], Any], size: int, ranks: int) -> float:
-    """Median seconds of an allreduce of float32 that are `size` bytes in all; checks that the sum is right."""
+def seconds(allreduce: Allreduce, size: int, ranks: int) -> float:
+    """Median seconds of an allreduce of `size` bytes of float32. Raises AssertionError if the sum is wrong."""
     rank = rank_info.detect().rank
     values = np.full(max(size // 4, 1), rank + 1, np.float32)
     allreduce(values)
     if not (values == ranks * (ranks + 1) / 2).all():
         raise AssertionError(f"the sum of {size} bytes is wrong")
     times = []
-    for _ in range(int(np.clip(MEASURED_BYTES // max(size, 1), LEAST, MOST))):
-        values.fill(1)  # or sums would grow without end
+    for _ in range(int(np.clip(MEASURED_BYTES // max(size, 1), MIN_REPEATS, MAX_REPEATS))):
+        values.fill(1)  # otherwise the sums would grow without limit
         began = time.perf_counter()
         allreduce(values)
         times.append(time.perf_counter() - began)
@@ -78,12 +83,12 @@ def seconds(allreduce: Callable[[np.ndarray], Any], size: int, ranks: int) -> fl
 
 
 def main(argv: list[str]) -> None:
-    """Measure one of MEANS for each number of bytes; rank 0 prints one JSON line."""
-    registry.set_environment()
-    place = rank_info.detect()
-    allreduce, close = MEANS[argv[0]]()
-    times = {size: seconds(allreduce, int(size), place.size) for size in argv[1:]}
-    if place.rank == 0:
+    """Measure one of METHODS for each number of bytes; rank 0 prints one line of JSON: seconds by number of bytes."""
+    tuning.set_environment()
+    launched = rank_info.detect()
+    allreduce, close = METHODS[argv[0]]()
+    times = {size: seconds(allreduce, int(size), launched.size) for size in argv[1:]}
+    if launched.rank == 0:
         print(json.dumps(times), flush=True)
     close()
 

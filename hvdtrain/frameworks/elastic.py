@@ -1,7 +1,8 @@
-"""Horovod Elastic: ranks come and go, and training goes on in the processes that stay.
+"""Horovod Elastic: ranks are added and lost, and training continues in the remaining processes.
 
-Horovod calls the training again after each change, with new ranks. What it then needs is in `Kept`, in this process's
-memory: no step since its last commit counts, so no sample is lost and none is taken twice.
+After each change, Horovod calls the training function again with the new ranks. The function finds the last committed
+state in `ElasticState`, in this process's memory. Steps after the last commit are discarded, so no sample is lost and
+none is used twice.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from hvdtrain.config.options import Framework
 from hvdtrain.interfaces import Checkpoint, Group
 
 
-class Kept(State):
-    """A `checkpoint.Memory`, and what Horovod's driver tells of hosts."""
+class ElasticState(State):
+    """The last committed checkpoint (an `ElasticMemory`), which also receives host changes from Horovod's driver."""
 
     def __init__(self) -> None:
         self.saved: tuple[Path, Checkpoint] | None = None
@@ -33,22 +34,22 @@ class Kept(State):
         optimizer = checkpoint.optimizer
         arrays = {name: array.copy() for name, array in optimizer.arrays.items()}
         weights = {name: array.copy() for name, array in checkpoint.weights.items()}
-        kept = dataclasses.replace(checkpoint, weights=weights, optimizer=optimizer._replace(arrays=arrays))
-        self._group, self.saved = group, (folder, kept)
+        copied = dataclasses.replace(checkpoint, weights=weights, optimizer=optimizer._replace(arrays=arrays))
+        self._group, self.saved = group, (folder, copied)
         self.check_host_updates()
 
     def save(self) -> None:
-        """`commit` has done it."""
+        """Nothing to do: `commit` copies the state."""
 
     def restore(self) -> None:
-        """The training that is called next takes what is kept."""
+        """Nothing to do: the next call of the training function reads `saved`."""
 
     def sync(self) -> None:
-        """It broadcasts that as well, when its ranks have met."""
+        """Nothing to do: the next call of the training function broadcasts `saved` to its ranks."""
 
 
-def run(framework: Framework, train: Callable[[Kept], Path]) -> Path:
-    """What `train` returns when it ends without a rank lost or hosts changed."""
+def run(framework: Framework, train: Callable[[ElasticState], Path]) -> Path:
+    """What `train` returns when it ends without losing a rank or changing hosts."""
     hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
-    return importlib.import_module(f"horovod.{framework}.elastic").run(train)(Kept())
+    return importlib.import_module(f"horovod.{framework}.elastic").run(train)(ElasticState())

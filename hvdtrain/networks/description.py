@@ -1,8 +1,8 @@
-"""The built-in networks as data: layers, shapes, and first weights drawn in NumPy.
+"""Networks as data: layers and the shapes of their parameters.
 
-Each framework builds its network from the same `Network`, and starts from the same arrays. The canonical layout
-of a weight is channel-first: kernels are (out, in, height, width), dense weights (out, in), and images are
-flattened in the order channel, height, width. A framework that keeps its weights otherwise converts at its edge.
+Each framework builds its network from the same `Network`. The canonical layout of weights is channel-first: kernels are
+(out, in, height, width), dense weights (out, in), and images are flattened in the order channel, height, width. A
+framework with another layout converts weights when they are loaded and saved.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 Weights = dict[str, np.ndarray]
+"""Parameters by canonical name (<layer>.weight, <layer>.bias), float32, in canonical layout."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Pool:
-    """Pooling over windows that do not overlap; what is left at the border is dropped."""
+    """Pooling over windows of (size, size) that do not overlap; an incomplete window at the border is dropped."""
 
     kind: Literal["average", "max"]
     size: int
@@ -60,7 +61,7 @@ class Relu:
 
 @dataclass(frozen=True)
 class Flatten:
-    """(n, channels, height, width) -> (n, channels * height * width), channel first."""
+    """(n, channels, height, width) -> (n, channels * height * width)."""
 
 
 Layer = Conv | Dense | Pool | Relu | Flatten
@@ -81,9 +82,21 @@ class Network:
                 yield f"{layer.name}.weight", layer.shape
                 yield f"{layer.name}.bias", (layer.outputs,)
 
+    def check(self, weights: Weights) -> None:
+        """Raise ValueError unless `weights` are this network's parameters, by names and shapes."""
+        expected = dict(self.parameters())
+        if set(weights) != set(expected):
+            raise ValueError(f"the parameters are {sorted(weights)}, but the network has {sorted(expected)}")
+        for name, shape in expected.items():
+            if weights[name].shape != shape:
+                raise ValueError(f"{name} has shape {weights[name].shape}, but the network needs {shape}")
+
     @property
     def flattening(self) -> tuple[str, tuple[int, int, int]]:
-        """The weight that meets flattened images, and their shape (channels, height, width) before that."""
+        """The weight that is multiplied with flattened images, and their shape before flattening, without n.
+
+        Raises ValueError if no dense layer follows a Flatten.
+        """
         channels, height, width = self.input_shape
         for layer, following in itertools.pairwise(self.layers):
             match layer:

@@ -1,4 +1,4 @@
-"""Initial weights, drawn in NumPy: identical for every framework, rank and machine."""
+"""Initial weights, drawn with NumPy: identical in every framework, on every rank and machine."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hvdtrain.networks.description import Network, Weights
 
 
 def initial_weights(network: Network, init: str, seed: int) -> Weights:
-    """First weights, float32, in canonical names and layout; the same for every framework, rank and machine.
+    """Weights before the first step.
 
-    `book`: N(0, 0.01^2), as in Dive into Deep Learning. `xavier`: uniform in +-sqrt(6 / (fan_in + fan_out))
-    (Glorot and Bengio, 2010). Biases are zero in both.
+    init: `book` draws from N(0, 0.01^2), as Dive into Deep Learning does; `xavier` draws uniformly from
+    +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010). Biases are zero in both.
     """
     generator = np.random.Generator(np.random.PCG64([seed, 0]))
     weights = {}
@@ -23,8 +23,8 @@ def initial_weights(network: Network, init: str, seed: int) -> Weights:
         elif init == "book":
             values = generator.normal(0.0, 0.01, shape)
         else:
-            field = math.prod(shape[2:])
-            limit = math.sqrt(6.0 / ((shape[0] + shape[1]) * field))
+            receptive_field = math.prod(shape[2:])
+            limit = math.sqrt(6.0 / ((shape[0] + shape[1]) * receptive_field))
             values = generator.uniform(-limit, limit, shape)
         weights[name] = values.astype(np.float32)
     return weights

@@ -1,4 +1,4 @@
-"""Every framework at every size ends at the same weights, through the real launchers."""
+"""All frameworks and numbers of ranks end with the same weights, started by the real launchers."""
 
 import functools
 import json
@@ -6,42 +6,18 @@ import json
 import numpy as np
 import pytest
 from support.jobs import FRAMEWORKS, PROGRAMS, distance, launcher, newest, run, train, train_several
+from support.parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.networks.description import Conv, Dense, Flatten, Pool, Relu
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
-from hvdtrain.runs import checkpoints
-
-PLAIN = (
-    "--momentum",
-    "0",
-    "--lr",
-    "0.02",
-    "--schedule",
-    "constant",
-    "--warmup-epochs",
-    "0",
-    "--max-steps",
-    "16",
-)
-EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
 
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    """One process, no Horovod, PyTorch: the run that all others are compared with."""
+    """One process in PyTorch without Horovod: the run that all others are compared with."""
     folder = tmp_path_factory.mktemp("reference")
     return train(folder, "torch", "--strategy", "single", *PLAIN, *EVERY_STEP)
-
-
-def after(run_folder, step):
-    return checkpoints.load(run_folder / "checkpoints" / f"step-{step:08d}").weights
-
-
-def checksums(run_folder, moment):
-    """The parameter checksum that each rank logged at its start or end."""
-    logs = sorted((run_folder / "logs").glob("rank-*.log"))
-    return [log.read_text().split(f"{moment} with parameters ")[1].split()[0] for log in logs]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -53,7 +29,7 @@ def test_weights_equal_those_of_one_process(tmp_path, reference, framework, by, 
     for moment in ("starts", "ends"):
         sums = checksums(run_folder, moment)
         assert len(sums) == np
-        assert len(set(sums)) == 1, "ranks must be equal bit for bit"
+        assert len(set(sums)) == 1, "ranks must be bit-identical"
     one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference))
     assert one["accuracy"] == other["accuracy"]
     assert one["confusion"] == other["confusion"]
@@ -62,8 +38,8 @@ def test_weights_equal_those_of_one_process(tmp_path, reference, framework, by, 
 @pytest.mark.parametrize(
     ("framework", "by"), [("torch", "gloo"), ("mxnet", "gloo"), ("tensorflow", "gloo"), ("mxnet", "mpirun")]
 )
-def test_the_mission_s_own_command(tmp_path, framework, by):
-    """horovodrun -np 8 python -m hvdtrain.X_lenet, cut short; and the same under mpirun."""
+def test_eight_ranks_with_default_options_are_identical(tmp_path, framework, by):
+    """horovodrun -np 8 python -m hvdtrain.<framework>_lenet for a few steps, and the same with mpirun."""
     run_folder = train(tmp_path, framework, "--max-steps", "6", by=by, np=8)
     sums = checksums(run_folder, "ends")
     assert len(sums) == 8
@@ -71,15 +47,15 @@ def test_the_mission_s_own_command(tmp_path, framework, by):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_ranks_that_start_apart_end_equal(tmp_path, framework):
-    words = [*launcher("gloo", 2), "python", str(PROGRAMS), "apart", framework]
-    status, output = run(words, tmp_path)
+def test_broadcast_makes_different_initial_weights_identical(tmp_path, framework):
+    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "apart", framework]
+    status, output = run(command, tmp_path)
     assert status == 0, output
     assert "equal on all ranks" in output
 
 
 def numpy_logits(network, weights, images):
-    """The oracle: the network in plain NumPy, float64."""
+    """The reference: the network in plain NumPy, float64."""
     x = images.astype(np.float64) / 255
     for layer in network.layers:
         match layer:
@@ -102,7 +78,7 @@ def numpy_logits(network, weights, images):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("model", ["lenet", "cifar_lenet"])
-def test_logits_are_those_of_numpy(tmp_path, framework, model):
+def test_logits_equal_a_numpy_reference(tmp_path, framework, model):
     path = tmp_path / "logits.npy"
     status, output = run(["python", str(PROGRAMS), "logits", framework, str(path), model], tmp_path)
     assert status == 0, output
@@ -112,7 +88,7 @@ def test_logits_are_those_of_numpy(tmp_path, framework, model):
     assert np.abs(np.load(path) - expected).max() < 1e-5
 
 
-def test_our_average_pool_is_pytorch_s(tmp_path):
+def test_average_pool_is_bit_identical_to_pytorch(tmp_path):
     assert run(["python", str(PROGRAMS), "pooling", "torch"], tmp_path) == (0, "")
 
 
@@ -123,12 +99,12 @@ def test_number_of_parameters():
     }
 
 
-# Options of Horovod and of the step, on two ranks: what they must equal, and how closely.
-# Within the warm-up, where the learning rate changes at each step, and for 8 steps: momentum grows rounding fast.
+# Only 8 steps, because momentum amplifies rounding; in the warm-up, where the learning rate changes at each step.
 MOMENTUM = (
     *(*PLAIN[:-2], "--max-steps", "8", "--momentum", "0.9", "--nesterov", "--weight-decay", "0.001"),
     *("--schedule", "cosine", "--warmup-epochs", "0.5"),
 )
+# Name: options of one process in PyTorch, options of two ranks, largest difference of their weights, frameworks.
 VARIANTS = {
     "accumulate": (PLAIN, (*PLAIN, "--accumulate", "2"), 1e-5, ("torch", "tensorflow")),
     "sum": (PLAIN, (*PLAIN, "--op", "sum", "--lr", "0.01"), 1e-5, FRAMEWORKS),
@@ -143,7 +119,7 @@ CASES = [(name, framework) for name, (*_, frameworks) in VARIANTS.items() for fr
 
 @pytest.fixture(scope="session")
 def expected(tmp_path_factory):
-    """What a variant must equal: one process in PyTorch, each computed once."""
+    """Weights of one process in PyTorch with these options, computed once."""
 
     @functools.cache
     def weights(options):
@@ -154,18 +130,18 @@ def expected(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def on_two_ranks(tmp_path_factory):
-    """The folder of a framework's runs, one for each variant, all trained in one job."""
+    """The folder of a framework's runs, one per variant, all trained in one job of two ranks."""
 
     @functools.cache
     def runs(framework):
-        options = {name: words for name, (_, words, _, able) in VARIANTS.items() if framework in able}
+        options = {name: own for name, (_, own, _, supporting) in VARIANTS.items() if framework in supporting}
         return train_several(tmp_path_factory.mktemp(framework), framework, options, "gloo", 2)
 
     return runs
 
 
 @pytest.mark.parametrize(("variant", "framework"), CASES)
-def test_option_means_the_same_everywhere(on_two_ranks, expected, variant, framework):
+def test_option_has_the_same_effect_in_all_frameworks(on_two_ranks, expected, variant, framework):
     plain, _, tolerance, _ = VARIANTS[variant]
     got = newest(on_two_ranks(framework) / variant).weights
     assert distance(got, expected(plain)) < tolerance
@@ -175,7 +151,7 @@ def test_option_means_the_same_everywhere(on_two_ranks, expected, variant, frame
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_adasum(tmp_path, framework):
-    """Adasum of two orthogonal gradients is their sum, of two equal ones their average: it must train."""
+    """Adasum is between the sum and the average of gradients, so there is no reference: it must train."""
     run_folder = train(tmp_path, framework, "--op", "adasum", "--lr", "0.02", "--epochs", "3", by="mpirun", np=2)
     assert json.loads((run_folder / "result.json").read_text())["accuracy"] > 0.6
 
@@ -184,7 +160,7 @@ def test_adasum(tmp_path, framework):
     ("framework", "precision"),
     [("torch", "bf16"), ("torch", "fp16"), ("mxnet", "bf16"), ("tensorflow", "bf16"), ("tensorflow", "fp16")],
 )
-def test_low_precision_trains_as_well(tmp_path, framework, precision):
+def test_low_precision_trains(tmp_path, framework, precision):
     epochs = "2" if precision == "fp16" else "4"  # fp16 is slow on a CPU
     options = ("--precision", precision, "--epochs", epochs, "--clip-norm", "5", "--warmup-epochs", "0")
     run_folder = train(tmp_path, framework, *options, by="gloo", np=2)
@@ -192,8 +168,8 @@ def test_low_precision_trains_as_well(tmp_path, framework, precision):
     assert len(set(checksums(run_folder, "ends"))) == 1
 
 
-def test_adam_is_the_same_in_all_frameworks(tmp_path):
-    """To 1e-3 where one step moves a parameter by up to the learning rate: rounding decides its sign near 0."""
+def test_adam_agrees_in_all_frameworks(tmp_path):
+    """On average only: near 0, rounding decides the sign of a gradient, and Adam's step does not depend on its size."""
     options = ("--optimizer", "adam", "--lr", "0.001", "--max-steps", "16", "--strategy", "single")
     torch, mxnet, tensorflow = (newest(train(tmp_path, name, "--name", name, *options)).weights for name in FRAMEWORKS)
     for other in (mxnet, tensorflow):

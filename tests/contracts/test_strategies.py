@@ -1,4 +1,4 @@
-"""Every strategy computes what one process computes, through the launcher that it is made for."""
+"""Every strategy ends with the weights of one process, started by the launcher that it is made for."""
 
 import functools
 import json
@@ -20,11 +20,11 @@ from support.jobs import (
     train_several,
     wait_for_a_step,
 )
-from test_parity import EVERY_STEP, PLAIN, after, checksums
+from support.parity import EVERY_STEP, PLAIN, after, checksums
 
 from hvdtrain.system.processes import free_port
 
-# framework, strategy, options, launcher: on two ranks, or two devices of one process.
+# Framework, strategy, options, launcher; each on two ranks, or on two devices of one process.
 ROWS = [
     ("torch", "ddp", (), "local"),
     ("torch", "ddp", (), "torchrun"),
@@ -55,7 +55,7 @@ NAMES = ["-".join([framework, strategy, *options[1::2], by]) for framework, stra
 
 @pytest.fixture(scope="session")
 def one_process(tmp_path_factory):
-    """One process in PyTorch: the run that all rows are compared with, made once for each data set."""
+    """One process in PyTorch, once per data set: the run that all rows are compared with."""
 
     @functools.cache
     def reference(data):
@@ -66,30 +66,30 @@ def one_process(tmp_path_factory):
 
 
 STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
-"""A process can have them only once: torch.distributed, TensorFlow's collectives, and MXNet's servers."""
+"""Strategies that a process can start only once: of torch.distributed, TensorFlow's collectives, MXNet's servers."""
 
 
 def train_each(folder, row, runs):
-    """Train by each of these options, in one job where the strategy can; the folder of the runs, by name."""
+    """Train with each of these options, in one job if the strategy allows that; the folder of the runs, by name."""
     framework, strategy, options, by = row
     ranks = 1 if by == "alone" else 2
-    runs = {name: ("--strategy", strategy, *options, *words) for name, words in runs.items()}
+    runs = {name: ("--strategy", strategy, *options, *own) for name, own in runs.items()}
     if not STARTS_ONCE & {strategy, *options}:
         return train_several(folder, framework, runs, by, ranks)
-    for name, words in runs.items():
-        train(folder, framework, *words, "--name", name, by=by, np=ranks)
+    for name, own in runs.items():
+        train(folder, framework, *own, "--name", name, by=by, np=ranks)
     return folder / "runs"
 
 
 @pytest.fixture(scope="session")
 def row_runs(tmp_path_factory):
-    """The folder of the runs of a row, one for each data set, made once."""
+    """The folder of a row's runs, one per data set, trained once."""
     data_sets = ("digits", "fashion-mnist") if real_data_folder() else ("digits",)
-    words = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
+    options = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
 
     @functools.cache
     def runs(row):
-        return train_each(tmp_path_factory.mktemp("row"), row, words)
+        return train_each(tmp_path_factory.mktemp("row"), row, options)
 
     return runs
 
@@ -114,7 +114,7 @@ def test_weights_and_accuracy_equal_those_of_one_process(request, one_process, r
     assert ranks * devices == (1 if strategy == "single" else 2)
 
 
-# One row of each learner, that they mean the same by momentum, and that they go on where they stood.
+# One row per learner: each has the same momentum, and resumes bit for bit.
 LEARNERS = [
     ("torch", "ddp", (), "local"),
     ("torch", "manual", (), "alone"),
@@ -126,7 +126,7 @@ LEARNERS = [
 ]
 
 
-# Within the warm-up, where the learning rate changes at each step; 8 steps, for momentum grows rounding fast.
+# Only 8 steps, because momentum amplifies rounding; in the warm-up, where the learning rate changes at each step.
 RECIPE = (
     *("--momentum", "0.9", "--nesterov", "--weight-decay", "0.001", "--lr", "0.02"),
     *("--schedule", "cosine", "--warmup-epochs", "0.5"),
@@ -145,8 +145,8 @@ def test_momentum_and_resume(tmp_path, eight_steps, row):
     framework, _, _, by = row
     steps = {"run": (*RECIPE, "--max-steps", "5"), "straight": (*RECIPE, "--max-steps", "8")}
     runs = train_each(tmp_path, row, steps)
-    more, ranks = ("--resume", "runs/run", "--max-steps", "8"), 1 if by == "alone" else 2
-    resumed = newest(train(tmp_path, framework, *more, by=by, np=ranks)).weights
+    resume, ranks = ("--resume", "runs/run", "--max-steps", "8"), 1 if by == "alone" else 2
+    resumed = newest(train(tmp_path, framework, *resume, by=by, np=ranks)).weights
     assert distance(resumed, eight_steps) < 2e-5
     assert distance(resumed, newest(runs / "straight").weights) == 0
 
@@ -162,91 +162,87 @@ def test_strategy_help(tmp_path, framework):
     assert "not here" not in output
 
 
-def test_strategy_help_says_why_one_does_not_run(tmp_path):
-    """An mpi4py that does not import, as where MPI is missing."""
+def test_strategy_help_says_why_a_strategy_cannot_run(tmp_path):
+    """With an mpi4py that cannot be imported, as if MPI were missing."""
     (tmp_path / "mpi4py").mkdir()
     (tmp_path / "mpi4py" / "__init__.py").write_text("raise ImportError('libmpi.so: cannot open')")
-    words = ["python", "-m", "hvdtrain", "train", "--framework", "torch", "--strategy"]
-    status, output = run([*words, "help"], tmp_path, PYTHONPATH=str(tmp_path))
+    command = ["python", "-m", "hvdtrain", "train", "--framework", "torch", "--strategy"]
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+    status, output = run([*command, "help"], tmp_path, **environment)
     assert status == 0
     assert "not here: mpi4py cannot be imported (libmpi.so: cannot open); run: make setup" in output
-    status, output = run([*words, "mpi"], tmp_path, PYTHONPATH=str(tmp_path))
+    status, output = run([*command, "mpi"], tmp_path, **environment)
     assert status == 2
     assert "mpi4py cannot be imported" in output
 
 
-REFUSED = [
+UNSUPPORTED = [
     ("torch", ("--strategy", "mirrored"), "torch has no such strategy; --strategy help lists them"),
     ("torch", ("--strategy", "ddp", "--api", "fit"), "--api fit: torch has loop"),
     ("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit"),
-    ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp takes one device a process"),
-    ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel joins"),
+    ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp uses one device per process"),
+    ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel reduces"),
     ("torch", ("--strategy", "manual", "--optimizer", "adam"), "--optimizer adam: the hand-written update is SGD"),
-    ("torch", ("--strategy", "manual", "--devices", "3"), "does not divide among 3 devices; change --batch-size"),
-    ("torch", ("--strategy", "ddp", "--op", "sum"), "--op sum: Horovod does this; choose --strategy horovod"),
-    ("mxnet", ("--strategy", "single", "--kvstore", "local"), "--kvstore local: choose --strategy kvstore with it"),
+    (
+        "torch",
+        ("--strategy", "manual", "--devices", "3"),
+        "does not divide evenly among 3 devices; change",
+    ),
+    ("torch", ("--strategy", "ddp", "--op", "sum"), "--op sum: only Horovod has this option; use --strategy horovod"),
+    (
+        "mxnet",
+        ("--strategy", "single", "--kvstore", "local"),
+        "--kvstore local: only --strategy kvstore has this option",
+    ),
     ("tensorflow", ("--strategy", "single", "--api", "fit", "--clip-norm", "1"), "--clip-norm 1.0: Keras clips before"),
 ]
 
 
-@pytest.mark.parametrize(("framework", "options", "sentence"), REFUSED)
-def test_what_cannot_be_done_is_refused(tmp_path, framework, options, sentence):
+@pytest.mark.parametrize(("framework", "options", "error"), UNSUPPORTED)
+def test_unsupported_options_give_a_one_line_error(tmp_path, framework, options, error):
     status, output = run(["python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
     assert status == 2, output
-    assert sentence in output
+    assert error in output
     assert "Traceback" not in output
 
 
 @pytest.mark.parametrize("strategy", ["single", "dataparallel"])
-def test_several_processes_that_would_train_apart_are_refused(tmp_path, strategy):
-    words = [*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", "--strategy", strategy]
-    status, output = run(words, tmp_path)
+def test_strategies_of_one_process_reject_several(tmp_path, strategy):
+    command = [*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", "--strategy", strategy]
+    status, output = run(command, tmp_path)
     assert status == 2
-    assert f"launch local started 2 processes, and with --strategy {strategy} each would train alone" in output
+    assert f"launch local started 2 processes, but with --strategy {strategy} each would train alone" in output
 
 
-def test_horovod_by_a_launcher_that_does_not_know_it(tmp_path):
+def test_horovod_rejects_torchrun(tmp_path):
     status, output = run([*launcher("torchrun", 2), "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
     assert status != 0
-    assert "torchrun started 2 processes, and Horovod does not hear of that" in output
+    assert "torchrun started 2 processes, but Horovod cannot see them" in output
     assert "horovodrun or mpirun" in output
 
 
-def test_dataparallel_says_that_it_runs_on_parts_of_the_cpu(tmp_path):
-    words = [
-        "python",
-        "-m",
-        "hvdtrain.torch_lenet",
-        "--strategy",
-        "dataparallel",
-        "--device",
-        "cpu",
-        "--max-steps",
-        "1",
-    ]
-    status, output = run(words, tmp_path)
+def test_dataparallel_prints_a_notice_on_a_cpu(tmp_path):
+    options = ("--strategy", "dataparallel", "--device", "cpu", "--max-steps", "1")
+    status, output = run(["python", "-m", "hvdtrain.torch_lenet", *options], tmp_path)
     assert status == 0, output
-    assert (
-        "torch.nn.DataParallel takes GPUs only: the same scatter, replicate, apply and gather run over 2 parts"
-        in output
-    )
+    assert "torch.nn.DataParallel supports GPUs only: scatter, replicate, apply and gather run over 2 parts" in output
 
 
-def test_ranks_without_a_meeting_point(tmp_path):
-    words = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "ring"]
-    status, output = run(words, tmp_path, RANK="0", WORLD_SIZE="2")
+def test_ring_without_a_rendezvous_address(tmp_path):
+    command = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "ring"]
+    status, output = run(command, tmp_path, RANK="0", WORLD_SIZE="2")
     assert status == 2
     assert "torchrun set no MASTER_ADDR and MASTER_PORT" in output
 
 
 @pytest.mark.parametrize("strategy", ["ring", "ddp"])
 def test_a_killed_rank_ends_the_job(tmp_path, strategy):
-    """By the launcher, which says which rank and why, and leaves no process behind."""
-    words = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
+    """The launcher reports the rank and the signal, and leaves no process behind."""
+    command = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
     options = ("--strategy", strategy, "--epochs", "500", "--name", "run", "--log-every", "1")
-    process = start([*words, *options], tmp_path)
+    process = start([*command, *options], tmp_path)
     wait_for_a_step(tmp_path / "runs" / "run")
-    ranks = [child for keeper in children(process.pid) for child in children(keeper)]
+    ranks = [child for agent in children(process.pid) for child in children(agent)]
     assert len(ranks) == 3
     os.kill(ranks[1], signal.SIGKILL)
     killed = time.monotonic()
@@ -262,25 +258,25 @@ def test_a_killed_rank_ends_the_job(tmp_path, strategy):
 def children(pid):
     """Processes that this one started, in the order of their ranks."""
     with open(f"/proc/{pid}/task/{pid}/children") as file:
-        return sorted(int(word) for word in file.read().split())
+        return sorted(int(pid) for pid in file.read().split())
 
 
 def test_adasum_needs_mpi(tmp_path):
-    words = [*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--op", "adasum"]
-    status, output = run(words, tmp_path)
+    command = [*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--op", "adasum"]
+    status, output = run(command, tmp_path)
     assert status != 0
-    assert "--op adasum: Gloo has no Adasum; start by horovodrun --mpi or mpirun" in output
+    assert "--op adasum: Horovod has no Adasum over Gloo; start by horovodrun --mpi or mpirun" in output
 
 
 def test_multiworker_by_tf_config(tmp_path, one_process):
-    """As TensorFlow's users start it: the same program on each worker, and TF_CONFIG."""
+    """As in TensorFlow's documentation: the same program on each worker, with TF_CONFIG set."""
     port = free_port()
     workers = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
-    words = ["python", "-m", "hvdtrain.tensorflow_lenet", "--strategy", "multiworker", "--name", "run"]
+    command = ["python", "-m", "hvdtrain.tensorflow_lenet", "--strategy", "multiworker", "--name", "run"]
     processes = []
     for index in (0, 1):
         config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        processes.append(start([*words, *PLAIN, *EVERY_STEP], tmp_path, TF_CONFIG=json.dumps(config)))
+        processes.append(start([*command, *PLAIN, *EVERY_STEP], tmp_path, TF_CONFIG=json.dumps(config)))
     for process in processes:
         status, output = finish(process)
         assert status == 0, output
@@ -288,22 +284,13 @@ def test_multiworker_by_tf_config(tmp_path, one_process):
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
-def test_slurm_s_variables_are_enough(tmp_path, one_process, framework):
-    """What srun sets for the tasks of a step on one node (here set by hand; no Slurm is needed)."""
+def test_slurm_variables_suffice(tmp_path, one_process, framework):
+    """With the variables that srun sets for the tasks of a step on one node; the test needs no Slurm."""
     strategy = {"tensorflow": "multiworker", "torch": "ddp"}[framework]
-    words = [
-        "python",
-        "-m",
-        f"hvdtrain.{framework}_lenet",
-        "--strategy",
-        strategy,
-        "--name",
-        "run",
-        *PLAIN,
-        *EVERY_STEP,
-    ]
+    options = ("--strategy", strategy, "--name", "run", *PLAIN, *EVERY_STEP)
+    command = ["python", "-m", f"hvdtrain.{framework}_lenet", *options]
     step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NODELIST": "localhost", "SLURM_JOB_ID": str(os.getpid())}
-    tasks = [start(words, tmp_path, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
+    tasks = [start(command, tmp_path, **step, SLURM_PROCID=rank, SLURM_LOCALID=rank) for rank in "01"]
     for task in tasks:
         status, output = finish(task)
         assert status == 0, output

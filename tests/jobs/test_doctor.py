@@ -724,6 +724,6 @@ def test_equal_findings_are_shown_once():
 def test_ranks_that_never_meet(alone_in_a_job):
     process, folder = alone_in_a_job
     told = Told(*finish(process, 60), folder / "doctor.json")
-    told.has("meeting", "fail", "cannot gather", "rank 1 did not come", remedy="firewalls")
+    told.has("meeting", "fail", "cannot gather", "rank 1 did not connect", remedy="firewalls")
     told.has("limits", "ok", "open files")
     assert told.status == 1

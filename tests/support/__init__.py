@@ -1,1 +1,1 @@
-"""What several test files share: starting jobs as users start them, clusters on one machine, programs that go wrong."""
+"""What test files share: starting jobs as users do, clusters on one machine, programs with faults, data files."""

@@ -1,4 +1,4 @@
-"""The ring of our own: right sums, strangers turned away, and who is named when a neighbour is lost."""
+"""The ring: correct sums, rejection of unknown callers, and reports of lost neighbors."""
 
 import contextlib
 import socket
@@ -15,7 +15,7 @@ from hvdtrain.system.rank_info import RankInfo
 
 
 def on_every_rank(size, job, token="secret", **options):
-    """What `job(ring)` returns, or the exception that it raised, on each of `size` ranks in threads."""
+    """What `job(ring)` returns, or the exception that it raises, on each of `size` ranks in threads."""
     address, results = ("127.0.0.1", free_port()), [None] * size
 
     def run(rank):
@@ -34,7 +34,7 @@ def on_every_rank(size, job, token="secret", **options):
 
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
-def test_allreduce_is_the_sum_and_equal_everywhere(size, dtype):
+def test_allreduce_is_the_sum_on_every_rank(size, dtype):
     lengths = [0, 1, size - 1, 7, 1000, 3 * CHUNK_BYTES // 8 + 5]
 
     def job(ring):
@@ -53,7 +53,7 @@ def test_allreduce_is_the_sum_and_equal_everywhere(size, dtype):
             np.testing.assert_array_equal(got[i], expected.astype(dtype))
 
 
-def test_rounding_is_the_same_on_all_ranks():
+def test_sums_are_bit_identical_on_all_ranks():
     def job(ring):
         values = np.random.default_rng(ring.rank).normal(size=10_001).astype(np.float32)
         ring.allreduce(values)
@@ -63,25 +63,25 @@ def test_rounding_is_the_same_on_all_ranks():
     assert len(set(on_every_rank(4, job))) == 1
 
 
-def test_host_values():
+def test_gather_broadcast_and_sum():
     def job(ring):
         own = {"rank": ring.rank, "text": "x" * 100_000 * ring.rank}
-        gathered, told = ring.gather(own), ring.broadcast(own)
+        gathered, received = ring.gather(own), ring.broadcast(own)
         total = ring.sum(np.array([ring.rank, 0.5]))
         ring.close()
-        return [one["rank"] for one in gathered], len(gathered[2]["text"]), told["rank"], total.tolist()
+        return [one["rank"] for one in gathered], len(gathered[2]["text"]), received["rank"], total.tolist()
 
     assert on_every_rank(3, job) == [([0, 1, 2], 200_000, 0, [3.0, 1.5])] * 3
 
 
-def test_a_lost_neighbour_is_named():
+def test_a_lost_neighbor_is_reported():
     def job(ring):
         if ring.rank == 1:
             ring._next.close()
-            ring._before.close()
+            ring._previous.close()
             return "died"
         ring.allreduce(np.ones(1_000_000, np.float32))
-        return "went on"
+        return "finished"
 
     first, _, last = on_every_rank(3, job)
     assert isinstance(last, TrainingError)
@@ -89,31 +89,31 @@ def test_a_lost_neighbour_is_named():
     assert isinstance(first, TrainingError)
 
 
-def test_a_silent_neighbour_is_named():
+def test_a_silent_neighbor_is_reported():
     def job(ring):
         if ring.rank == 1:
             time.sleep(3)
             return "late"
         ring.sum(np.ones(4))
-        return "went on"
+        return "finished"
 
     first, _ = on_every_rank(2, job, timeout_s=1)
     assert isinstance(first, TrainingError)
     assert "rank 1" in str(first)
-    assert "no word for 1 s" in str(first)
+    assert "no data for 1 s" in str(first)
 
 
-def test_a_rank_that_never_comes():
+def test_a_rank_that_never_connects():
     started = time.monotonic()
-    with pytest.raises(UserError, match=r"rank 1 did not come.*look whether all ranks were started"):
+    with pytest.raises(UserError, match=r"rank 1 did not connect.*check that all ranks were started"):
         RingGroup(RankInfo("test", 0, 2, 0), ("127.0.0.1", free_port()), start_timeout_s=1)
     with pytest.raises(UserError, match="cannot join the ring of 2"):
         RingGroup(RankInfo("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
     assert time.monotonic() - started < 20
 
 
-def test_strangers_are_turned_away():
-    """Callers that know no token, or say nothing that is read, do not hinder the ranks."""
+def test_unknown_callers_are_rejected():
+    """Callers that do not know the token, or send invalid lines, do not hinder the ranks."""
     address = ("127.0.0.1", free_port())
     made = []
 
@@ -121,7 +121,7 @@ def test_strangers_are_turned_away():
         try:
             ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
             made.append(ring.sum(np.ones(1))[0])
-            ring.close()  # not before the other has its sum
+            ring.close()  # a barrier: the other rank has its sum, too
         except UserError as error:
             made.append(str(error))
 
@@ -142,7 +142,7 @@ def test_strangers_are_turned_away():
                     caller.sendall(line)
                     caller.settimeout(10)
                     with contextlib.suppress(ConnectionResetError):
-                        while caller.recv(100):  # a challenge, and then the end
+                        while caller.recv(100):  # the challenge, until the ring disconnects the caller
                             pass
                 break
             except ConnectionRefusedError:

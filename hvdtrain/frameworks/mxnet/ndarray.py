@@ -1,82 +1,84 @@
-"""LeNet in MXNet with nothing but arrays: `attach_grad`, `autograd.record`, operators, and SGD by hand.
+"""MXNet with plain arrays: `attach_grad`, `autograd.record`, operators, and hand-written SGD.
 
-With several devices in one process (`--strategy manual`) it is what Dive into Deep Learning builds in "Training on
-Multiple GPUs": copy the parameters to each device, split the batch, compute gradients on each, add them up on the first
-device, copy the sum back to all, and let each device make the same update.
+With several devices in one process (`--strategy manual`) this is the method of "Training on Multiple GPUs" in Dive into
+Deep Learning: copy the parameters to each device, split the batch, compute gradients on each device, sum them on the
+first device, copy the sum back to all devices, and make the same update on each.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import ClassVar
 
 import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from hvdtrain.collectives import groups
+from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import UserError
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, contexts
-from hvdtrain.frameworks.registry import count_devices
-from hvdtrain.interfaces import Group, OptimizerState
-from hvdtrain.networks.description import Conv, Dense, Flatten, Network, Pool, Relu, Weights
+from hvdtrain.frameworks.devices import count_devices, split_rows
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
+from hvdtrain.frameworks.mxnet.network import cross_entropy, forward, scale_pixels
+from hvdtrain.frameworks.mxnet.strategies import horovod_group
+from hvdtrain.interfaces import Group, OptimizerState, Strategy, Unsupported
+from hvdtrain.networks.description import Network, Weights
 
 Arrays = dict[str, nd.NDArray]
 
 
-class Single:
-    """Arrays and operators by hand, on one device."""
+class NDArrayStrategy(Strategy):
+    """What the hand-written step calls; by default gradients are not combined."""
 
-    needs: tuple[str, ...] = ()
-    lacks: tuple[tuple[str, Any, str], ...] = (
-        ("optimizer", "sgd", "the hand-written update is SGD"),
-        ("precision", "fp32", "the hand-written step is plain fp32"),
-        ("clip_norm", 0.0, "the hand-written update does not clip"),
-        ("on_nan", "stop", "the hand-written update skips nothing"),
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (
+        Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
+        Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
+        Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
+        Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
     )
-    many_devices = False
-    devices = 1
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
-        self.group: Any = group or groups.single_process(config.strategy)
 
     def broadcast(self, params: Arrays) -> None:
-        """Make the parameters of all ranks rank 0's."""
+        """Broadcast parameters from rank 0, in place."""
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
-        """Make each gradient that of all ranks and devices; a list holds one array a device."""
+        """Replace each gradient by that of the global batch, in place; a list has one array per device."""
 
 
-class Manual(Single):
-    """Allreduce and SGD by hand over several devices of one process (mx.gpu(i), or parts of the CPU)."""
+class NDArraySingleProcess(NDArrayStrategy):
+    """Plain arrays and operators in one process on one device; gradients are not combined."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
+        super().__init__(config, runtime, group or single_process(config.strategy))
+
+
+class NDArrayManual(NDArrayStrategy):
+    """Hand-written allreduce and SGD over several devices of one process (GPUs, or parts of the CPU)."""
 
     many_devices = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        self.group = groups.single_process(config.strategy)
-        self.devices = count_devices(runtime.devices, mx.context.num_gpus() if runtime.device != "cpu" else 0)
+        gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
+        super().__init__(config, runtime, single_process(config.strategy), count_devices(runtime.devices, gpus))
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
         for data in gradients.values():
             allreduce(data)
 
 
-class Horovod(Single):
-    """Horovod's allreduce called by hand, on each gradient."""
+class NDArrayHorovod(NDArrayStrategy):
+    """Horovod's allreduce, called for each gradient by hand."""
 
-    needs = ("horovod.mxnet",)
-    lacks = (
-        *Single.lacks,
-        ("compression", "none", "the allreduce by hand sends what it is given"),
-        ("op", "average", "the allreduce by hand averages"),
+    requires = ("horovod.mxnet",)
+    unsupported = (
+        *NDArrayStrategy.unsupported,
+        Unsupported("compression", ("none",), "the hand-written allreduce does not compress"),
+        Unsupported("op", ("average",), "the hand-written allreduce averages"),
     )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.mxnet as hvd
 
+        super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
-        self.group = groups.HorovodGroup(hvd, lambda values: nd.array(values, dtype="float64"), nd.NDArray.asnumpy)
 
     def broadcast(self, params: Arrays) -> None:
         self._hvd.broadcast_parameters(params, root_rank=0)
@@ -84,16 +86,6 @@ class Horovod(Single):
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
         for name, (gradient,) in gradients.items():
             self._hvd.allreduce_(gradient, average=True, name=name)
-
-
-STRATEGIES = {"single": Single, "manual": Manual, "horovod": Horovod}
-
-
-def build(
-    config: Config, network: Network, weights: Weights, strategy: Single, runtime: RuntimeOptions
-) -> NDArrayLearner:
-    """The learner of `config`, at its first weights."""
-    return NDArrayLearner(config, network, weights, strategy, runtime.device)
 
 
 def get_params(weights: Weights, context: mx.Context) -> Arrays:
@@ -105,68 +97,39 @@ def get_params(weights: Weights, context: mx.Context) -> Arrays:
 
 
 def split_batch(devices: list[mx.Context], *arrays: np.ndarray) -> list[list[nd.NDArray]]:
-    """Cut each array into equal parts, and load one on each device: [device][array], float32."""
-    rows, count = len(arrays[0]), len(devices)
-    if rows % count:
-        raise UserError(f"a batch of {rows} rows does not divide among {count} devices; change --batch-size")
-    parts = zip(*(np.split(array, count) for array in arrays), strict=True)
+    """Split each array into equal parts, one per device, and copy them there as float32: [device][array]."""
+    parts = split_rows(len(devices), *arrays)
     return [
-        [nd.array(part, ctx=device, dtype="float32") for part in own]
-        for own, device in zip(parts, devices, strict=True)
+        [nd.array(rows, ctx=device, dtype="float32") for rows in part]
+        for part, device in zip(parts, devices, strict=True)
     ]
 
 
 def allreduce(data: list[nd.NDArray]) -> None:
-    """Add up on the first device, and copy the sum back to all; `data` holds one array a device."""
+    """Sum on the first device, and copy the sum back to all; `data` has one array per device."""
     for other in data[1:]:
         data[0][:] += other.copyto(data[0].context)
     for other in data[1:]:
         data[0].copyto(other)
 
 
-def forward(network: Network, params: Arrays, x: nd.NDArray) -> nd.NDArray:
-    """Logits of images (n, channels, height, width), layer by layer."""
-    for layer in network.layers:
-        match layer:
-            case Conv(name=name, kernel=k):
-                weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-                x = nd.Convolution(x, weight, bias, kernel=(k, k), num_filter=layer.outputs)
-            case Dense(name=name):
-                weight, bias = params[f"{name}.weight"], params[f"{name}.bias"]
-                x = nd.FullyConnected(x, weight, bias, num_hidden=layer.outputs)
-            case Pool(size=k):
-                kind = "avg" if layer.kind == "average" else "max"
-                x = nd.Pooling(x, kernel=(k, k), stride=(k, k), pool_type=kind)
-            case Relu():
-                x = nd.relu(x)
-            case Flatten():
-                x = nd.flatten(x)
-    return x
-
-
-def cross_entropy(logits: nd.NDArray, labels: nd.NDArray) -> nd.NDArray:
-    """Loss of each row, (n,)."""
-    return -nd.pick(nd.log_softmax(logits), labels)
-
-
 class NDArrayLearner:
-    """The network as a function of parameters that lie on each device."""
+    """The network as a function of parameters, with a copy of the parameters on each device."""
 
-    def __init__(self, config: Config, network: Network, weights: Weights, strategy: Single, device: str) -> None:
+    def __init__(self, network: Network, weights: Weights, strategy: NDArrayStrategy) -> None:
         self.group = strategy.group
-        self._contexts = contexts(device, strategy.devices, self.group)
-        self.device, self.devices = str(self._contexts[0]).partition("(")[0], len(self._contexts)
-        self.skipped = 0
-        self._config, self._network, self._strategy = config, network, strategy
+        self._contexts = choose_contexts(strategy)
+        self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
+        self._config, self._network, self._strategy = strategy.config, network, strategy
         self.load(weights)
         strategy.broadcast(self._params[0])
         self._momentum = [{name: nd.zeros_like(p) for name, p in params.items()} for params in self._params]
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
-        parts = split_batch(self._contexts, pixels(images), labels, weights)
-        with autograd.record():  # the engine runs the devices side by side
+        parts = split_batch(self._contexts, scale_pixels(images), labels, weights)
+        with autograd.record():  # the engine computes on all devices at the same time
             losses = [
-                (cross_entropy(forward(self._network, params, x), y) * w).sum()
+                (cross_entropy(nd, forward(nd, self._network, params, x), y) * w).sum()
                 for params, (x, y, w) in zip(self._params, parts, strict=True)
             ]
         autograd.backward(losses)
@@ -183,34 +146,29 @@ class NDArrayLearner:
             param[:] -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
     def _logits(self, images: np.ndarray) -> nd.NDArray:
-        return forward(self._network, self._params[0], nd.array(pixels(images), ctx=self._contexts[0]))
+        pixels = nd.array(scale_pixels(images), ctx=self._contexts[0])
+        return forward(nd, self._network, self._params[0], pixels)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
         logits = self._logits(images)
-        loss = cross_entropy(logits, nd.array(labels, ctx=self._contexts[0])).sum()
+        loss = cross_entropy(nd, logits, nd.array(labels, ctx=self._contexts[0])).sum()
         return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
 
     def weights(self) -> Weights:
         return {name: param.asnumpy() for name, param in self._params[0].items()}
 
     def load(self, weights: Weights) -> None:
-        if {name: value.shape for name, value in weights.items()} != dict(self._network.parameters()):
-            raise ValueError("the parameters are not those of this network")
+        self._network.check(weights)
         self._params = [get_params(weights, context) for context in self._contexts]
 
     def optimizer_state(self) -> OptimizerState:
-        kept = self._momentum[0] if self._config.momentum else {}
-        return OptimizerState({f"momentum/{name}": value.asnumpy() for name, value in kept.items()})
+        momentum = self._momentum[0] if self._config.momentum else {}
+        return OptimizerState({f"momentum/{name}": value.asnumpy() for name, value in momentum.items()})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for own in self._momentum if self._config.momentum else ():
             for name, value in own.items():
                 value[:] = state.arrays[f"momentum/{name}"] / np.float32(state.scale)
-
-
-def pixels(images: np.ndarray) -> np.ndarray:
-    """Images as float32, uint8 scaled to [0, 1]."""
-    return np.divide(images, 255, dtype=np.float32) if images.dtype == np.uint8 else images

@@ -1,4 +1,4 @@
-"""The processes that MXNet's distributed KVStore needs beside the workers: a scheduler, and servers that add up."""
+"""The processes that MXNet's distributed KVStore needs in addition to its workers: a scheduler and servers."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from hvdtrain.system.processes import end_with_parent
 
 
 def start(group: RingGroup) -> None:
-    """Start them, and make this process a worker: one scheduler beside rank 0, and one server a host.
+    """Start one scheduler on rank 0 and one server per host, and make this process a worker.
 
-    They end with the rank that started them, whatever it ends of. Call it on every rank, before the store is made.
+    They end with the rank that started them, for whatever reason it ends. Call it on every rank, before the store is
+    created.
     """
     host, port = group.broadcast(group.free_address()).rsplit(":", 1)
     common = {
@@ -26,6 +27,6 @@ def start(group: RingGroup) -> None:
     roles = ["scheduler"] * (group.rank == 0) + ["server"] * (group.local_rank == 0)
     for role in roles:
         environment = {**os.environ, **common, "DMLC_ROLE": role}
-        # Importing MXNet in this role serves until the workers are done.
+        # In these roles, `import mxnet` serves until all workers have finished.
         subprocess.Popen([sys.executable, "-c", "import mxnet"], env=environment, preexec_fn=end_with_parent)
     os.environ.update(common, DMLC_ROLE="worker")

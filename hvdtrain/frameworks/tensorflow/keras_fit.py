@@ -1,7 +1,7 @@
-"""LeNet in Keras, trained by `model.fit`: Keras' own loop takes the steps, ours hands it the rows of each.
+"""Keras' `model.fit`: its own loop makes the steps, and hvdtrain's loop feeds it the rows of each.
 
-What a strategy changes is what Keras' users change: where the model is built (`strategy.scope()`), or the optimizer
-(Horovod's `DistributedOptimizer`) and the callbacks.
+A strategy changes what Keras' users change: where the model is built (`strategy.scope()`), or the optimizer (Horovod's
+`DistributedOptimizer`) and the callbacks.
 """
 
 from __future__ import annotations
@@ -15,44 +15,54 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.tensorflow import learner
-from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner, channel_last, prepare
-from hvdtrain.interfaces import Batch
+from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
+from hvdtrain.frameworks.tensorflow.network import channel_last, scale_pixels
+from hvdtrain.frameworks.tensorflow.strategies import (
+    TensorFlowDistributed,
+    TensorFlowHorovod,
+    TensorFlowMirrored,
+    TensorFlowMultiWorker,
+    TensorFlowSingleProcess,
+    TensorFlowStrategy,
+)
+from hvdtrain.interfaces import Batch, Unsupported
 from hvdtrain.networks.description import Network, Weights
 
-LACKS = (
-    ("optimizer", "sgd", "Keras' Adam adds another epsilon than the other frameworks"),
-    ("precision", "fp32", "the loss scale is the loop's, choose --api loop"),
-    ("accumulate", 1, "Keras' fit takes a batch at once, choose --api loop"),
-    ("clip_norm", 0.0, "Keras clips before gradients are joined, choose --api loop"),
-    ("on_nan", "stop", "Keras' fit skips nothing, choose --api loop"),
-)
 
+class KerasStrategy(TensorFlowStrategy):
+    """What Keras' learner calls; by default gradients are not combined."""
 
-class Single(learner.Single):
-    """model.fit in one process: gradients meet nobody."""
+    unsupported = (
+        Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
+        Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),
+        Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass, choose --api loop"),
+        Unsupported("clip_norm", (0.0,), "Keras clips before gradients are combined, choose --api loop"),
+        Unsupported("on_nan", ("stop",), "Keras' fit cannot skip a step, choose --api loop"),
+    )
+    summed_ranks = 1
+    """Number of ranks whose gradients are summed instead of averaged."""
 
-    lacks = LACKS
-    joined_by_sum = 1
-    """Ranks whose gradients are added up and not averaged."""
-
-    def wrap(self, optimizer: Sgd) -> Sgd:
+    def wrap_optimizer(self, optimizer: KerasSGD) -> KerasSGD:
         """The optimizer that the model is compiled with."""
         return optimizer
 
-    def dataset(self, rows: tf.data.Dataset) -> Any:
-        """What fit takes its batches from."""
+    def distribute(self, rows: tf.data.Dataset) -> Any:
+        """The data set that fit reads."""
         return rows
 
     def callbacks(self, feed: Feed, steps: int) -> list[tf.keras.callbacks.Callback]:
-        """Callbacks beside the one that feeds."""
+        """Callbacks besides `feed`."""
         return []
 
 
-class Horovod(learner.Horovod, Single):
-    """Horovod's Keras path: DistributedOptimizer in compile, and its callbacks in fit."""
+class KerasSingleProcess(KerasStrategy, TensorFlowSingleProcess):
+    """model.fit in one process on one device; gradients are not combined."""
 
-    needs = ("horovod.tensorflow.keras",)
+
+class KerasHorovod(KerasStrategy, TensorFlowHorovod):
+    """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
+
+    requires = ("horovod.tensorflow.keras",)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
@@ -61,48 +71,41 @@ class Horovod(learner.Horovod, Single):
         self._keras = keras
         self._broadcast = keras.callbacks.BroadcastGlobalVariablesCallback(0)
 
-    def wrap(self, optimizer: Sgd) -> Sgd:
+    def wrap_optimizer(self, optimizer: KerasSGD) -> KerasSGD:
         return self._keras.DistributedOptimizer(optimizer, compression=self._compression, op=self._op)
 
     def callbacks(self, feed: Feed, steps: int) -> list[tf.keras.callbacks.Callback]:
         callbacks = self._keras.callbacks
-        # LearningRateWarmupCallback is this one with Horovod's own warm-up, from lr / size; the schedule is ours.
+        # Horovod's LearningRateWarmupCallback adds its own warm-up to this class; here the rate is hvdtrain's.
         schedule = callbacks.LearningRateScheduleCallback(
             1.0, lambda epoch: feed.lr, staircase=False, momentum_correction=False, steps_per_epoch=steps
         )
         return [self._broadcast, callbacks.MetricAverageCallback(), schedule]
 
 
-class Mirrored(learner.Mirrored, Single):
-    """MirroredStrategy and model.fit: a copy on each device of this process."""
+class KerasDistributed(KerasStrategy, TensorFlowDistributed):
+    """model.fit in the scope of a `tf.distribute.Strategy`."""
 
-    def dataset(self, rows: tf.data.Dataset) -> Any:
-        return self.tf.distribute_datasets_from_function(lambda context: rows)
+    def distribute(self, rows: tf.data.Dataset) -> Any:
+        return self.distribution.distribute_datasets_from_function(lambda context: rows)
 
 
-class MultiWorker(learner.MultiWorker, Mirrored):
-    """MultiWorkerMirroredStrategy and model.fit: a copy on each rank."""
+class KerasMirrored(KerasDistributed, TensorFlowMirrored):
+    """MirroredStrategy and model.fit: a replica on each device of one process."""
+
+
+class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):
+    """MultiWorkerMirroredStrategy and model.fit: a replica on each rank."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
-        self.joined_by_sum = self.group.size
+        self.summed_ranks = self.group.size
 
 
-STRATEGIES = {"single": Single, "horovod": Horovod, "mirrored": Mirrored, "multiworker": MultiWorker}
+class KerasSGD(tf.keras.optimizers.Optimizer):
+    """SGD that keeps the plain sum of gradients as momentum, so that a schedule has the same effect as in the loop.
 
-
-def build(
-    config: Config, network: Network, weights: Weights, strategy: Single, runtime: RuntimeOptions
-) -> KerasLearner:
-    """The learner of `config`, at its first weights."""
-    tf.get_logger().setLevel("ERROR")  # Keras warns of callbacks that take longer than a step of so small a network
-    return KerasLearner(config, network, weights, strategy, prepare(strategy, runtime))
-
-
-class Sgd(tf.keras.optimizers.Optimizer):
-    """SGD that keeps the plain sum of gradients, as the loop's does: a schedule then means the same in both.
-
-    Keras' own keeps momentum times the learning rate, and takes weight decay apart from the gradient.
+    Keras' own SGD keeps momentum times the learning rate, and does not add weight decay to the gradient.
     """
 
     def __init__(
@@ -132,9 +135,9 @@ class Sgd(tf.keras.optimizers.Optimizer):
         momentum, nesterov, l2 = (self._options[name] for name in ("momentum", "nesterov", "l2"))
         gradient += l2 * variable
         if momentum:
-            kept = self.slots["momentum"][self._index_dict[self._var_key(variable)]]
-            kept.assign(momentum * kept + gradient)
-            gradient = gradient + momentum * kept if nesterov else kept
+            total = self.slots["momentum"][self._index_dict[self._var_key(variable)]]
+            total.assign(momentum * total + gradient)
+            gradient = gradient + momentum * total if nesterov else total
         variable.assign_sub(self.learning_rate * gradient)
 
     def get_config(self) -> dict[str, Any]:
@@ -143,9 +146,9 @@ class Sgd(tf.keras.optimizers.Optimizer):
 
 
 class Feed(tf.keras.callbacks.Callback):
-    """Hands fit the rows of each step when the step begins, and tells when it is done."""
+    """Gives fit the rows of each step when the step begins, and calls `after` when it is done."""
 
-    _supports_tf_logs = True  # losses stay tensors: no step waits for the one before
+    _supports_tf_logs = True  # losses stay tensors, so a step does not wait for the one before
 
     def __init__(
         self, batches: Iterator[Batch], after: Callable[[SupportsFloat], None], parts: int, factor: int
@@ -156,18 +159,19 @@ class Feed(tf.keras.callbacks.Callback):
         self.lr = 0.0
 
     def rows(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """The rows of each device in each step, as fit asks for them; it may ask early, and then waits."""
+        """The rows of each device in each step; fit may ask for them before the step begins, and then waits."""
         while (rows := self._rows.get()) is not None:
             yield rows
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         images, labels, weights, self.lr = next(self._batches)
-        pixels = np.divide(images, 255, dtype=np.float32) if images.dtype == np.uint8 else images
-        arrays = (channel_last(pixels), labels, weights / np.float32(self._factor))
+        with tf.device("CPU"):  # the data set distributes them to the devices
+            pixels = scale_pixels(tf.constant(channel_last(images))).numpy()
+        arrays = (pixels, labels, weights / np.float32(self._factor))
         for part in zip(*(np.array_split(array, self._parts) for array in arrays), strict=True):
             self._rows.put(part)
         self.model.optimizer.learning_rate.assign(self.lr)
-        self.model.reset_metrics()  # so that the loss is this step's own
+        self.model.reset_metrics()  # so that the loss is that of this step only
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         try:
@@ -177,27 +181,32 @@ class Feed(tf.keras.callbacks.Callback):
             raise
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Let the thread go that waits for more rows: fit does not return as long as it waits."""
+        """End the thread that waits for more rows; fit does not return before it ends."""
         self._rows.put(None)
 
 
 class KerasLearner(TensorFlowLearner):
     """A compiled Keras model, trained by its `fit`."""
 
-    _strategy: Single
+    _strategy: KerasStrategy
+
+    def __init__(self, network: Network, weights: Weights, strategy: KerasStrategy) -> None:
+        tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
+        super().__init__(network, weights, strategy)
 
     def _make_optimizer(self, config: Config) -> Any:
-        made = self._strategy.wrap(Sgd(config.lr, config.momentum, config.nesterov, config.weight_decay))
-        made.build(self._variables)
-        # The sum over rows, not their mean: `weights` holds what makes it the global batch's mean.
+        sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay)
+        optimizer = self._strategy.wrap_optimizer(sgd)
+        optimizer.build(self._variables)
+        # The sum over rows, not their mean: the rows' weights contain the division by the global batch.
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")
-        self._model.compile(made, loss)
-        return made
+        self._model.compile(optimizer, loss)
+        return optimizer
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
-        """Train on `steps` batches by Keras' loop (see `learner.FitLearner`)."""
+        """Train on `steps` batches by Keras' loop (see `FitLearner`)."""
         strategy = self._strategy
-        feed = Feed(batches, after, self.devices, strategy.joined_by_sum)
+        feed = Feed(batches, after, self.devices, strategy.summed_ranks)
         image = self._model.input_shape[1:]
         signature = tuple(
             tf.TensorSpec(shape, dtype)
@@ -205,4 +214,9 @@ class KerasLearner(TensorFlowLearner):
         )
         rows = tf.data.Dataset.from_generator(feed.rows, output_signature=signature)
         callbacks = [feed, *strategy.callbacks(feed, steps)]
-        self._model.fit(strategy.dataset(rows), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+        self._model.fit(strategy.distribute(rows), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
+
+    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
+        losses: list[SupportsFloat] = []
+        self.fit(iter([Batch(images, labels, weights, lr)]), 1, losses.append)
+        return losses[0]

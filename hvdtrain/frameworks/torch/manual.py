@@ -1,57 +1,43 @@
-"""Data parallelism by hand in PyTorch: several devices in one process, and nothing but tensors.
+"""Data parallelism by hand in PyTorch: several devices in one process, with plain tensors.
 
-What Dive into Deep Learning builds in "Training on Multiple GPUs": copy the parameters to each device, split the
-batch, compute gradients on each, add them up on the first device, copy the sum back to all, and let each device make
-the same update.
+This is the method of "Training on Multiple GPUs" in Dive into Deep Learning: copy the parameters to each device, split
+the batch, compute gradients on each device, sum them on the first device, copy the sum back to all devices, and make
+the same update on each.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.collectives import groups
+from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import count_devices
-from hvdtrain.frameworks.torch.learner import module
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.frameworks.devices import count_devices, split_rows
+from hvdtrain.frameworks.torch.network import build_network, scale_pixels
+from hvdtrain.interfaces import OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Network, Weights
 
 Tensors = dict[str, torch.Tensor]
 
 
-class Manual:
-    """Allreduce and SGD by hand over several devices of one process (cuda:i, or parts of the CPU)."""
+class TorchManual(Strategy):
+    """Hand-written allreduce and SGD over several devices of one process (GPUs, or parts of the CPU)."""
 
-    needs: tuple[str, ...] = ()
-    lacks = (
-        ("optimizer", "sgd", "the hand-written update is SGD"),
-        ("precision", "fp32", "the hand-written step is plain fp32"),
-        ("accumulate", 1, "the hand-written step takes a batch at once"),
-        ("clip_norm", 0.0, "the hand-written update does not clip"),
-        ("on_nan", "stop", "the hand-written update skips nothing"),
+    unsupported = (
+        Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
+        Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
+        Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),
+        Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
+        Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
     )
     many_devices = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0
-        self.group = groups.single_process(config.strategy)
-        self.devices = [f"cuda:{i}" if gpus else "cpu" for i in range(count_devices(runtime.devices, gpus))]
-
-
-STRATEGIES = {"manual": Manual}
-
-
-def build(
-    config: Config, network: Network, weights: Weights, strategy: Manual, runtime: RuntimeOptions
-) -> ManualLearner:
-    """The learner of `config`, at its first weights."""
-    return ManualLearner(config, network, weights, strategy)
+        self.device_names = [f"cuda:{i}" if gpus else "cpu" for i in range(count_devices(runtime.devices, gpus))]
+        super().__init__(config, runtime, single_process(config.strategy), len(self.device_names))
 
 
 def get_params(weights: Weights, device: str) -> Tensors:
@@ -60,41 +46,39 @@ def get_params(weights: Weights, device: str) -> Tensors:
 
 
 def split_batch(devices: list[str], *arrays: np.ndarray) -> list[list[torch.Tensor]]:
-    """Cut each array into equal parts, and load one on each device: [device][array]."""
-    rows, count = len(arrays[0]), len(devices)
-    if rows % count:
-        raise UserError(f"a batch of {rows} rows does not divide among {count} devices; change --batch-size")
-    parts = zip(*(np.split(array, count) for array in arrays), strict=True)
-    return [[torch.from_numpy(part).to(device) for part in own] for own, device in zip(parts, devices, strict=True)]
+    """Split each array into equal parts, one per device, and copy them there: [device][array]."""
+    parts = split_rows(len(devices), *arrays)
+    return [[torch.from_numpy(rows).to(device) for rows in part] for part, device in zip(parts, devices, strict=True)]
 
 
 def allreduce(data: list[torch.Tensor]) -> None:
-    """Add up on the first device, and copy the sum back to all; `data` holds one tensor a device."""
+    """Sum on the first device, and copy the sum back to all; `data` has one tensor per device."""
     for other in data[1:]:
         data[0] += other.to(data[0].device)
     for other in data[1:]:
         other.copy_(data[0])
 
 
-class ManualLearner:
-    """The network as a function of parameters that lie on each device."""
+class TorchManualLearner:
+    """The network as a function of parameters, with a copy of the parameters on each device."""
 
-    def __init__(self, config: Config, network: Network, weights: Weights, strategy: Manual) -> None:
-        self.group, self._devices, self._config = strategy.group, strategy.devices, config
-        self.device, self.devices, self.skipped = self._devices[0], len(self._devices), 0
-        self._network = module(network)
+    def __init__(self, network: Network, weights: Weights, strategy: TorchManual) -> None:
+        self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
+        self._device_names, self._config, self._network = strategy.device_names, strategy.config, network
+        self.device = self._device_names[0]
+        self._model = build_network(network)
         self.load(weights)
         self._momentum = [{n: torch.zeros_like(p) for n, p in params.items()} for params in self._params]
 
     def _forward(self, params: Tensors, images: torch.Tensor) -> torch.Tensor:
-        x = images / 255 if images.dtype == torch.uint8 else images
-        return torch.func.functional_call(self._network, params, x)
+        return torch.func.functional_call(self._model, params, scale_pixels(images))
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
         losses = []
-        for params, (x, y, w) in zip(self._params, split_batch(self._devices, images, labels, weights), strict=True):
+        parts = split_batch(self._device_names, images, labels, weights)
+        for params, (x, y, w) in zip(self._params, parts, strict=True):
             loss = nn.functional.cross_entropy(self._forward(params, x), y, reduction="none") @ w
-            loss.backward()  # on GPUs this only queues the work: the devices run side by side
+            loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
             losses.append(loss.detach())
         with torch.no_grad():
             for name in self._params[0]:
@@ -124,12 +108,12 @@ class ManualLearner:
         return {name: param.detach().cpu().numpy().copy() for name, param in self._params[0].items()}
 
     def load(self, weights: Weights) -> None:
-        self._network.load_state_dict({name: torch.from_numpy(value) for name, value in weights.items()})
-        self._params = [get_params(weights, device) for device in self._devices]
+        self._network.check(weights)
+        self._params = [get_params(weights, device) for device in self._device_names]
 
     def optimizer_state(self) -> OptimizerState:
-        kept: dict[str, Any] = self._momentum[0] if self._config.momentum else {}
-        return OptimizerState({f"momentum/{name}": value.cpu().numpy().copy() for name, value in kept.items()})
+        momentum: Tensors = self._momentum[0] if self._config.momentum else {}
+        return OptimizerState({f"momentum/{name}": value.cpu().numpy().copy() for name, value in momentum.items()})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for own in self._momentum if self._config.momentum else ():

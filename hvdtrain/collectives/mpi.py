@@ -1,0 +1,48 @@
+"""MPI's processes as a group."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.errors import UserError
+from hvdtrain.system import rank_info
+
+
+class MPIGroup:
+    """MPI's processes, through mpi4py; `allreduce` is for gradients.
+
+    Raises UserError if MPI sees another number of processes than the launcher started.
+    """
+
+    def __init__(self) -> None:
+        from mpi4py import MPI as mpi
+
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+        launched = rank_info.detect()
+        if launched.size != self.size:
+            raise UserError(
+                f"{launched.launcher} started {launched.size} processes, but MPI sees {self.size}",
+                "start --strategy mpi by mpirun, or by srun if Slurm has the plug-in of this MPI",
+            )
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Sum `values` over all ranks, in place: contiguous, any numeric type; sent without a copy."""
+        self._world.Allreduce(self._mpi.IN_PLACE, values)
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
+        self.allreduce(total)
+        return total
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._world.allgather(value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._world.bcast(value)
+
+    def close(self) -> None:
+        self._world.Barrier()

@@ -1,0 +1,157 @@
+"""How the ranks of a ring find each other, and reject callers that do not know the job's token.
+
+Rank 0 listens at the rendezvous address. Every other rank connects to it, and both prove that they know the token,
+which is never sent itself. Rank 0 then sends the addresses of all ranks and a nonce, and each rank connects to the next
+one with a proof made from token and nonce. The nonce is new in each ring, so a proof recorded earlier is worthless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import secrets
+import socket
+import time
+from typing import Any, Literal, NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.proof import proof
+from hvdtrain.system.rank_info import RankInfo
+
+HELLO_TIMEOUT_S = 5
+"""Time within which a caller must identify itself."""
+MAX_LINE_BYTES = 1 << 16
+INVALID_LINE = (ValueError, KeyError, TypeError, RecursionError)
+"""Errors from reading an unknown caller's line: not JSON, not the expected values, or nested too deeply."""
+
+Purpose = Literal["rendezvous", "ring"]
+
+
+class Peers(NamedTuple):
+    """What rank 0 sends to all ranks."""
+
+    addresses: list[tuple[str, int]]
+    """Where each rank listens for the previous one."""
+    nonce: str
+    """A random text from which neighbors make their proofs."""
+
+
+def connect_neighbors(
+    place: RankInfo, address: tuple[str, int], token: str, deadline: float
+) -> tuple[socket.socket, socket.socket]:
+    """Non-blocking connections to the next rank and from the previous one.
+
+    address: where rank 0 listens. deadline: on the clock of time.monotonic(). Raises UserError if the ring is not
+    complete by then.
+    """
+    try:
+        peers, listener = (_serve if place.rank == 0 else _join)(place, address, token, deadline)
+        next_rank = (place.rank + 1) % place.size
+        following = socket.create_connection(peers.addresses[next_rank], timeout=_remaining(deadline))
+        _send_line(following, _hello(token, peers.nonce, "ring", place.rank))
+        previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(place.rank - 1) % place.size})
+        listener.close()
+    except (OSError, *INVALID_LINE) as error:
+        raise UserError(
+            f"rank {place.rank} cannot join the ring of {place.size} at {address[0]}:{address[1]} ({error})",
+            "check that all ranks were started and can reach that address",
+        ) from None
+    for link in (following, previous):
+        link.setblocking(False)
+        link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return following, previous
+
+
+def _serve(place: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+    """Rank 0's part: accept all other ranks, and send them the addresses. Also returns rank 0's own listener."""
+    with contextlib.ExitStack() as connections:
+        server = connections.enter_context(socket.create_server(address, backlog=place.size))
+        listener = socket.create_server((server.getsockname()[0], 0))
+        callers: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
+        for _ in range(place.size - 1):
+            missing = set(range(1, place.size)) - set(callers)
+            caller, hello = _accept(server, token, "", deadline, missing)
+            callers[hello["rank"]] = connections.enter_context(caller), hello
+        others = [(callers[rank][0].getpeername()[0], callers[rank][1]["port"]) for rank in range(1, place.size)]
+        peers = Peers([listener.getsockname()[:2], *others], secrets.token_hex(16))
+        for caller, hello in callers.values():
+            own_proof = proof(token, hello["challenge"], "rank 0")
+            _send_line(caller, {"proof": own_proof, **peers._asdict()})
+    return peers, listener
+
+
+def _join(place: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+    """The part of ranks 1 and above: connect to rank 0. Also returns this rank's listener."""
+    with _connect(address, deadline) as server:
+        # On the interface that reaches rank 0: the port is not open on other networks.
+        listener = socket.create_server((server.getsockname()[0], 0))
+        challenge = secrets.token_hex(16)
+        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", place.rank)
+        _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
+        answer = _read_line(server, deadline)
+        if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
+            raise OSError("what listens there does not know this job's token")
+        return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
+
+
+def _hello(token: str, challenge: str, purpose: Purpose, rank: int) -> dict[str, Any]:
+    """The caller's rank and its proof, which names the purpose so that a false rank 0 cannot reuse it at a neighbor."""
+    return {"rank": rank, "proof": proof(token, challenge, f"{purpose} rank {rank}")}
+
+
+def _accept(
+    listener: socket.socket, token: str, nonce: str, deadline: float, expected: set[int]
+) -> tuple[socket.socket, dict[str, Any]]:
+    """A connection from one of the `expected` ranks of this job, and its hello; other callers are disconnected.
+
+    nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent a challenge of its own.
+    """
+    while True:
+        listener.settimeout(_remaining(deadline))
+        try:
+            caller, _ = listener.accept()
+        except TimeoutError:
+            raise OSError(f"rank {', '.join(map(str, sorted(expected)))} did not connect") from None
+        try:
+            challenge = nonce or secrets.token_hex(16)
+            if not nonce:
+                _send_line(caller, challenge)
+            hello = _read_line(caller, min(time.monotonic() + HELLO_TIMEOUT_S, deadline))
+            valid = _hello(token, challenge, "ring" if nonce else "rendezvous", hello["rank"])
+            if hmac.compare_digest(hello["proof"], valid["proof"]) and hello["rank"] in expected:
+                return caller, hello
+        except (OSError, *INVALID_LINE):
+            pass
+        caller.close()
+
+
+def _connect(address: tuple[str, int], deadline: float) -> socket.socket:
+    """A connection to rank 0, which may start later than this rank."""
+    while True:
+        try:
+            return socket.create_connection(address, timeout=_remaining(deadline))
+        except OSError:
+            if time.monotonic() + 0.1 >= deadline:
+                raise
+            time.sleep(0.05)
+
+
+def _remaining(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.01)
+
+
+def _send_line(link: socket.socket, value: Any) -> None:
+    link.sendall(json.dumps(value).encode() + b"\n")
+
+
+def _read_line(link: socket.socket, deadline: float) -> Any:
+    """One JSON line before the deadline, read byte by byte so that nothing after it is consumed."""
+    line = b""
+    while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
+        link.settimeout(_remaining(deadline))
+        byte = link.recv(1)
+        if not byte:
+            raise OSError("the other side closed the connection")
+        line += byte
+    return json.loads(line)

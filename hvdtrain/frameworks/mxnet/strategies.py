@@ -1,0 +1,139 @@
+"""Strategies of Gluon's training loop in MXNet: how the gradients of ranks or devices are combined."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+
+from hvdtrain.collectives import ring
+from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.mpi import MPIGroup
+from hvdtrain.collectives.single_process import single_process
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.frameworks.mxnet import servers
+from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+
+Parameters = dict[str, gluon.Parameter]
+"""Gluon's parameters by canonical name."""
+
+
+class MXNetStrategy(Strategy):
+    """What Gluon's training loop calls; by default gradients are not combined."""
+
+    gradient_divisor: float = 1
+    """What the trainer's combined gradient is divided by to get that of the global batch."""
+
+    def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        """What combines gradients and updates parameters; also broadcasts parameters from rank 0."""
+        return gluon.Trainer(parameters, optimizer, kvstore=None)
+
+
+class MXNetSingleProcess(MXNetStrategy):
+    """One process on one device; gradients are not combined."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
+        super().__init__(config, runtime, group or single_process(config.strategy))
+
+
+def horovod_group(hvd: ModuleType) -> HorovodGroup:
+    """The processes of `horovod.mxnet`."""
+    return HorovodGroup(hvd, lambda values: mx.nd.array(values, dtype="float64"), mx.nd.NDArray.asnumpy)
+
+
+class MXNetHorovod(MXNetStrategy):
+    """Horovod's DistributedTrainer: allreduces each gradient as soon as the engine has computed it."""
+
+    requires = ("horovod.mxnet",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        import horovod.mxnet as hvd
+
+        super().__init__(config, runtime, horovod_group(hvd))
+        self._hvd = hvd
+        # The trainer averages over ranks; a sum is that average times the number of ranks.
+        self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
+
+    def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        self._hvd.broadcast_parameters(parameters, root_rank=0)
+        compression = getattr(self._hvd.Compression, self.config.compression)
+        return self._hvd.DistributedTrainer(parameters, optimizer, compression=compression)
+
+
+class MXNetKVStore(MXNetStrategy):
+    """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        group: Group
+        if config.kvstore.startswith("dist"):
+            group = ring_group = ring.start()
+            servers.start(ring_group)
+            devices, self.gradient_divisor = runtime.devices or 1, group.size
+        else:
+            group = single_process(config.strategy)
+            devices = count_devices(runtime.devices, mx.context.num_gpus() if runtime.device != "cpu" else 0)
+        super().__init__(config, runtime, group, devices)
+
+    def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        trainer = gluon.Trainer(parameters, optimizer, kvstore=self.config.kvstore, update_on_kvstore=False)
+        # By default the trainer pulls rank 0's weights from the servers in its first step, but the engine may send the
+        # first gradients before that, so that a slow rank pulls gradients as its weights. So all ranks pull now.
+        trainer._init_kvstore()
+        trainer._init_params()
+        mx.nd.waitall()
+        self.group.sum(np.zeros(1))
+        return trainer
+
+
+class AllreduceTrainer(gluon.Trainer):
+    """Sums all gradients as one array, by `group.allreduce`, and divides by the number of ranks."""
+
+    def __init__(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer, group: AllreduceGroup) -> None:
+        super().__init__(parameters, optimizer, kvstore=None)
+        self._group = group
+
+    def _allreduce_grads(self) -> None:
+        gradients = [parameter.grad() for parameter in self._params]
+        flat = np.concatenate([gradient.asnumpy().ravel() for gradient in gradients])
+        self._group.allreduce(flat)
+        flat /= self._group.size
+        parts = np.split(flat, np.cumsum([gradient.size for gradient in gradients])[:-1])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient[:] = part.reshape(gradient.shape)
+
+
+class MXNetAllreduce(MXNetStrategy):
+    """All gradients in one array, summed by the group's `allreduce`."""
+
+    group: AllreduceGroup
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+
+    def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
+        own = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+        for name, value in self.group.broadcast(own).items():
+            parameters[name].set_data(mx.nd.array(value))
+        return AllreduceTrainer(parameters, optimizer, self.group)
+
+
+class MXNetRing(MXNetAllreduce):
+    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, ring.start())
+
+
+class MXNetMPI(MXNetAllreduce):
+    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
+
+    requires = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, MPIGroup())

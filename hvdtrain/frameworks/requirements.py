@@ -1,0 +1,73 @@
+"""What a framework or a strategy needs, and which options it does not support."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+
+from hvdtrain.config.options import Config, Framework
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Unsupported
+
+EXTRAS: dict[Framework, str] = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
+"""The extra of hvdtrain's package that installs a framework."""
+
+UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
+    "torch": (),
+    "mxnet": (
+        Unsupported("accumulate", (1,), "Horovod for MXNet has no backward_passes_per_step"),
+        Unsupported("op", ("average", "sum"), "Horovod for MXNet has no Adasum"),
+        Unsupported("precision", ("fp32", "bf16"), "MXNet 1.9 has no fp16 matrix product on the CPU"),
+    ),
+    "tensorflow": (),
+}
+
+
+def check_framework_options(config: Config) -> None:
+    """Raise UserError for an option that this framework does not support with any strategy."""
+    adasum = config.framework == "torch" and config.op == "adasum"
+    if adasum and (config.clip_norm or config.on_nan == "skip" or config.precision == "fp16"):
+        raise UserError(
+            "--op adasum: in PyTorch, Adasum combines updates, so there is no combined gradient for --clip-norm, "
+            "--on-nan skip or --precision fp16",
+            "leave these options out",
+        )
+    check_options(config, UNSUPPORTED[config.framework])
+
+
+def check_options(config: Config, unsupported: Iterable[Unsupported]) -> None:
+    """Raise UserError if one of these options has a value that is not supported."""
+    for option, supported, reason in unsupported:
+        value = getattr(config, option)
+        if value not in supported:
+            raise UserError(
+                f"--{option.replace('_', '-')} {value}: {reason}",
+                f"leave it at {getattr(Config, option)}, or change framework or strategy",
+            )
+
+
+def require(modules: Iterable[str], framework: Framework) -> None:
+    """Import modules that `framework`, or one of its strategies, needs; raises UserError if one cannot be imported."""
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise _missing(name, framework, error) from None
+
+
+def _missing(name: str, framework: Framework, error: ImportError) -> UserError:
+    reason = str(error).splitlines()[0] if str(error) else "no reason given"
+    if name == framework:
+        return UserError(
+            f"{framework} cannot be imported ({reason})", f"run: pip install 'hvdtrain[{EXTRAS[framework]}]'"
+        )
+    if name == "mpi4py.MPI":
+        return UserError(f"mpi4py cannot be imported ({reason})", "run: make setup, which installs it and an MPI")
+    try:
+        importlib.import_module("horovod")
+    except ImportError:
+        return UserError("Horovod is not installed", "run: make setup, or train one process with --strategy single")
+    return UserError(
+        f"Horovod was built without {framework} ({reason})",
+        "run: make setup, which builds it for the frameworks that are installed",
+    )

@@ -1,0 +1,95 @@
+"""The training loop's optimizer in TensorFlow, and fp16's loss scale."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from hvdtrain.config.options import Config
+from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON
+
+# All replicas update their copies of a variable in the same way, so any copy has its value.
+FIRST_REPLICA = tf.VariableAggregation.ONLY_FIRST_REPLICA
+
+
+def make_counter() -> tf.Variable:
+    """An integer variable that a step can increment, 0 at first."""
+    return tf.Variable(0, dtype=tf.int64, trainable=False, aggregation=FIRST_REPLICA)
+
+
+class TensorFlowOptimizer:
+    """SGD or Adam by TensorFlow's fused operations, which accept the learning rate of each step as a tensor.
+
+    Keras' SGD keeps momentum times the learning rate; this operation keeps the plain sum of gradients, as PyTorch does,
+    so that a schedule has the same effect in both.
+    """
+
+    def __init__(self, config: Config, variables: list[tf.Variable]) -> None:
+        self._config, self._variables = config, variables
+        kinds = ("mean", "square") if config.optimizer == "adam" else ("momentum",) if config.momentum else ()
+        self.slots = {
+            kind: [tf.Variable(tf.zeros_like(variable), trainable=False) for variable in variables] for kind in kinds
+        }
+        self.updates = make_counter()
+
+    @property
+    def variables(self) -> list[tf.Variable]:
+        return [slot for slots in self.slots.values() for slot in slots] + [self.updates]
+
+    def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
+        """Update all variables."""
+        self.updates.assign_add(1)
+        for i, (variable, gradient) in enumerate(zip(self._variables, gradients, strict=True)):
+            if self._config.weight_decay:
+                gradient += self._config.weight_decay * variable
+            slots = [slots[i].handle for slots in self.slots.values()]
+            self._update(variable.handle, slots, gradient, lr)
+
+    def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
+        ops, config = tf.raw_ops, self._config
+        if config.optimizer == "adam":
+            beta1, beta2 = map(tf.constant, ADAM_BETAS)
+            t = tf.cast(self.updates, tf.float32)
+            # The operation adds "epsilon hat" instead of epsilon: Kingma and Ba (2015), section 2.
+            epsilon = ADAM_EPSILON * tf.sqrt(1 - beta2**t)
+            ops.ResourceApplyAdam(
+                var=variable, m=slots[0], v=slots[1], beta1_power=beta1**t, beta2_power=beta2**t, lr=lr,
+                beta1=beta1, beta2=beta2, epsilon=epsilon, grad=gradient,
+            )  # fmt: skip
+        elif config.momentum:
+            ops.ResourceApplyMomentum(
+                var=variable, accum=slots[0], lr=lr, grad=gradient, momentum=config.momentum,
+                use_nesterov=config.nesterov,
+            )  # fmt: skip
+        else:
+            ops.ResourceApplyGradientDescent(var=variable, alpha=lr, delta=gradient)
+
+
+class LossScale:
+    """fp16's dynamic loss scale; 1 in other precisions.
+
+    It is halved if gradients overflow, and doubled after GROWTH_STEPS steps without overflow (Micikevicius et al.,
+    Mixed Precision Training, 2018).
+    """
+
+    INITIAL = 65536.0
+    GROWTH_STEPS = 2000
+
+    def __init__(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self.value = tf.Variable(self.INITIAL if enabled else 1.0, trainable=False, aggregation=FIRST_REPLICA)
+        self.good_steps = make_counter()
+
+    def apply(self, loss: tf.Tensor) -> tf.Tensor:
+        return loss * self.value if self._enabled else loss
+
+    def remove(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        return [gradient / self.value for gradient in gradients] if self._enabled else gradients
+
+    def update(self, finite: tf.Tensor) -> None:
+        """Adapt the scale after a step whose gradients were finite, or were not."""
+        if not self._enabled:
+            return
+        grown = self.good_steps + 1 >= self.GROWTH_STEPS
+        factor = tf.where(finite, tf.where(grown, 2.0, 1.0), 0.5)
+        self.value.assign(self.value * factor)
+        self.good_steps.assign(tf.where(tf.logical_and(finite, tf.logical_not(grown)), self.good_steps + 1, 0))

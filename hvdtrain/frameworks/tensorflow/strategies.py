@@ -1,0 +1,179 @@
+"""Strategies of the training loop in TensorFlow: how the gradients of ranks or devices are combined."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain.collectives import ring
+from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.mpi import MPIGroup
+from hvdtrain.collectives.single_process import single_process
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.system.rank_info import TF_CONFIG
+
+Step = Callable[..., tf.Tensor]
+"""step(images, labels, weights, lr): trains on one device, and returns its loss."""
+
+
+class TensorFlowStrategy(Strategy):
+    """What the training loop calls; by default gradients are not combined."""
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        """The context in which the network is built."""
+        return contextlib.nullcontext()
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        """Broadcast variables from rank 0, in place."""
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """The gradients of the global batch; called inside of a step."""
+        return tape.gradient(loss, variables)
+
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+        """Run a step on each device of this process, with its part of the rows; returns the sum of their losses."""
+        return step(*map(tf.constant, rows), lr)
+
+
+class TensorFlowSingleProcess(TensorFlowStrategy):
+    """One process on one device; gradients are not combined."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
+        super().__init__(config, runtime, group or single_process(config.strategy))
+
+
+class TensorFlowHorovod(TensorFlowStrategy):
+    """Horovod's DistributedGradientTape: gradient() returns the allreduced gradients of all ranks."""
+
+    requires = ("horovod.tensorflow",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        import horovod.tensorflow as hvd
+
+        self._hvd = hvd
+        self._compression = getattr(hvd.Compression, config.compression)
+        self._op = getattr(hvd, config.op.capitalize())
+        group = HorovodGroup(hvd, tf.constant, lambda tensor: tensor.numpy())
+        if config.op == "adasum":
+            group.require_adasum()
+        super().__init__(config, runtime, group)
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        self._hvd.broadcast_variables(variables, root_rank=0)
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        distributed = self._hvd.DistributedGradientTape(tape, compression=self._compression, op=self._op)
+        return distributed.gradient(loss, variables)
+
+
+class TensorFlowDistributed(TensorFlowStrategy):
+    """A `tf.distribute.Strategy`: a replica on each device of each rank."""
+
+    def __init__(
+        self, config: Config, runtime: RuntimeOptions, group: Group, devices: int, distribution: tf.distribute.Strategy
+    ) -> None:
+        super().__init__(config, runtime, group, devices)
+        self.distribution = distribution
+
+    def scope(self) -> contextlib.AbstractContextManager[Any]:
+        return self.distribution.scope()
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        total = tf.distribute.get_replica_context().all_reduce(
+            tf.distribute.ReduceOp.SUM, tape.gradient(loss, variables)
+        )
+        return [gradient / self.group.size for gradient in total]
+
+    def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
+        parts = [np.array_split(array, self.devices) for array in rows]
+        distribute = self.distribution.experimental_distribute_values_from_function
+        own = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
+        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *own, lr))
+        return tf.add_n([tf.identity(loss) for loss in losses])
+
+    def _device(self, context: Any) -> int:
+        """Number of this replica among those of this process."""
+        return context.replica_id_in_sync_group - self.group.rank * self.devices
+
+    @tf.function(reduce_retracing=True)
+    def _run_on_replicas(self, step: Step, *arguments: Any) -> Any:
+        return self.distribution.run(step, args=arguments)
+
+
+class TensorFlowMirrored(TensorFlowDistributed):
+    """tf.distribute.MirroredStrategy: a replica on each GPU of one process, or on logical CPU devices."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        group = single_process(config.strategy)
+        gpus = tf.config.list_physical_devices("GPU") if runtime.device != "cpu" else []
+        kind, devices = ("GPU" if gpus else "CPU"), count_devices(runtime.devices, len(gpus))
+        if not gpus:
+            parts = [tf.config.LogicalDeviceConfiguration()] * devices
+            tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+        distribution = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices)])
+        super().__init__(config, runtime, group, devices, distribution)
+
+
+class TensorFlowMultiWorker(TensorFlowDistributed):
+    """tf.distribute.MultiWorkerMirroredStrategy: a replica on each rank, TensorFlow's own collectives."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.
+        group = ring.start()
+        if group.size > 1 and not os.environ.get(TF_CONFIG):
+            workers = group.gather(group.free_address())
+            task = {"type": "worker", "index": group.rank}
+            os.environ[TF_CONFIG] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
+
+
+class TensorFlowAllreduce(TensorFlowStrategy):
+    """All gradients in one array, summed by the group's `allreduce`."""
+
+    group: AllreduceGroup
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+
+    def broadcast(self, variables: list[tf.Variable]) -> None:
+        for variable, value in zip(variables, self.group.broadcast([v.numpy() for v in variables]), strict=True):
+            variable.assign(value)
+
+    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+        gradients = tape.gradient(loss, variables)
+        flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
+        average = tf.ensure_shape(tf.numpy_function(self._average, [flat], tf.float32), flat.shape)
+        parts = tf.split(average, [gradient.shape.num_elements() for gradient in gradients])
+        return [tf.reshape(part, gradient.shape) for part, gradient in zip(parts, gradients, strict=True)]
+
+    def _average(self, flat: np.ndarray) -> np.ndarray:
+        total = np.array(flat)
+        self.group.allreduce(total)
+        return total / np.float32(self.group.size)
+
+
+class TensorFlowRing(TensorFlowAllreduce):
+    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, ring.start())
+
+
+class TensorFlowMPI(TensorFlowAllreduce):
+    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
+
+    requires = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, MPIGroup())

@@ -1,0 +1,18 @@
+"""PyTorch's strategies, and the learner of each."""
+
+from __future__ import annotations
+
+from hvdtrain.frameworks.registry import StrategyEntry
+from hvdtrain.frameworks.torch import strategies
+from hvdtrain.frameworks.torch.learner import TorchLearner
+from hvdtrain.frameworks.torch.manual import TorchManual, TorchManualLearner
+
+ENTRIES = (
+    StrategyEntry("single", "loop", strategies.TorchSingleProcess, TorchLearner),
+    StrategyEntry("horovod", "loop", strategies.TorchHorovod, TorchLearner),
+    StrategyEntry("ddp", "loop", strategies.TorchDDP, TorchLearner),
+    StrategyEntry("dataparallel", "loop", strategies.TorchDataParallel, TorchLearner),
+    StrategyEntry("ring", "loop", strategies.TorchRing, TorchLearner),
+    StrategyEntry("mpi", "loop", strategies.TorchMPI, TorchLearner),
+    StrategyEntry("manual", "loop", TorchManual, TorchManualLearner),
+)

@@ -1,0 +1,191 @@
+"""Strategies of the training loop in PyTorch: how the gradients of ranks or devices are combined."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import nn
+
+from hvdtrain.collectives import ring
+from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.mpi import MPIGroup
+from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
+
+
+class TorchStrategy(Strategy):
+    """What the training loop calls; by default gradients are not combined."""
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        """The module whose forward pass training calls."""
+        return model
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        """The optimizer that training uses; also broadcasts parameters and optimizer state from rank 0."""
+        return optimizer
+
+    def reduce(self, optimizer: Any) -> None:
+        """Return when the gradients are those of the global batch."""
+
+    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        """Update the parameters from the gradients."""
+        scaler.step(optimizer)
+
+
+class TorchSingleProcess(TorchStrategy):
+    """One process on one device; gradients are not combined."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
+        super().__init__(config, runtime, group or single_process(config.strategy))
+
+
+class TorchHorovod(TorchStrategy):
+    """Horovod's DistributedOptimizer: allreduces each gradient as soon as backward has computed it."""
+
+    requires = ("horovod.torch",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        import horovod.torch as hvd
+
+        self._hvd = hvd
+        group = HorovodGroup(hvd, torch.from_numpy, lambda tensor: tensor.numpy())
+        if config.op == "adasum":
+            group.require_adasum()
+        super().__init__(config, runtime, group)
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        hvd, config = self._hvd, self.config
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        if optimizer.state:  # Horovod would fill an empty state by a step, which decays the weights
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        distributed = hvd.DistributedOptimizer(
+            optimizer,
+            named_parameters=model.named_parameters(),
+            compression=getattr(hvd.Compression, config.compression),
+            backward_passes_per_step=config.accumulate,
+            op=getattr(hvd, config.op.capitalize()),
+        )
+        distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
+        return distributed
+
+    def reduce(self, optimizer: Any) -> None:
+        optimizer.synchronize()
+
+    def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
+        if self.config.op == "adasum":  # step() itself combines the updates; gradients were not reduced
+            optimizer.step()
+            return
+        with optimizer.skip_synchronize():
+            scaler.step(optimizer)
+
+
+class TorchDDP(TorchStrategy):
+    """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
+
+    unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        on_gpu = runtime.device != "cpu" and torch.cuda.is_available()
+        backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
+        super().__init__(config, runtime, TorchDistributedGroup(torch.distributed, backend))
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+
+
+class CPUReplicas(nn.Module):
+    """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
+
+    As in DataParallel, the replicas' forward passes run in threads of their own. On a CPU, PyTorch runs backward in one
+    thread.
+    """
+
+    def __init__(self, model: nn.Module, devices: int) -> None:
+        super().__init__()
+        self.model = model
+        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
+        self._threads = ThreadPoolExecutor(devices)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        scattered = images.tensor_split(len(self._bodies))
+        # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
+        replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
+        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
+        return torch.cat(list(applied))
+
+    @staticmethod
+    def _apply(
+        dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: torch.Tensor
+    ) -> torch.Tensor:
+        with torch.autocast("cpu", dtype, enabled=dtype is not None):  # threads do not inherit autocast
+            return torch.func.functional_call(body, parameters, part)
+
+
+class TorchDataParallel(TorchStrategy):
+    """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
+
+    many_devices = True
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0
+        super().__init__(config, runtime, single_process(config.strategy), count_devices(runtime.devices, gpus))
+
+    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        if device != "cpu":
+            return nn.DataParallel(model, list(range(self.devices)))
+        if not self.runtime.quiet:
+            print(
+                "torch.nn.DataParallel supports GPUs only: scatter, replicate, apply and gather run over "
+                f"{self.devices} parts of the CPU, and backward in one thread",
+                file=sys.stderr,
+            )
+        return CPUReplicas(model, self.devices)
+
+
+class TorchAllreduce(TorchStrategy):
+    """All gradients in one array, summed by the group's `allreduce`."""
+
+    group: AllreduceGroup
+
+    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
+        super().__init__(config, runtime, group)
+
+    def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
+        own = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
+        for name, value in self.group.broadcast(own).items():
+            model.state_dict()[name].copy_(torch.from_numpy(value))
+        return optimizer
+
+    def reduce(self, optimizer: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
+        self.group.allreduce(flat.numpy())
+        parts = flat.div_(self.group.size).split([gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
+
+
+class TorchRing(TorchAllreduce):
+    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, ring.start())
+
+
+class TorchMPI(TorchAllreduce):
+    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
+
+    requires = ("mpi4py.MPI",)
+
+    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
+        super().__init__(config, runtime, MPIGroup())
