@@ -22,8 +22,7 @@ Each framework has its own door as well, with the ways to launch it in its first
 
 # command: the module that is it
 COMMANDS = {
-    **{name: f"cli.{name}" for name in ("train", "launch", "doctor", "report", "predict")},
-    "bench": "bench.runner",
+    **{name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "report", "predict")},
 }
 
 

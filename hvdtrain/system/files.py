@@ -1,20 +1,32 @@
-"""Writing files so that a reader sees the old content or the new, never a part."""
+"""Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file under another name in the same folder, then rename it.
 
-    Raises OSError where the disk does not accept it; what was at `path` before is untouched then.
+    Raises OSError where the disk does not accept the content; the file at `path` is unchanged then.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    write_all_atomically({path: content})
+
+
+def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
+    """Write several files, each under another name first, and rename them only when all are written.
+
+    Raises OSError where the disk does not accept them; no file is changed then.
+    """
+    drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:
-        draft.write_bytes(content.encode() if isinstance(content, str) else content)
-        draft.replace(path)
+        for path, content in contents.items():
+            drafts[path].write_bytes(content.encode() if isinstance(content, str) else content)
+        for path, draft in drafts.items():
+            draft.replace(path)
     except OSError:
-        draft.unlink(missing_ok=True)
+        for draft in drafts.values():
+            draft.unlink(missing_ok=True)
         raise
