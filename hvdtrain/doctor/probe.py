@@ -176,7 +176,7 @@ def data() -> None:
                 images = len(registry.load_dataset(name, network, offline=True).train_images)
                 send(**{name: {"images": images}})
         except UserError as error:
-            if "--offline" in str(error):
+            if "--offline forbids" in error.reason:
                 send(**{name: {"missing": True}})
             else:
                 send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
