@@ -51,6 +51,8 @@ def doctor(folder: Path, *options: str, by: tuple[str, ...] | list[str] = (), **
     file = folder / "doctor.json"
     file.unlink(missing_ok=True)
     command = [*by, *DOCTOR, "--output", str(file), *options]
+    if "PYTHONPATH" in environment:
+        environment["PYTHONPATH"] += f":{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     return DoctorResult(*run_command(command, folder, 120, **environment), file)
 
 

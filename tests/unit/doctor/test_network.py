@@ -38,7 +38,7 @@ def test_ssh_to_other_hosts(tmp_path):
     script(
         tmp_path / "bin" / "ssh",
         'while [ "$1" = -o ]; do shift 2; done',
-        "case $1 in node1) ;; node2) export PYTHONPATH=" + str(tmp_path / "fake") + ";;",
+        "case $1 in node1) ;; node2) export PYTHONPATH=" + str(tmp_path / "fake") + "${PYTHONPATH:+:$PYTHONPATH};;",
         '*) echo "$1: Permission denied (publickey)." >&2; exit 255;; esac',
         'exec sh -c "$2"',
     )

@@ -138,15 +138,21 @@ def test_two_mpis_on_path(tmp_path):
 
 
 def test_unknown_invalid_and_contradictory_variables(tmp_path):
-    result = doctor(tmp_path, "--only", "variables", TF_CONFIG="", HOROVOD_FUSION_TRESHOLD="1", HOROVOD_CYCLE_TIME="fast",
-                  HOROVOD_CONTROLLER="glo", HOROVOD_TIMELINE="/nowhere/t.json")  # fmt: skip
+    wrong = {
+        "TF_CONFIG": "",
+        "HOROVOD_FUSION_TRESHOLD": "1",
+        "HOROVOD_CYCLE_TIME": "fast",
+        "HOROVOD_CONTROLLER": "glo",
+        "HOROVOD_TIMELINE": "/nowhere/t.json",
+    }
+    result = doctor(tmp_path, "--only", "variables", **wrong)
     result.has("variables", "fail", "TF_CONFIG is set but empty", remedy="unset TF_CONFIG")
     result.has("variables", "warn", "HOROVOD_FUSION_TRESHOLD is not a variable", remedy="HOROVOD_FUSION_THRESHOLD")
     result.has("variables", "fail", "HOROVOD_CYCLE_TIME=fast is not a number", remedy="unset")
     result.has("variables", "fail", "HOROVOD_CONTROLLER=glo is not one of gloo, mpi", remedy="unset")
     result.has("variables", "warn", "HOROVOD_TIMELINE=/nowhere/t.json", remedy="unset")
-    result = doctor(tmp_path, "--only", "variables", TF_CONFIG="{}", HOROVOD_CONTROLLER="gloo",
-                  HOROVOD_CPU_OPERATIONS="mpi")  # fmt: skip
+    wrong = {"TF_CONFIG": "{}", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "mpi"}
+    result = doctor(tmp_path, "--only", "variables", **wrong)
     result.has("variables", "fail", "TF_CONFIG is not", "MultiWorkerMirroredStrategy", remedy="unset it")
     result.has("variables", "fail", "contradict", remedy="unset HOROVOD_CPU_OPERATIONS")
     result = doctor(tmp_path, "--only", "variables", RANK="one", WORLD_SIZE="2")
