@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 LAUNCHERS = {
     "horovod": lambda np: ["horovodrun", "--gloo", "-np", str(np)],

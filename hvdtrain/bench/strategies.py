@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, get_args
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""

@@ -1,13 +1,13 @@
-"""A rank's keeper: what a launcher starts on each host, and what starts the rank's program there.
+"""The per-rank agent: what a launcher starts on each host, and what runs the rank's program there.
 
     python -m hvdtrain.launch.agent [--gloo] [--interface NAME] [--start-timeout S] -- PROGRAM ...
 
-It is the supervisor's hand: it sends on what the program prints and how it ends, gives it signals, and ends it when
-the supervisor is gone, whatever the launcher in between does. So a job ends in the same way under horovodrun, mpirun
-and srun. Without a supervisor (its address is in HVDTRAIN_SUPERVISOR) it only starts the program.
+It forwards the program's output and exit status to the supervisor, forwards the supervisor's signals to the program,
+and ends the program when the supervisor has ended. So a job ends in the same way with horovodrun, mpirun and srun.
+Without a supervisor, whose address is in HVDTRAIN_SUPERVISOR, it only runs the program.
 
-With --gloo it tells the program what Horovod's Gloo wants to know, so that no horovodrun is needed; rank 0's keeper is
-the place where Gloo's ranks meet. NumPy and Horovod are not imported: it is up at once.
+With --gloo it sets the variables that Horovod needs for Gloo, so that no horovodrun is needed; the agent of rank 0 runs
+the rendezvous server. NumPy and Horovod are not imported, so that it starts at once.
 """
 
 from __future__ import annotations
@@ -29,154 +29,162 @@ from hvdtrain.system import network, rank_info, versions
 from hvdtrain.system.processes import end_with_parent, free_port, shell_status, would_end
 
 GRACE_S = 2.0
-"""How long a program may take to end after SIGTERM, before SIGKILL, when its job has failed."""
+"""When a job has failed: the time between SIGTERM and SIGKILL."""
 DRAIN_S = 1.0
-"""How long the output of an ended program is waited for: a process that it left behind may hold it open."""
+"""How long to read the output of a program that has ended: a process that it left behind may hold the pipe open."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Signals that go to the program."""
 
 
 def main(argv: list[str]) -> int:
-    """The exit status of the program, or 0 where a supervisor was told of it."""
-    parser = argparse.ArgumentParser(prog="python -m hvdtrain.launch.agent", allow_abbrev=False)
-    parser.add_argument("--gloo", action="store_true")
-    parser.add_argument("--interface")
-    parser.add_argument("--start-timeout", type=float, default=120)
-    parser.add_argument("--on-terminal", action="store_true")
-    parser.add_argument("--versions", action="store_true", help="print what this host has, and end")
-    parser.add_argument("program", nargs=argparse.REMAINDER)
-    options = parser.parse_args(argv)
+    """The program's exit status; 0 with a supervisor, which receives the status as a message."""
+    options = parse(argv)
     if options.versions:
         print(protocol.encode(versions.here()).decode(), end="")
         return 0
-    words = options.program[1:] if options.program[:1] == ["--"] else options.program
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
     try:
-        return Agent(words, options).run()
+        return Agent(program, options).run()
     except HvdtrainError as error:
         print(f"hvdtrain: rank {rank_info.detect().rank} on {rank_info.host_name()}: {error}", file=sys.stderr)
         return error.exit_status
 
 
-class Agent:
-    """Of one rank."""
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m hvdtrain.launch.agent", allow_abbrev=False)
+    parser.add_argument("--gloo", action="store_true", help="set Horovod's variables for Gloo")
+    parser.add_argument("--interface", help="network interface between the hosts")
+    parser.add_argument("--start-timeout", type=float, default=120, help="seconds to connect to the supervisor")
+    parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
+    parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    return parser.parse_args(argv)
 
-    def __init__(self, words: list[str], options: argparse.Namespace) -> None:
-        self._words, self._options = words, options
-        self._place = rank_info.detect()
+
+class Agent:
+    """The agent of one rank."""
+
+    def __init__(self, program: list[str], options: argparse.Namespace) -> None:
+        self._program, self._options = program, options
+        self._rank = rank_info.detect()
         self._token = ""
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._kill_at = float("inf")
-        self._asked = False
-        """Whether a SIGUSR1 waits for the program to listen."""
+        self._usr1_pending = False
+        """Whether a SIGUSR1 waits until the program handles it."""
 
     def run(self) -> int:
-        # Blocked from here on, and taken from a file: so none comes between two lines.
+        # From here on signals are read from a pipe, so that none interrupts the code between two lines.
         self._wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup_write)
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        if protocol.SUPERVISOR in os.environ:
-            self._token = rank_info.token()  # now: a file that holds it is gone when all ranks have come
-            self._channel = protocol.connect(self._token, self._options.start_timeout)
-            environment = self._begin()
-        else:
-            environment = self._alone()
-        if environment is None:
-            return 0
-        if not self._channel:
-            return shell_status(self._keep(environment))
-        try:
-            last: protocol.Message = {"ended": self._keep(environment)}
-        except UserError as error:
-            last = {"failed": str(error)}
-        with contextlib.suppress(Closed):
-            self._channel.send(**last)
-        self._channel.close()
-        return 0  # the supervisor knows better: another status would only have the launcher end the job in its way
+        if protocol.SUPERVISOR not in os.environ:
+            return shell_status(self._run_program(self._standalone_environment()))
+        self._token = rank_info.token()  # now: its file is removed when all ranks have registered
+        self._channel = protocol.connect(self._token, self._options.start_timeout)
+        environment = self._register(self._channel)
+        if environment is not None:
+            self._run_and_report(self._channel, environment)
+        return 0  # another status would only make the launcher end the job in its own way
 
-    def _begin(self) -> dict[str, str] | None:
-        """Say who is here, wait for all others, and return the program's environment; None where nothing starts."""
-        assert self._channel
-        own = self._channel.own_address
-        # Where the ranks are told to look for it: no other network sees this port.
-        store = gloo.Store(own) if self._serves else None
-        self._channel.send(
-            **self._place._asdict(),
+    def _register(self, channel: Channel) -> dict[str, str] | None:
+        """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
+        # The address that connects to the supervisor: no other network can reach this port.
+        address = channel.own_address
+        store = gloo.Store(address) if self._runs_store else None
+        channel.send(
+            **self._rank._asdict(),
             host=rank_info.host_name(),
             pid=os.getpid(),
-            address=own,
-            port=free_port(own) if self._place.rank == 0 else 0,
+            address=address,
+            port=free_port(address) if self._rank.rank == 0 else 0,
             store=store.port if store else 0,
-            # On one machine they cannot differ.
+            # On one host they cannot differ.
             versions={} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here(),
         )
         try:
-            answer = self._channel.receive()
+            answer = channel.receive()
         except Closed:
             return None
         if "environment" not in answer:
             return None
-        meeting = answer["environment"]
-        # The token comes from here, and never over the network.
-        environment = {**os.environ, **_own(self._place), **meeting, rank_info.TOKEN: self._token}
+        # The token stays the one that this process has: it never crosses the network.
+        environment = {**os.environ, **self._own_variables(), **answer["environment"], rank_info.TOKEN: self._token}
         if self._options.gloo:
-            address, port = answer["store"]
-            environment.update(gloo.environment(self._place, address, port, self._options.interface))
+            host, port = answer["store"]
+            environment.update(gloo.environment(self._rank, host, port, self._options.interface))
         return environment
 
-    def _alone(self) -> dict[str, str]:
-        """The program's environment where no supervisor tells: from the launcher's variables."""
-        if self._serves:
-            where = network.address_of(self._options.interface) if self._options.interface else ""
-            gloo.Store(where, _store_port())
+    def _own_variables(self) -> dict[str, str]:
+        values = (self._rank.rank, self._rank.size, self._rank.local_rank)
+        return dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
+
+    def _standalone_environment(self) -> dict[str, str]:
+        """The program's environment without a supervisor: from the launcher's variables."""
         if not self._options.gloo:
             return dict(os.environ)
-        address, _ = rank_info.rendezvous()
-        return {**os.environ, **gloo.environment(self._place, address, _store_port(), self._options.interface)}
+        address, port = rank_info.rendezvous()
+        store_port = port + 1  # above the ports on which rank 0 listens for other strategies
+        interface = self._options.interface
+        if self._runs_store:
+            gloo.Store(network.address_of(interface) if interface else "", store_port)
+        return {**os.environ, **gloo.environment(self._rank, address, store_port, interface)}
 
     @property
-    def _serves(self) -> bool:
-        """Whether Gloo's ranks meet here."""
-        return self._options.gloo and self._place.rank == 0
+    def _runs_store(self) -> bool:
+        """Whether the rendezvous server of Gloo's ranks runs here."""
+        return self._options.gloo and self._rank.rank == 0
 
-    def _keep(self, environment: dict[str, str]) -> int:
+    def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
+        try:
+            last: protocol.Message = {"ended": self._run_program(environment)}
+        except UserError as error:
+            last = {"failed": error.reason, "remedy": error.remedy}
+        with contextlib.suppress(Closed):
+            channel.send(**last)
+        channel.close()
+
+    def _run_program(self, environment: dict[str, str]) -> int:
         """Run the program to its end; its status as Popen has it."""
         environment.pop(protocol.SUPERVISOR, None)
-        piped = subprocess.PIPE if self._channel and not self._options.on_terminal else None
+        output = subprocess.PIPE if self._channel and not self._options.on_terminal else None
         try:
             self._process = subprocess.Popen(
-                self._words,
+                self._program,
                 env=environment,
                 stdin=subprocess.DEVNULL,
-                stdout=piped,
-                stderr=piped,
+                stdout=output,
+                stderr=output,
                 preexec_fn=_in_own_group,
             )
         except OSError as error:
-            raise UserError(f"{self._words[0]} cannot be started ({error.strerror}); is it on PATH?") from None
+            reason = f"cannot start {self._program[0]} ({error.strerror})"
+            raise UserError(reason, "check that it is on PATH") from None
         with selectors.DefaultSelector() as selector:
-            selector.register(self._wakeup_read, selectors.EVENT_READ, self._heard)
+            selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
             if self._channel:
-                selector.register(self._channel, selectors.EVENT_READ, self._told)
+                selector.register(self._channel, selectors.EVENT_READ, self._on_message)
             for name in ("stdout", "stderr"):
                 pipe = getattr(self._process, name)
                 if pipe:
                     selector.register(pipe, selectors.EVENT_READ, name)
-            return self._wait(selector)
+            return self._serve_until_end(selector)
 
-    def _wait(self, selector: selectors.BaseSelector) -> int:
+    def _serve_until_end(self, selector: selectors.BaseSelector) -> int:
         assert self._process
         drain_until = float("inf")
         while True:
-            soon = self._asked or min(self._kill_at, drain_until) < float("inf")
+            soon = self._usr1_pending or min(self._kill_at, drain_until) < float("inf")
             for key, _ in selector.select(0.1 if soon else 1.0):
                 if isinstance(key.data, str):
-                    self._pass_on(selector, key.fileobj, key.data)
+                    self._forward_output(selector, key.fileobj, key.data)
                 else:
                     key.data(selector)
             status = self._process.poll()
             if status is None:
-                if self._asked:
+                if self._usr1_pending:
                     self._signal(signal.SIGUSR1)
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
@@ -184,29 +192,29 @@ class Agent:
             drain_until = min(drain_until, time.monotonic() + DRAIN_S)
             open_pipes = any(isinstance(key.data, str) for key in selector.get_map().values())
             if not open_pipes or time.monotonic() > drain_until:
-                self._signal_group(signal.SIGKILL)  # what it left behind
+                self._signal_group(signal.SIGKILL)  # processes that it left behind
                 return status
 
-    def _pass_on(self, selector: selectors.BaseSelector, pipe: Any, name: str) -> None:
-        arrived = os.read(pipe.fileno(), 1 << 16)
-        if not arrived:
+    def _forward_output(self, selector: selectors.BaseSelector, pipe: Any, name: str) -> None:
+        data = os.read(pipe.fileno(), 1 << 16)
+        if not data:
             selector.unregister(pipe)
             return
         if self._channel:
             with contextlib.suppress(Closed):
-                self._channel.send(**{name: protocol.text(arrived)})
+                self._channel.send(**{name: protocol.to_text(data)})
 
-    def _heard(self, _: selectors.BaseSelector) -> None:
-        """A signal of the launcher's, or of the program's end."""
+    def _on_signal(self, _: selectors.BaseSelector) -> None:
+        """The launcher has sent a signal, or the program has ended."""
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
                 self._signal(number)
 
-    def _told(self, selector: selectors.BaseSelector) -> None:
-        """A word of the supervisor's."""
+    def _on_message(self, selector: selectors.BaseSelector) -> None:
+        """The supervisor has sent a message, or has ended."""
         assert self._channel
         try:
-            for message in self._channel.arrived():
+            for message in self._channel.receive_available():
                 if "signal" in message:
                     self._signal(message["signal"])
                 if "end" in message:
@@ -220,16 +228,17 @@ class Agent:
         self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
 
     def _signal(self, number: int) -> None:
-        """To the program alone: what it started would die of a signal that it itself answers by a checkpoint.
+        """Send a signal to the program only: its own child processes would die of one that it handles itself.
 
-        SIGUSR1 asks for something, so it waits until the program listens: it would end one that still imports.
+        SIGUSR1 asks for a checkpoint, so it waits until the program handles it: before that, while the program still
+        imports its packages, the signal would end it.
         """
         assert self._process
         if self._process.poll() is not None:
             return
         if number == signal.SIGUSR1:
-            self._asked = would_end(self._process.pid, number)
-            if self._asked:
+            self._usr1_pending = would_end(self._process.pid, number)
+            if self._usr1_pending:
                 return
         self._process.send_signal(number)
 
@@ -242,16 +251,6 @@ class Agent:
 def _in_own_group() -> None:
     os.setpgid(0, 0)
     end_with_parent()
-
-
-def _store_port() -> int:
-    """Where no supervisor tells: above the ports on which rank 0 listens for other strategies."""
-    return rank_info.rendezvous()[1] + 1
-
-
-def _own(place: rank_info.RankInfo) -> dict[str, str]:
-    names = rank_info.VARIABLES[rank_info.LAUNCH]
-    return dict(zip(names, map(str, (place.rank, place.size, place.local_rank)), strict=True))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What Horovod's Gloo needs of a launcher: variables for each rank, and a place where the ranks find each other."""
+"""What Horovod needs of a launcher to run with Gloo: variables for each rank, and a rendezvous server."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from hvdtrain.system import rank_info, slurm
 
 
 class Layout(NamedTuple):
-    """Where a rank stands among the hosts. cross: the ranks of all hosts that have its local rank."""
+    """A rank's position among the hosts. cross: among the ranks of all hosts that have its local rank."""
 
     local_size: int
     cross_rank: int
     cross_size: int
 
 
-def environment(place: rank_info.RankInfo, address: str, port: int, interface: str | None) -> dict[str, str]:
-    """Horovod's variables for this rank, as horovodrun sets them; address, port: where the `Store` is."""
-    local_size, cross_rank, cross_size = layout(place, os.environ)
-    told = {
-        "RANK": place.rank,
-        "SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
+def environment(rank: rank_info.RankInfo, address: str, port: int, interface: str | None) -> dict[str, str]:
+    """Horovod's variables for this rank, as horovodrun sets them; address and port are those of the `Store`."""
+    local_size, cross_rank, cross_size = layout(rank, os.environ)
+    values = {
+        "RANK": rank.rank,
+        "SIZE": rank.size,
+        "LOCAL_RANK": rank.local_rank,
         "LOCAL_SIZE": local_size,
         "CROSS_RANK": cross_rank,
         "CROSS_SIZE": cross_size,
@@ -37,40 +37,44 @@ def environment(place: rank_info.RankInfo, address: str, port: int, interface: s
         "CPU_OPERATIONS": "gloo",
         **({"GLOO_IFACE": interface} if interface else {}),
     }
-    return {f"HOROVOD_{name}": str(value) for name, value in told.items()}
+    return {f"HOROVOD_{name}": str(value) for name, value in values.items()}
 
 
-def layout(place: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
-    """From Slurm's variables under srun; elsewhere all ranks are on this host.
+def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
+    """With srun from Slurm's variables; with other launchers all ranks are on this host.
 
-    Raises UserError where Slurm's variables are not as Slurm writes them.
+    Raises UserError where Slurm's variables are inconsistent.
     """
-    if place.launcher != "srun":
-        return Layout(place.size, 0, 1)
+    if rank.launcher != "srun":
+        return Layout(rank.size, 0, 1)
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
     counts, node = slurm.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
-    known = rank_info.NUMBER.fullmatch(node) and int(node) < len(counts) and place.local_rank < counts[int(node)]
-    if not known or sum(counts) != place.size:
+    known = rank_info.NUMBER.fullmatch(node) and int(node) < len(counts) and rank.local_rank < counts[int(node)]
+    if not known or sum(counts) != rank.size:
         raise UserError(
-            f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not belong together with "
-            f"{place.size} tasks; start by srun, and leave SLURM_* as it sets them"
+            f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not match {rank.size} tasks",
+            "start with srun, and leave SLURM_* variables unchanged",
         )
-    having = [index for index, count in enumerate(counts) if count > place.local_rank]
+    having = [index for index, count in enumerate(counts) if count > rank.local_rank]
     return Layout(counts[int(node)], having.index(int(node)), len(having))
 
 
 class Store:
-    """Keys and values by HTTP, in which Gloo's ranks leave their addresses: GET, PUT and DELETE of /scope/key.
+    """The rendezvous server of Gloo's ranks, where they leave their addresses: GET, PUT and DELETE of /scope/key.
 
-    It serves on an interface (all of them where `address` is empty) until this process ends. Horovod's protocol knows
-    no secret: whoever reaches the port can read and change what the ranks find.
+    It listens on one address (on all interfaces where `address` is empty) until this process ends. Horovod's protocol
+    has no authentication: whoever reaches the port can read and change the values. Raises UserError where the port
+    cannot be opened.
     """
 
     def __init__(self, address: str, port: int = 0) -> None:
         try:
             self._server = _Server((address, port), _Handler)
         except OSError as error:
-            raise UserError(f"port {port} for Gloo's ranks to meet cannot be opened ({error.strerror})") from None
+            raise UserError(
+                f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})",
+                "set MASTER_ADDR and another MASTER_PORT on all ranks",
+            ) from None
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
@@ -83,7 +87,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """Without HTTPServer's question for this host's own name, which may take seconds."""
+        """As HTTPServer does, without resolving this host's name, which may take seconds."""
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
@@ -115,4 +119,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(value)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Not a line for each request."""
+        """No line for each request."""

@@ -1,6 +1,6 @@
-"""Horovod's own settings: as options of ours, as horovodrun's --config-file, and as the variables that they become.
+"""Horovod's own settings: as options, in horovodrun's --config-file, and as the environment variables they set.
 
-The variables work under every launcher; horovodrun itself only turns its options into the same ones.
+The variables work with every launcher; horovodrun itself only turns its options into the same ones.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 from hvdtrain.errors import UserError
 
 
-class Setting(NamedTuple):
-    """One row: section and key of the config file, the variable, and what it takes."""
+class HorovodSetting(NamedTuple):
+    """One setting: section and key in the config file, the variable, and what it accepts."""
 
     section: str
     key: str
     variable: str
     kind: str
-    """switch, off (a switch that is set by what is false), whole, number, megabytes, text or level."""
-    about: str
+    """switch, off (a switch whose variable is set when it is false), integer, number, megabytes, text or level."""
+    help: str
 
     @property
     def option(self) -> str:
@@ -35,61 +35,105 @@ class Setting(NamedTuple):
 
 
 SETTINGS = [
-    Setting(*row)
+    HorovodSetting(*row)
     for row in (
-        ("params", "fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", "megabytes", "gradients sent together, in MB"),
-        ("params", "cycle_time_ms", "HOROVOD_CYCLE_TIME", "number", "how often Horovod looks for work"),
-        ("params", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "whole", "remembered answers; 0: none"),
-        ("params", "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "switch", "within hosts first (NCCL)"),
-        ("params", "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "switch", "within hosts first (MPI)"),
-        ("params", "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "switch", "within and across hosts at once (NCCL)"),
-        ("autotune", "enabled", "HOROVOD_AUTOTUNE", "switch", "have Horovod look for the best settings"),
-        ("autotune", "log_file", "HOROVOD_AUTOTUNE_LOG", "text", "what it tried"),
-        ("autotune", "warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "whole", ""),
-        ("autotune", "steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "whole", ""),
-        ("autotune", "bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "whole", ""),
+        (
+            "params",
+            "fusion_threshold_mb",
+            "HOROVOD_FUSION_THRESHOLD",
+            "megabytes",
+            "fuse gradients up to this size, in MB",
+        ),
+        (
+            "params",
+            "cycle_time_ms",
+            "HOROVOD_CYCLE_TIME",
+            "number",
+            "time between two cycles of Horovod's background thread, in ms",
+        ),
+        ("params", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "integer", "size of the response cache; 0: off"),
+        (
+            "params",
+            "hierarchical_allreduce",
+            "HOROVOD_HIERARCHICAL_ALLREDUCE",
+            "switch",
+            "reduce within hosts first (NCCL)",
+        ),
+        (
+            "params",
+            "hierarchical_allgather",
+            "HOROVOD_HIERARCHICAL_ALLGATHER",
+            "switch",
+            "gather within hosts first (MPI)",
+        ),
+        (
+            "params",
+            "torus_allreduce",
+            "HOROVOD_TORUS_ALLREDUCE",
+            "switch",
+            "reduce within and across hosts at once (NCCL)",
+        ),
+        ("autotune", "enabled", "HOROVOD_AUTOTUNE", "switch", "have Horovod search for the best settings"),
+        ("autotune", "log_file", "HOROVOD_AUTOTUNE_LOG", "text", "log of the settings that it tried"),
+        ("autotune", "warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "integer", ""),
+        ("autotune", "steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "integer", ""),
+        ("autotune", "bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "integer", ""),
         ("autotune", "gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "number", ""),
-        ("timeline", "filename", "HOROVOD_TIMELINE", "text", "what each collective waited for, for chrome://tracing"),
+        ("timeline", "filename", "HOROVOD_TIMELINE", "text", "record when each collective ran, for chrome://tracing"),
         ("timeline", "mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "switch", ""),
-        ("stall_check", "enabled", "HOROVOD_STALL_CHECK_DISABLE", "off", "no warnings of ranks that do not come"),
-        ("stall_check", "warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", "whole", ""),
-        ("stall_check", "shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "whole", ""),
+        (
+            "stall_check",
+            "enabled",
+            "HOROVOD_STALL_CHECK_DISABLE",
+            "off",
+            "no warnings about ranks that stall a collective",
+        ),
+        ("stall_check", "warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", "integer", ""),
+        ("stall_check", "shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "integer", ""),
         ("library_options", "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "switch", ""),
-        ("library_options", "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "whole", ""),
-        ("library_options", "thread_affinity", "HOROVOD_THREAD_AFFINITY", "whole", "core of Horovod's thread"),
+        ("library_options", "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "integer", ""),
+        (
+            "library_options",
+            "thread_affinity",
+            "HOROVOD_THREAD_AFFINITY",
+            "integer",
+            "core of Horovod's background thread",
+        ),
         (
             "library_options",
             "gloo_timeout_seconds",
             "HOROVOD_GLOO_TIMEOUT_SECONDS",
-            "whole",
-            "30 where it is not given",
+            "integer",
+            "default: 30",
         ),
         ("logging", "level", "HOROVOD_LOG_LEVEL", "level", "trace, debug, info, warning, error or fatal"),
     )
 ]
-NOTHING = ("", "~", "null")
-SWITCH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-"""What YAML calls true and false."""
+NULL = ("", "~", "null")
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+"""Booleans of YAML 1.1."""
 LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options under the names that horovodrun gives them."""
-    group = parser.add_argument_group("Horovod's own settings, as horovodrun has them")
-    group.add_argument("--config-file", type=Path, metavar="FILE", help="horovodrun's YAML file of these settings")
+    """Options with the names that horovodrun gives them."""
+    group = parser.add_argument_group("Horovod's own settings, with the names of horovodrun")
+    group.add_argument(
+        "--config-file", type=Path, metavar="FILE", help="YAML file with these settings, in horovodrun's format"
+    )
     for one in SETTINGS:
         if one.kind in ("switch", "off"):
             group.add_argument(
-                one.option, dest=one.dest, action="store_const", const=one.kind == "switch", help=one.about
+                one.option, dest=one.dest, action="store_const", const=one.kind == "switch", help=one.help
             )
         else:
-            group.add_argument(one.option, dest=one.dest, metavar="N" if one.kind != "text" else "FILE", help=one.about)
+            group.add_argument(one.option, dest=one.dest, metavar="N" if one.kind != "text" else "FILE", help=one.help)
 
 
 def variables(options: argparse.Namespace) -> dict[str, str]:
-    """HOROVOD_* of the file and, before it, of the options.
+    """The HOROVOD_* variables set by the options and the config file; options have priority.
 
-    Raises UserError where a value is none that Horovod takes.
+    Raises UserError where Horovod does not accept a value.
     """
     file = _read(options.config_file) if options.config_file else {}
     found = {}
@@ -102,23 +146,24 @@ def variables(options: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def _value(one: Setting, given: Any, where: str) -> str:
+def _value(one: HorovodSetting, given: Any, where: str) -> str:
     if one.kind in ("switch", "off"):
         if not isinstance(given, bool):
-            raise UserError(f"{where} {given!r}: write true or false")
+            raise UserError(f"{where} {given!r} is not a boolean", "write true or false")
         return str(int(given == (one.kind == "switch")))
     if one.kind == "text":
         return str(given)
     if one.kind == "level":
         if str(given).lower() not in LEVELS:
-            raise UserError(f"{where} {given!r}: choose one of {', '.join(LEVELS)}")
+            raise UserError(f"{where} {given!r} is not a log level", f"choose one of {', '.join(LEVELS)}")
         return str(given).lower()
     try:
         number = float(given)
-        if isinstance(given, bool) or not 0 <= number < 1e12 or (one.kind == "whole" and number != int(number)):
+        if isinstance(given, bool) or not 0 <= number < 1e12 or (one.kind == "integer" and number != int(number)):
             raise ValueError
     except (ValueError, TypeError):
-        raise UserError(f"{where} {given!r}: give a {'whole ' * (one.kind == 'whole')}number of 0 or more") from None
+        kind = "an integer" if one.kind == "integer" else "a number"
+        raise UserError(f"{where} {given!r} is invalid", f"give {kind} of 0 or more") from None
     if one.kind == "number":
         return f"{number:g}"
     return str(int(number * (1 << 20 if one.kind == "megabytes" else 1)))
@@ -128,21 +173,23 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
     import yaml  # here, as most jobs have no such file
 
     try:
-        # Text, lists and sections alone: nothing is made of tags, dates and merged sections.
+        # BaseLoader makes text, lists and sections only: tags, dates and merge keys have no effect.
         content = yaml.load(path.read_text(), yaml.BaseLoader) or {}
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"--config-file {path}: it cannot be read ({reason}); see horovodrun's manual") from None
+        raise UserError(f"--config-file {path} cannot be read ({reason})", "see horovodrun's manual") from None
     known = {(one.section, one.key) for one in SETTINGS}
     found = {}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
-        raise UserError(f"--config-file {path}: it is no YAML of sections such as params: and autotune:")
+        raise UserError(
+            f"--config-file {path} is not YAML with sections", "write sections such as params: and autotune:"
+        )
     for section, values in content.items():
         for key, value in values.items():
             if (section, key) not in known:
-                raise UserError(f"--config-file {path}: {section}: {key} is no setting that is known; leave it out")
+                raise UserError(f"--config-file {path}: {section}: {key} is not a known setting", "remove it")
             if not isinstance(value, str):
-                raise UserError(f"--config-file {path}: {section}: {key} is a list or a section; give it one value")
-            if value.lower() not in NOTHING:
-                found[section, key] = SWITCH.get(value.lower(), value)
+                raise UserError(f"--config-file {path}: {section}: {key} is a list or a section", "give it one value")
+            if value.lower() not in NULL:
+                found[section, key] = BOOLEANS.get(value.lower(), value)
     return found

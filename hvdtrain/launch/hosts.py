@@ -1,4 +1,4 @@
-"""Whether other hosts can be reached by ssh, and have what this one has. Asked before a job starts there."""
+"""Other hosts, by ssh: whether they can be reached and have the same versions, and how they get the job's token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import secrets
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,114 +17,125 @@ from typing import NamedTuple
 from hvdtrain.errors import UserError
 from hvdtrain.launch.job import Host
 from hvdtrain.system import versions
+from hvdtrain.system.rank_info import host_name
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-"""Without a question for a password, which nobody would answer."""
-ANSWER_S = 30.0
+"""BatchMode: without asking for a password, which nobody would enter."""
+TIMEOUT_S = 30.0
 
 
 class Answer(NamedTuple):
-    """What a host said."""
+    """The result of checking one host."""
 
     host: str
     problem: str = ""
-    """What is wrong with it, and what mends it; empty where it is reached and alike."""
+    """What is wrong with the host; empty where it can be reached and has the same versions."""
     remedy: str = ""
 
 
 def elsewhere(hosts: Sequence[Host]) -> list[str]:
-    """Names of those that are not this one, so that it takes ssh to reach them."""
-    here = socket.gethostname()
+    """Names of the hosts other than this one, which are reached by ssh."""
+    here = host_name()
     return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
 
 
-def check(hosts: list[str]) -> None:
-    """Raises UserError, which names each host that is not reached by ssh or differs from this one."""
+def check_hosts(hosts: list[str]) -> None:
+    """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
     problems = [answer for answer in ask(hosts) if answer.problem]
+    if len(problems) == 1:
+        raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
-        raise UserError("; ".join(f"{one.host}: {one.problem}; {one.remedy}" for one in problems))
+        lines = [f"\n  {one.host}: {one.problem}; {one.remedy}" for one in problems]
+        raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
 def ask(hosts: list[str]) -> list[Answer]:
-    """Ask all hosts at once."""
+    """Check all hosts at once."""
     if not hosts:
-        return []  # and nothing of this one need be known
+        return []  # then this host's versions are not needed either
     if not shutil.which("ssh"):
-        raise UserError("no ssh on PATH, by which ranks are started on other hosts: apt-get install openssh-client")
-    mine = versions.here()
+        raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
+    here = versions.here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(lambda host: _ask(host, mine), hosts))
+        return list(pool.map(lambda host: _ask(host, here), hosts))
 
 
-def _ask(host: str, mine: dict[str, str]) -> Answer:
-    words = [sys.executable, "-m", "hvdtrain.launch.agent", "--versions"]
-    path = os.environ.get("PYTHONPATH")
-    remote = (
-        f"cd {shlex.quote(os.getcwd())} && {shlex.join([*(['env', f'PYTHONPATH={path}'] if path else []), *words])}"
-    )
+def _ask(host: str, here: dict[str, str]) -> Answer:
     try:
         done = subprocess.run(
-            [*SSH, host, remote], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=ANSWER_S
+            [*SSH, host, _versions_command()],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return Answer(host, f"no answer by ssh within {ANSWER_S:.0f} s", f"ssh {host} true must work")
-    said = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no word")
+        return Answer(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
+    last_line = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
     if done.returncode == 255:
-        return Answer(host, f"no ssh without a password ({said})", remedy(host, done.stderr))
+        return Answer(host, f"no ssh without a password ({last_line})", ssh_remedy(host, done.stderr))
     if done.returncode:
         return Answer(
             host,
-            f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
-            "have the same folder and the same virtual environment on all hosts: make setup there, or share them",
+            f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({last_line})",
+            "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
-    differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), mine)
+    differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), here)
     if differs:
-        return Answer(host, f"it differs from this host: {differs}", "make setup on both, from the same checkout")
+        return Answer(host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout")
     return Answer(host)
 
 
-def entrust(hosts: list[str], token: str) -> str:
-    """Leave a job's token in a file of this host and of these, which only its owner can read; the file's path.
+def _versions_command() -> str:
+    """The command for the other host's shell that prints its versions."""
+    path = os.environ.get("PYTHONPATH")
+    command = [sys.executable, "-m", "hvdtrain.launch.agent", "--versions"]
+    command = [*(["env", f"PYTHONPATH={path}"] if path else []), *command]
+    return f"cd {shlex.quote(os.getcwd())} && {shlex.join(command)}"
 
-    It goes through the standard input of ssh, for everybody on a host can read command lines. Raises UserError, naming
+
+def distribute_token(hosts: list[str], token: str) -> str:
+    """Write a job's token to a file on this host and on these, readable by its owner only; the file's path.
+
+    It goes through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
     the host, where the file cannot be written.
     """
-    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # nobody can have made one of this name before
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which nobody else can have created before
     try:
-        _everywhere(hosts, f"umask 077 && cat > {path}", token)
+        _run_everywhere(hosts, f"umask 077 && cat > {path}", token)
     except UserError:
         with contextlib.suppress(UserError):
-            forget(hosts, path)
+            remove_token(hosts, path)
         raise
     return path
 
 
-def forget(hosts: list[str], path: str) -> None:
-    """Remove what `entrust` left."""
-    _everywhere(hosts, f"rm -f {path}", "")
+def remove_token(hosts: list[str], path: str) -> None:
+    """Remove the files that `distribute_token` wrote."""
+    _run_everywhere(hosts, f"rm -f {path}", "")
 
 
-def _everywhere(hosts: list[str], script: str, told: str) -> None:
+def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
     words = shlex.join(["sh", "-c", script])
 
     def run(host: str) -> None:
         command = [*SSH, host, words] if host else ["sh", "-c", script]
         try:
-            subprocess.run(command, input=told, capture_output=True, text=True, timeout=ANSWER_S, check=True)
+            subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         except subprocess.SubprocessError as error:
-            name = host or "this host"
-            raise UserError(f"{name}: the job's token cannot be left in /tmp ({error}); make room there") from None
+            reason = f"{host or 'this host'}: the job's token cannot be written to /tmp ({error})"
+            raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None
 
     with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
         list(pool.map(run, ["", *hosts]))
 
 
-def remedy(host: str, error: str) -> str:
-    """What mends an ssh that failed with this message."""
+def ssh_remedy(host: str, error: str) -> str:
+    """How to fix an ssh that failed with this message."""
     if "Permission denied" in error:
         return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {host}"
     if "verification failed" in error:
-        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts, after you have compared the key; or ssh {host} once by hand"
+        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts, after comparing the key; or ssh {host} once by hand"
     if "resolve" in error:
-        return f"write {host} and its address into /etc/hosts, or correct the name"
-    return f"look whether {host} is up and sshd runs there: ssh -v {host} true (another port: Port in ~/.ssh/config)"
+        return f"add {host} and its address to /etc/hosts, or correct the name"
+    return f"check that {host} is up and runs sshd: ssh -v {host} true (another port: Port in ~/.ssh/config)"

@@ -1,4 +1,4 @@
-"""What the launcher knows of the program that it starts: whether it goes on by itself, and in which folder."""
+"""What the launcher knows about the program that it starts: whether it can resume by itself, and its run folder."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from pathlib import Path
 from hvdtrain.errors import UserError
 
 OWN = re.compile(r"hvdtrain(\.(torch|mxnet|tensorflow)_lenet)?")
-"""Modules that know --name, --runs and --auto-resume."""
+"""Modules that have the options --name, --runs and --auto-resume."""
 RUNS = "runs"
-"""Where they put runs, if --runs does not tell."""
+"""Their default for --runs."""
 
 
 def is_own(program: Sequence[str]) -> bool:
+    """Whether it is one of hvdtrain's own training programs."""
     modules = [program[i + 1] for i, word in enumerate(program[:-1]) if word == "-m"]
     return bool(modules and OWN.fullmatch(modules[0]))
 
 
-def value(program: Sequence[str], option: str) -> str:
-    """Of `--option VALUE` or `--option=VALUE`, the last one; empty where it is not there."""
+def option_value(program: Sequence[str], option: str) -> str:
+    """The value of `--option VALUE` or `--option=VALUE`, the last one; empty where the option is missing."""
     found = ""
     for word, following in zip(program, [*program[1:], ""], strict=True):
         if word == option:
@@ -32,20 +33,23 @@ def value(program: Sequence[str], option: str) -> str:
 
 
 def resumable(program: tuple[str, ...]) -> tuple[str, ...]:
-    """The program with what it takes to go on where it ended, when it is started again by the same words.
+    """The program with the options by which it resumes when the same command line is started again.
 
-    A program that is not hvdtrain's own stays as it is. Raises UserError for --resume, which would begin at the same
+    A program that is not hvdtrain's own stays as it is. Raises UserError for --resume, which would start from the same
     checkpoint each time.
     """
     if not is_own(program) or "--auto-resume" in program:
         return program
-    if value(program, "--resume"):
-        raise UserError("--restarts goes on in the run's folder by itself: give its --name and --runs, and no --resume")
-    named = () if value(program, "--name") else ("--name", time.strftime("job-%Y%m%d-%H%M%S"))
+    if option_value(program, "--resume"):
+        raise UserError(
+            "--restarts resumes from the run's own folder, which --resume contradicts",
+            "give the run's --name and --runs, and no --resume",
+        )
+    named = () if option_value(program, "--name") else ("--name", time.strftime("job-%Y%m%d-%H%M%S"))
     return (*program, *named, "--auto-resume")
 
 
 def run_folder(program: Sequence[str]) -> Path | None:
-    """Where the run lies; None for a program that does not go on in the folder of its name."""
-    name = value(program, "--name")
-    return Path(value(program, "--runs") or RUNS) / name if name and "--auto-resume" in program else None
+    """The folder of the program's run; None for a program that does not resume by its name."""
+    name = option_value(program, "--name")
+    return Path(option_value(program, "--runs") or RUNS) / name if name and "--auto-resume" in program else None

@@ -1,5 +1,7 @@
-"""How a supervisor and its ranks' keepers talk: lines of JSON over TCP, after each has proven that it knows the job's
-token. The token itself never crosses the network: whoever may tell a rank its environment may run what he likes there.
+"""The protocol between the supervisor and the ranks' agents: lines of JSON over TCP, after mutual authentication.
+
+Each side proves that it knows the job's token, which itself never crosses the network: whoever could send a rank its
+environment could run any code there.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ from hvdtrain.errors import UserError
 from hvdtrain.system.proof import proof
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
-"""Environment variable: addresses,port of the supervisor, as in 10.0.0.1,192.168.0.1:4711."""
+"""Environment variable: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
 LINE_BYTES = 1 << 20
-ANSWER_S = 5.0
-UNHEARD_S = 1.0
-"""A host that acknowledges nothing for so long is not waited for when its job ends."""
+"""The longest message."""
+ANSWER_TIMEOUT_S = 5.0
+UNREACHABLE_AFTER_S = 1.0
+"""When a job ends, a host that acknowledges nothing for so long is not waited for."""
 Message = dict[str, Any]
 
 
@@ -29,45 +32,45 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """A message that arrived. Raises ValueError where it is none."""
+    """A message that was received. Raises ValueError where the line is not a message."""
     try:
         message = json.loads(line)
     except RecursionError:
-        raise ValueError("a message nested too deep") from None
+        raise ValueError("the message is nested too deeply") from None
     if not isinstance(message, dict):
         raise ValueError("a message is a JSON object")
     return message
 
 
-def text(data: bytes) -> str:
-    """Bytes of any kind as text that JSON carries, and `data` turns back."""
+def to_text(data: bytes) -> str:
+    """Any bytes as text that JSON can hold; `to_bytes` is the reverse."""
     return data.decode("utf-8", "surrogateescape")
 
 
-def data(told: str) -> bytes:
-    return told.encode("utf-8", "surrogateescape")
+def to_bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice within 15 s that the other host is gone."""
+    """Have the kernel close the connection within 15 s after the other host has become unreachable."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
-    give_up_after(connection, 14)
+    close_if_unacknowledged(connection, 14)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def give_up_after(connection: socket.socket, seconds: float) -> None:
-    """Have the kernel close a connection on which the other host acknowledges nothing for so long."""
+def close_if_unacknowledged(connection: socket.socket, seconds: float) -> None:
+    """Have the kernel close the connection when the other host acknowledges nothing for that long."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(1000 * seconds))
 
 
 class Closed(Exception):
-    """The other end is gone."""
+    """The other side has closed the connection, or does not follow the protocol."""
 
 
 class Channel:
-    """A keeper's end. Raises Closed where the supervisor is gone."""
+    """An agent's side of the connection. Its methods raise Closed where the supervisor has ended."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -87,14 +90,14 @@ class Channel:
             raise Closed from None
 
     def receive(self) -> Message:
-        """The next message; waits for it."""
+        """Wait for the next message."""
         while b"\n" not in self._rest:
             self._rest += self._read()
         line, _, self._rest = self._rest.partition(b"\n")
         return self._decoded(line)
 
-    def arrived(self) -> list[Message]:
-        """Messages of what lies there to be read, maybe none."""
+    def receive_available(self) -> list[Message]:
+        """Messages that have arrived completely, perhaps none; call it when the channel is readable."""
         self._rest += self._read()
         *lines, self._rest = self._rest.split(b"\n")
         return [self._decoded(line) for line in lines]
@@ -103,23 +106,23 @@ class Channel:
     def _decoded(line: bytes) -> Message:
         try:
             return decode(line)
-        except ValueError:  # no supervisor of ours
+        except ValueError:  # not a supervisor of ours
             raise Closed from None
 
     def _read(self) -> bytes:
         try:
-            arrived = self._connection.recv(1 << 16)
+            received = self._connection.recv(1 << 16)
         except OSError:
             raise Closed from None
-        if not arrived or len(self._rest) > LINE_BYTES:
+        if not received or len(self._rest) > LINE_BYTES:
             raise Closed
-        return arrived
+        return received
 
     def close(self) -> None:
-        """Wait until the supervisor has read all."""
+        """Wait until the supervisor has read everything."""
         try:
             self._connection.shutdown(socket.SHUT_WR)
-            self._connection.settimeout(ANSWER_S)
+            self._connection.settimeout(ANSWER_TIMEOUT_S)
             while self._connection.recv(1 << 16):
                 pass
         except OSError:
@@ -128,33 +131,37 @@ class Channel:
 
 
 def connect(token: str, timeout_s: float) -> Channel:
-    """Find the supervisor at one of its addresses, and have it prove itself.
+    """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
-    Raises UserError where none of them leads to it.
+    Raises UserError where none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
     deadline, reasons = time.monotonic() + timeout_s, {}
     while time.monotonic() < deadline:
         for address in addresses.split(","):
             try:
-                connection = socket.create_connection((address, int(port)), ANSWER_S)
-                return _proven(connection, token)
+                connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
+                return authenticate(connection, token)
             except (OSError, ValueError, KeyError, Closed) as error:
                 reasons[address] = str(error) or "it does not know this job"
         time.sleep(0.2)
     tried = "; ".join(f"{address}:{port}: {reason}" for address, reason in reasons.items())
     raise UserError(
-        f"the launcher cannot be reached ({tried}): open its host's firewall for TCP from here, "
-        "or give the interface between the hosts by --interface"
+        f"the launcher cannot be reached ({tried})",
+        "open its host's firewall for TCP from here, or name the interface between the hosts with --interface",
     )
 
 
-def _proven(connection: socket.socket, token: str) -> Channel:
+def authenticate(connection: socket.socket, token: str) -> Channel:
+    """A channel over a new connection, after both sides have proven that they know the token.
+
+    Raises Closed, OSError, ValueError or KeyError where the other side does not; the connection is closed then.
+    """
     try:
         channel, challenge = Channel(connection), secrets.token_hex(16)
         channel.send(challenge=challenge)
         answer = channel.receive()
-        if not hmac.compare_digest(data(str(answer["proof"])), data(proof(token, challenge, "supervisor"))):
+        if not hmac.compare_digest(to_bytes(str(answer["proof"])), to_bytes(proof(token, challenge, "supervisor"))):
             raise Closed
         channel.send(proof=proof(token, str(answer["challenge"]), "rank"))
         connection.settimeout(None)

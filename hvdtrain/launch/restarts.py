@@ -1,204 +1,162 @@
-"""Starts a job again after a failure, until it ends well or there is no hope.
+"""Restarts a job after a failure, until it ends well or another attempt would fail, too.
 
-hvdtrain's own programs go on from their newest checkpoint, in the same order of samples. Hosts that no longer answer
-are left out where the job may have fewer ranks. Strategies and frameworks know nothing of it: what Horovod's elastic
-jobs do for two frameworks inside of a process, this does for all of them by starting the processes anew.
+hvdtrain's own programs resume from their newest checkpoint, in the same order of samples. Hosts that no longer respond
+are left out where the job may have fewer ranks. Horovod's elastic mode does this inside the processes, for two
+frameworks; this does it with new processes, so that all strategies and frameworks can use it unchanged.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
-import json
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
-from hvdtrain.errors import HvdtrainError, Stopped, UserError
-from hvdtrain.launch import hosts
+from hvdtrain.errors import Stopped, UserError
+from hvdtrain.launch import attempts, hosts
 from hvdtrain.launch.agent import SIGNALS
-from hvdtrain.launch.job import Job, placed
+from hvdtrain.launch.attempts import Attempt, newest_checkpoint
+from hvdtrain.launch.job import Job, RestartPolicy, placed
 from hvdtrain.launch.program import run_folder
-from hvdtrain.launch.supervisor import JobFailed, Supervisor, ended_early
+from hvdtrain.launch.result import Failure, JobResult, interrupted_status
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-"""Before the job is started again; doubled each time that it came no further."""
-HOPELESS = 3
-"""So many attempts in a row without a newer checkpoint fail for a reason that does not go away."""
-
-
-@dataclass
-class Attempt:
-    """One start of the job."""
-
-    checkpoint: int
-    """Step of the newest checkpoint when it began; -1 where there was none."""
-    ranks: int = 0
-    hosts: list[str] = field(default_factory=list)
-    began: float = field(default_factory=time.time)
-    """Seconds since the epoch."""
-    seconds: float = 0.0
-    step: int = -1
-    """The last step that a rank is known to have made; -1 where none is known."""
-    status: int = 0
-    ended: str = ""
-
-    def line(self) -> str:
-        where = f" on {', '.join(self.hosts)}" if self.hosts else ""
-        start = f"from the checkpoint of step {self.checkpoint}" if self.checkpoint >= 0 else "from the beginning"
-        end = f" to step {self.step}" if self.step >= 0 else ""
-        return f"{self.ranks} ranks{where}, {start}{end}, {self.seconds:.0f} s: {self.ended}"
+"""Before the next attempt; doubled after each attempt without a newer checkpoint."""
+MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
+"""After so many in a row the cause of the failure is not one that goes away."""
 
 
 class Restarts:
-    """Of one job. limit: how often it is started again; least: the number of ranks below which it is not worth it."""
+    """The attempts of one job. supervise: runs one attempt; report: called with each failure, as soon as it happens."""
 
-    def __init__(self, job: Job, limit: int, least: int, supervise: Callable[[Job], Supervisor]) -> None:
-        self._job, self._limit, self._least, self._supervise = job, limit, least, supervise
+    def __init__(
+        self,
+        job: Job,
+        policy: RestartPolicy,
+        supervise: Callable[[Job], Awaitable[JobResult]],
+        report: Callable[[Failure], None],
+    ) -> None:
+        self._job, self._policy, self._supervise, self._report = job, policy, supervise, report
         self._folder = run_folder(job.program)
         self._attempts: list[Attempt] = []
         self._began = time.monotonic()
 
-    async def run(self) -> int:
-        """The job's exit status. Raises HvdtrainError where it did not end well."""
+    async def run(self) -> JobResult:
+        """The result of the last attempt; with the failure of the whole job where several attempts failed."""
         while True:
             attempt = Attempt(newest_checkpoint(self._folder))
             self._attempts.append(attempt)
-            supervisor: Supervisor | None = None
-            try:
-                job = self._placed()
-                attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
-                supervisor = self._supervise(job)
-                attempt.status = await supervisor.run()
-                self._close(attempt, "stopped by request" if attempt.status == Stopped.exit_status else "well")
-                return attempt.status
-            except HvdtrainError as error:
-                attempt.status = error.exit_status
-                self._close(attempt, first_line(error))
-                if not self._limit or (supervisor and supervisor.told_to_end):
-                    raise
-                await self._pause(error)
+            result = await self._run_attempt(attempt)
+            self._close(attempt, result)
+            failure = result.failure
+            if not failure or not self._policy.limit or result.asked_to_stop:
+                return result
+            why = self._reason_to_give_up(result, failure)
+            if why:
+                return result if len(self._attempts) == 1 else self._given_up(why, result.status)
+            number = await self._pause()
+            if number:
+                return self._given_up("it was asked to end between two attempts", interrupted_status(number))
 
-    def _placed(self) -> Job:
-        """The job as it is started now: the first time as it was asked for.
+    async def _run_attempt(self, attempt: Attempt) -> JobResult:
+        try:
+            job = self._current_job()
+            attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
+            return await self._supervise(job)
+        except UserError as error:
+            failure = Failure.of_error(error)
+            self._report(failure)
+            return JobResult(error.exit_status, failure)
 
-        Raises UserError where the hosts do not allow it now, or the folder of the run, that was there, is gone.
+    def _current_job(self) -> Job:
+        """The job of this attempt: the first one is the job that was asked for.
+
+        Raises UserError where the hosts are not sufficient now, or the run's folder, which existed, is missing.
         """
         if len(self._attempts) == 1:
             return self._job
-        trained = any(max(one.step, one.checkpoint) >= 0 for one in self._attempts)
-        if self._folder and trained and not os.path.isdir(self._folder):
-            raise UserError(f"{self._folder} is gone, so training would begin anew: bring it back")
-        return dataclasses.replace(where_it_can(self._job, self._least), time_limit_s=self._time_left())
+        if self._folder and any(one.trained for one in self._attempts) and not os.path.isdir(self._folder):
+            raise UserError(f"{self._folder} is missing, so that training would start from the beginning", "restore it")
+        job = reduced(self._job, self._policy.min_ranks or self._job.ranks)
+        return dataclasses.replace(job, time_limit_s=self._time_left())
 
     def _time_left(self) -> float | None:
         limit = self._job.time_limit_s
         return max(limit - (time.monotonic() - self._began), 0.1) if limit else None
 
-    def _close(self, attempt: Attempt, ended: str) -> None:
-        """Complete the record, and leave it in the run's folder."""
-        attempt.seconds, attempt.ended = time.time() - attempt.began, ended
-        if not self._limit:
-            return
-        attempt.step = last_step(self._folder, attempt.began)
-        if self._folder and os.path.isdir(self._folder):
-            text = json.dumps([dataclasses.asdict(one) for one in self._attempts], indent=1)
-            with contextlib.suppress(OSError):  # a full disk does not keep a job from going on elsewhere
-                (self._folder / "attempts.json").write_text(text + "\n")
+    def _close(self, attempt: Attempt, result: JobResult) -> None:
+        """Complete the record of an attempt, and write it to the run's folder."""
+        attempt.seconds, attempt.status = time.time() - attempt.began, result.status
+        if result.failure:
+            attempt.ended = result.failure.summary.partition("\n")[0]
+        else:
+            attempt.ended = "stopped by request" if result.status == Stopped.exit_status else "well"
+        if self._policy.limit:
+            attempt.step = attempts.last_step(self._folder, attempt.began)
+            attempts.write(self._attempts, self._folder)
 
-    async def _pause(self, error: HvdtrainError) -> None:
-        """Wait a little before the next attempt. Raises where another one makes no sense."""
-        number, why = len(self._attempts), self._hopeless(error)
-        if why and number == 1:
-            raise error
-        if why:
-            raise JobFailed(self._summary(why), error.exit_status) from None
-        pause_s = min(FIRST_PAUSE_S * 2 ** (self._in_vain() - 1), LONGEST_PAUSE_S)
-        if not isinstance(error, JobFailed):
-            print(f"hvdtrain: {error}", file=sys.stderr)
-        print(f"hvdtrain: starting again in {pause_s:.0f} s ({number} of {self._limit})", file=sys.stderr, flush=True)
-        heard = await heard_within(pause_s)
-        if heard:
-            raise ended_early(heard, f"asked to end between two attempts\n{self._summary('told to')}")
-
-    def _hopeless(self, error: HvdtrainError) -> str:
+    def _reason_to_give_up(self, result: JobResult, failure: Failure) -> str:
         """Why there is no further attempt; empty where there is one."""
-        if error.exit_status == UserError.exit_status and (isinstance(error, JobFailed) or len(self._attempts) == 1):
-            return "an option or a file is at fault"
-        if len(self._attempts) > self._limit:
-            return f"--restarts {self._limit} are used up"
-        # Hosts that do not answer may come back: for them the pauses grow, as often as was asked for.
-        if self._folder and isinstance(error, JobFailed) and self._in_vain() >= HOPELESS:
-            return f"{HOPELESS} attempts in a row brought no newer checkpoint"
+        number = len(self._attempts)
+        if result.status == UserError.exit_status and (not failure.at_start or number == 1):
+            return "an option or a file is invalid"
+        if number > self._policy.limit:
+            return f"--restarts {self._policy.limit} are used up"
+        # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
+        if self._folder and not failure.at_start and self._without_progress() >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT:
+            return f"{MAX_ATTEMPTS_WITHOUT_CHECKPOINT} attempts in a row wrote no newer checkpoint"
         return ""
 
-    def _in_vain(self) -> int:
-        """Attempts in a row, up to the last one, since the newest checkpoint."""
+    def _without_progress(self) -> int:
+        """How many attempts, up to the last one, have begun since the newest checkpoint was written."""
         newest = newest_checkpoint(self._folder)
         return max(sum(one.checkpoint == newest for one in self._attempts), 1) if self._folder else len(self._attempts)
 
-    def _summary(self, why: str) -> str:
-        lines = [f"  {number}: {one.line()}" for number, one in enumerate(self._attempts, 1)]
-        return "\n".join([f"gave up, as {why}; the attempts:", *lines])
+    async def _pause(self) -> int:
+        """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
+        pause_s = min(FIRST_PAUSE_S * 2 ** (self._without_progress() - 1), LONGEST_PAUSE_S)
+        number = f"{len(self._attempts)} of {self._policy.limit}"
+        print(f"hvdtrain: restarting in {pause_s:.0f} s ({number})", file=sys.stderr, flush=True)
+        return await signal_within(pause_s)
+
+    def _given_up(self, why: str, status: int) -> JobResult:
+        """The failure of the whole job, with a line for each attempt."""
+        lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
+        failure = Failure("\n".join([f"gave up, as {why}; the attempts:", *lines]))
+        self._report(failure)
+        return JobResult(status, failure)
 
 
-async def heard_within(seconds: float) -> int:
-    """The signal that asked for the end within that time; 0 where none did."""
+async def signal_within(seconds: float) -> int:
+    """The signal that asked for the end of the job within that time; 0 where there was none."""
     loop = asyncio.get_running_loop()
-    heard: asyncio.Queue[int] = asyncio.Queue()
-    for one in SIGNALS:
-        loop.add_signal_handler(one, heard.put_nowait, one)
+    received: asyncio.Queue[int] = asyncio.Queue()
+    for number in SIGNALS:
+        loop.add_signal_handler(number, received.put_nowait, number)
     try:
-        return await asyncio.wait_for(heard.get(), seconds)
+        return await asyncio.wait_for(received.get(), seconds)
     except asyncio.TimeoutError:
         return 0
 
 
-def where_it_can(job: Job, least: int) -> Job:
-    """The job on those of its hosts that answer, with fewer ranks where they have not slots enough.
+def reduced(job: Job, min_ranks: int) -> Job:
+    """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-    Raises UserError where fewer than `least` ranks find a place.
+    Raises UserError where there are slots for fewer than `min_ranks` ranks.
     """
     if not job.hosts:
         return job
-    silent = {one.host: one.problem for one in hosts.ask(hosts.elsewhere(job.hosts)) if one.problem}
-    left = tuple(host for host in job.hosts if host.name not in silent)
+    unusable = {one.host: one.problem for one in hosts.ask(hosts.elsewhere(job.hosts)) if one.problem}
+    left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)
-    if ranks < least:
-        gone = "; ".join(f"{name}: {problem}" for name, problem in silent.items())
+    if ranks < min_ranks:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
         raise UserError(
-            f"{slots} slot(s) are left for {least} ranks ({gone}); mend the hosts, or give a lower --min-np"
+            f"{slots} slot(s) are left for {min_ranks} ranks ({listed})", "fix the hosts, or give a lower --min-np"
         )
-    for name, problem in silent.items():
-        print(f"hvdtrain: going on without {name}: {problem}", file=sys.stderr)
+    for name, problem in unusable.items():
+        print(f"hvdtrain: continuing without {name}: {problem}", file=sys.stderr)
     return dataclasses.replace(job, hosts=left, ranks=ranks)
-
-
-def found(folder: Path | None, pattern: str) -> list[Path]:
-    """What there is in a run's folder; nothing where there is, or can be, no such folder."""
-    return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []
-
-
-def newest_checkpoint(folder: Path | None) -> int:
-    """Step of the newest one in a run's folder, by its name; -1 where there is none."""
-    names = [path.name for path in found(folder, "checkpoints/step-*")]
-    return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=-1)
-
-
-def last_step(folder: Path | None, since: float) -> int:
-    """The last step that a rank told of since then (seconds since the epoch); -1 where none did."""
-    steps = [-1]
-    for path in found(folder, "heartbeats/rank-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            beat = json.loads(path.read_text())
-            steps += [int(beat["step"])] if beat["time"] >= since else []
-    return max(steps)
-
-
-def first_line(error: HvdtrainError) -> str:
-    return str(error).partition("\n")[0]

@@ -1,4 +1,4 @@
-"""python -m hvdtrain launch sbatch: a batch script for Slurm, every line of which says what it is for."""
+"""python -m hvdtrain launch sbatch: a batch script for Slurm with a comment for each setting."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options
-from hvdtrain.launch.program import is_own, value
+from hvdtrain.launch.program import is_own, option_value
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
@@ -23,43 +21,29 @@ VIAS = ("srun", "mpirun", "horovodrun")
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--nodes", type=int, required=True, metavar="N")
-    command.add_argument("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one a GPU")
-    command.add_argument("--time", default="1:00:00", metavar="D-H:M:S", help="limit (1:00:00)")
-    command.add_argument("--via", choices=VIAS, default="srun", help="what starts the ranks in it; default: srun")
-    command.add_argument("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it, Gloo alone")
-    command.add_argument("--cpus-per-rank", type=int, metavar="N")
-    command.add_argument("--gpus-per-node", metavar="[TYPE:]N")
-    command.add_argument("--mem", metavar="SIZE", help="memory of each node, such as 64G")
-    command.add_argument("--partition", metavar="NAME")
-    command.add_argument("--account", metavar="NAME")
-    command.add_argument("--job-name", default="hvdtrain", metavar="NAME")
-    command.add_argument("--container", metavar="IMAGE", help="a .sif file (apptainer), else an image for pyxis")
-    command.add_argument("--signal-before", type=int, default=120, metavar="S", help="last checkpoint (120 s) before")
-    command.add_argument("--no-requeue", action="store_true", help="do not go on after the time limit or a lost node")
-    command.add_argument("--script", type=Path, metavar="FILE", help="write it there; default: print it")
-    command.add_argument("--submit", action="store_true", help="submit it")
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What the script says; strings for the shell are quoted already."""
-
-    values: dict[str, Any]
-
-    def script(self) -> str:
-        import jinja2
-
-        loader = jinja2.PackageLoader("hvdtrain.launch", "")
-        environment = jinja2.Environment(
-            loader=loader, undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False
-        )
-        return environment.get_template("batch.sbatch.jinja").render(self.values)
+    add = command.add_argument
+    add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
+    add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
+    add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
+    add("--via", choices=VIAS, default="srun", help="launcher that starts the ranks (default: srun)")
+    add("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it Gloo only")
+    add("--cpus-per-rank", type=int, metavar="N", help="cores for each rank")
+    add("--gpus-per-node", metavar="[TYPE:]N", help="GPUs of each node")
+    add("--mem", metavar="SIZE", help="memory of each node, such as 64G")
+    add("--partition", metavar="NAME", help="partition (queue)")
+    add("--account", metavar="NAME", help="account to charge")
+    add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
+    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
+    add("--signal-before", type=int, default=120, metavar="S",
+        help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
+    add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
+    add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
+    add("--submit", action="store_true", help="submit the script")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the script, and submit it where that is asked; the exit status."""
-    text = describe(options).script()
+    """Write the script, and submit it where that is asked for; the exit status."""
+    text = script(options)
     if options.script:
         _write(options.script, text)
     elif not options.submit:
@@ -67,76 +51,87 @@ def run(options: argparse.Namespace) -> int:
     if not options.submit or options.dry_run:
         return 0
     if not shutil.which("sbatch"):
-        raise UserError("sbatch is not on PATH: submit where Slurm's commands are; the script is written by --script")
-    # On standard input, as a path may have any name.
+        raise UserError("sbatch is not on PATH", "submit where Slurm is installed; --script FILE writes the script")
+    # On standard input, as a file's path may hold any characters.
     return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
 
 
-def describe(options: argparse.Namespace, python: str = sys.executable) -> Batch:
-    """What the options ask for. Raises UserError for what Slurm or the shell would misread."""
+def script(options: argparse.Namespace, python: str = sys.executable) -> str:
+    """The script that the options describe. Raises UserError for what Slurm or the shell would misread."""
     _check(options)
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hvdtrain.launch", ""),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
     program = list(options.program)
     resumes = is_own(program) and not options.no_requeue and not {"--resume", "--auto-resume"} & set(program)
     in_venv = sys.prefix != sys.base_prefix
-    return Batch(
-        {
-            "job_name": options.job_name,
-            "nodes": options.nodes,
-            "ranks_per_node": options.ranks_per_node,
-            "cpus_per_rank": options.cpus_per_rank,
-            "gpus_per_node": options.gpus_per_node,
-            "memory": options.mem,
-            "time": options.time,
-            "signal_before": options.signal_before,
-            "partition": options.partition,
-            "account": options.account,
-            "requeue": not options.no_requeue,
-            "path": shlex.quote(os.path.dirname(python)) if in_venv else "",
-            "program": shlex.join(program),
-            "named": resumes and not value(program, "--name"),
-            "auto_resume": resumes,
-            "via": options.via,
-            "command": shlex.join(_command(options)),
-        }
+    # Every value below is a number, a word that _check accepts, or quoted for the shell.
+    return environment.get_template("batch.sbatch.jinja").render(
+        job_name=options.job_name,
+        nodes=options.nodes,
+        ranks_per_node=options.ranks_per_node,
+        cpus_per_rank=options.cpus_per_rank,
+        gpus_per_node=options.gpus_per_node,
+        memory=options.mem,
+        time=options.time,
+        signal_before=options.signal_before,
+        partition=options.partition,
+        account=options.account,
+        requeue=not options.no_requeue,
+        path=shlex.quote(os.path.dirname(python)) if in_venv else "",
+        program=shlex.join(program),
+        add_name=resumes and not option_value(program, "--name"),
+        add_auto_resume=resumes,
+        via=options.via,
+        command=shlex.join(_launch_command(options)),
     )
 
 
-def _command(options: argparse.Namespace) -> list[str]:
+def _launch_command(options: argparse.Namespace) -> list[str]:
     """The launcher inside the script, up to the program."""
-    words = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.nodes * options.ranks_per_node)]
+    command = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.nodes * options.ranks_per_node)]
     if options.via == "srun":
-        words += ["--nodes", str(options.nodes), *(["--mpi", options.mpi] if options.mpi else [])]
-    words += ["--container", options.container] if options.container else []
-    words += ["--interface", options.interface] if options.interface else []
-    words += ["--output-dir", str(options.output_dir)] if options.output_dir else []
-    words += ["--time-limit", options.time_limit] if options.time_limit else []
-    words += ["--restarts", str(options.restarts)] if options.restarts else []
-    words += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != 120 else []
-    given = horovod_options.variables(options)
-    asked = [word for name in options.env for word in ("--env", name)]
-    return [*words, *asked, *(word for name, value in given.items() for word in ("--env", f"{name}={value}"))]
+        command += ["--nodes", str(options.nodes), *(["--mpi", options.mpi] if options.mpi else [])]
+    command += ["--container", options.container] if options.container else []
+    command += ["--interface", options.interface] if options.interface else []
+    command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
+    command += ["--time-limit", options.time_limit] if options.time_limit else []
+    command += ["--restarts", str(options.restarts)] if options.restarts else []
+    command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != 120 else []
+    settings = [f"{name}={value}" for name, value in horovod_options.variables(options).items()]
+    return [*command, *(word for variable in [*options.env, *settings] for word in ("--env", variable))]
 
 
 def _check(options: argparse.Namespace) -> None:
     if not options.program:
-        raise UserError("no program to start: write it after --, such as -- python -m hvdtrain.torch_lenet")
+        raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
     for name in ("nodes", "ranks_per_node", "cpus_per_rank", "signal_before"):
         value = getattr(options, name)
         if value is not None and value < 1:
-            raise UserError(f"--{name.replace('_', '-')} {value}: give 1 or more")
+            raise UserError(f"--{name.replace('_', '-')} {value} is invalid", "give 1 or more")
     if not TIME.fullmatch(options.time):
-        raise UserError(f"--time {options.time!r}: write minutes, H:M:S or D-H:M:S, as sbatch has it")
+        raise UserError(
+            f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
+        )
     if options.mpi and options.via != "srun":
-        raise UserError(f"--mpi {options.mpi} is srun's: leave it out with --via {options.via}")
+        raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
     for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi"):
         value = getattr(options, name)
         if value and not WORD.fullmatch(value):
-            raise UserError(f"--{name.replace('_', '-')} {value!r}: sbatch takes one word without spaces or quotes")
+            raise UserError(
+                f"--{name.replace('_', '-')} {value!r} is invalid", "give one word without spaces or quotes"
+            )
 
 
 def _write(path: Path, text: str) -> None:
+    # In place and not by renaming a new file: the path may be a link or a device.
     try:
-        path.write_bytes(os.fsencode(text))  # names of files may be no text
+        path.write_bytes(os.fsencode(text))  # names of files may not be valid text
         path.chmod(0o755)
     except OSError as error:
-        raise UserError(f"--script {path} cannot be written ({error.strerror}); give another file") from None
+        raise UserError(f"--script {path} cannot be written ({error.strerror})", "give another file") from None

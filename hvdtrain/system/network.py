@@ -15,7 +15,7 @@ from hvdtrain.errors import UserError
 SIOCGIFADDR, SIOCGIFFLAGS = 0x8915, 0x8913  # linux/sockios.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 VIRTUAL = re.compile(r"(docker|br-|virbr|veth|cni|flannel|cali|lxc|lxd|podman|vmnet|vboxnet|tailscale|tun|tap|dummy)")
-"""Beginnings of the names that programs give to interfaces which lead to no other host."""
+"""Prefixes of interface names that container and VPN software uses; such interfaces lead to no other host."""
 
 
 class Interface(NamedTuple):
@@ -32,12 +32,12 @@ class Interface(NamedTuple):
 def interfaces() -> list[Interface]:
     """Interfaces that are up and have an IPv4 address, without loopback."""
     found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
             with contextlib.suppress(OSError):  # it has no address
-                address = socket.inet_ntoa(fcntl.ioctl(asked, SIOCGIFADDR, request)[20:24])
-                (flags,) = struct.unpack_from("H", fcntl.ioctl(asked, SIOCGIFFLAGS, request), 16)
+                address = socket.inet_ntoa(fcntl.ioctl(query, SIOCGIFADDR, request)[20:24])
+                (flags,) = struct.unpack_from("H", fcntl.ioctl(query, SIOCGIFFLAGS, request), 16)
                 if flags & IFF_UP and not flags & IFF_LOOPBACK:
                     found.append(Interface(name, address))
     return found
@@ -47,8 +47,8 @@ def address_of(name: str) -> str:
     """The IPv4 address of an interface. Raises UserError where it has none."""
     if name == "lo":
         return "127.0.0.1"
-    found = {one.name: one.address for one in interfaces()}
+    found = {interface.name: interface.address for interface in interfaces()}
     if name not in found:
-        there = ", ".join(found) or "none but lo"
-        raise UserError(f"--interface {name}: no such interface is up here; there are: {there}")
+        available = ", ".join(found) or "none but lo"
+        raise UserError(f"--interface {name}: no such interface is up on this host", f"choose one of: {available}")
     return found[name]

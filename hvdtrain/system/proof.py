@@ -1,4 +1,4 @@
-"""Proof that the other end of a connection knows the job's token, without sending the token."""
+"""Challenge and response: a process proves that it knows the job's token without sending the token."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import hashlib
 import hmac
 
 
-def proof(token: str, challenge: str, who: str) -> str:
-    """What only one who knows the token can answer to a challenge; `who`, so that an answer cannot be sent back."""
-    return hmac.new(token.encode(), f"{who} {challenge}".encode(), hashlib.sha256).hexdigest()
+def proof(token: str, challenge: str, role: str) -> str:
+    """The response to a challenge, HMAC-SHA256 in hex digits (RFC 2104).
+
+    role: which side responds, so that nobody can send a response back to the side that made it.
+    """
+    return hmac.new(token.encode(), f"{role} {challenge}".encode(), hashlib.sha256).hexdigest()

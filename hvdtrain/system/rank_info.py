@@ -1,7 +1,7 @@
-"""Who am I, by the launcher's word: one table of environment variables, read without importing anything.
+"""Which rank this process is: one table of the environment variables that launchers set. Nothing is imported for it.
 
-hvdtrain's own launcher comes first, as it may have started one of the others. Horovod's variables come next: under
-`horovodrun` inside a Slurm job every rank inherits the batch node's SLURM_* variables, and those would lie.
+hvdtrain's own launcher comes first, as it may have started one of the others. Horovod's variables come next: with
+`horovodrun` inside a Slurm job every rank inherits the SLURM_* variables of the batch node, which would be wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hvdtrain.system import slurm
 
 
 class RankInfo(NamedTuple):
-    """What the launcher promised this process."""
+    """What the launcher's variables say about this process."""
 
     launcher: str
     rank: int
@@ -40,22 +40,23 @@ VARIABLES = {
 
 MAX_PORT = 1 << 16
 NUMBER = re.compile(r"[0-9]{1,18}")
-# What a program needs that finds its neighbours itself: rank 0's address and, against callers that are none, a word
-# that only this job knows.
-ADDRESS, PORT, TOKEN = "MASTER_ADDR", "MASTER_PORT", "HVDTRAIN_TOKEN"
+ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
+"""Where rank 0 listens, for strategies whose ranks connect to each other without Horovod."""
+TOKEN = "HVDTRAIN_TOKEN"
+"""The per-job secret by which the ranks of a job authenticate each other."""
 TOKEN_FILE = "HVDTRAIN_TOKEN_FILE"
-"""A file that holds that word, for those who do not want it among the variables."""
+"""A file that holds the token, where it must not be among the variables."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
-"""What hvdtrain's launcher started the ranks by: local, horovodrun, mpirun or srun."""
+"""Which launcher hvdtrain's own one used: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
 ELASTIC = "HOROVOD_ELASTIC"
-"""Horovod's, of jobs whose ranks come and go."""
+"""Set by Horovod in elastic jobs, whose number of ranks changes while they run."""
 
 
 def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
-    """This process's place in its job; a process of its own, rank 0 of 1, where no launcher left a word.
+    """This process's rank in its job; rank 0 of 1 where no launcher has set variables.
 
-    Raises UserError where the variables are no numbers, or TF_CONFIG is not what TensorFlow reads.
+    Raises UserError where the variables do not hold a rank below a size, or TF_CONFIG is not what TensorFlow reads.
     """
     for launcher, names in VARIABLES.items():
         rank, size, local_rank = (environment.get(name) for name in names)
@@ -68,12 +69,13 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
                 return found
             except ValueError:
                 raise UserError(
-                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} are no whole numbers "
-                    f"of a rank below a size: unset them, or start by {launcher}"
+                    f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} "
+                    "must be integers with 0 <= rank < size",
+                    f"unset them, or start with {launcher}",
                 ) from None
     if environment.get(TF_CONFIG):
         config = tf_config(environment)
-        # Each worker of a host has its own GPUs to see: TF_CONFIG tells no local rank.
+        # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
         return RankInfo(TF_CONFIG, int(config["task"]["index"]), len(config["cluster"]["worker"]), 0)
     return RankInfo("none", 0, 1, 0)
 
@@ -81,8 +83,8 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
 def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Address and port where rank 0 waits for the other ranks.
 
-    MASTER_ADDR, and the port above MASTER_PORT, on which torchrun itself listens; else the first worker of TF_CONFIG,
-    or the first node of the Slurm step. Raises UserError where none of these tells.
+    MASTER_ADDR, and MASTER_PORT + 1, as torchrun itself listens on MASTER_PORT; else the first worker of TF_CONFIG, or
+    the first node of the Slurm step. Raises UserError where none of these is set.
     """
     address, port = environment.get(ADDRESS), environment.get(PORT, "")
     if not address and environment.get(TF_CONFIG):
@@ -90,31 +92,31 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
         return host, int(port)  # TensorFlow listens there too, but later
     if not address and "SLURM_STEP_NODELIST" in environment:
         address = slurm.hostnames(environment["SLURM_STEP_NODELIST"])[0]
-        # A port that other jobs on these nodes are not likely to choose.
+        # Derived from the job's number, so that two jobs on the same nodes rarely choose the same port.
         job = environment.get("SLURM_JOB_ID", "")
         port = str(20000 + int(job) % 20000) if NUMBER.fullmatch(job) else ""
     if not address or not NUMBER.fullmatch(port) or not 0 < int(port) < MAX_PORT - 1:
         raise UserError(
-            f"{detect(environment).launcher} gave no {ADDRESS} and {PORT}, where rank 0 can be met: "
-            "start by python -m hvdtrain launch local or torchrun, or set both on all ranks"
+            f"{detect(environment).launcher} set no {ADDRESS} and {PORT}, the address of rank 0",
+            "start with python -m hvdtrain launch local or torchrun, or set both on all ranks",
         )
     return address, int(port) + 1
 
 
 def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """TF_CONFIG, in which TensorFlow's users name the workers. Raises UserError where it is none."""
+    """TF_CONFIG, which names TensorFlow's workers, parsed. Raises UserError where it is invalid."""
     try:
         config = json.loads(environment[TF_CONFIG])
         workers, task = config["cluster"]["worker"], config["task"]
         if not NUMBER.fullmatch(str(task["index"])) or int(task["index"]) >= len(workers):
-            raise ValueError("task.index is no worker's")
+            raise ValueError("task.index is not the index of a worker")
         if not isinstance(workers, list) or not all(map(_is_worker, workers)):
             raise ValueError("a worker is not host:port")
         return config
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"TF_CONFIG is not as MultiWorkerMirroredStrategy wants it ({error}); "
-            'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it'
+            f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})",
+            'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it',
         ) from None
 
 
@@ -124,21 +126,21 @@ def _is_worker(worker: Any) -> bool:
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:
-    """The word by which the ranks of a job know each other; empty where the launcher gave none.
+    """The per-job secret by which ranks authenticate each other; empty where the launcher set none.
 
-    Raises UserError where its file cannot be read, or others can read it, too.
+    Raises UserError where its file cannot be read, or users other than its owner can access it.
     """
     path = environment.get(TOKEN_FILE)
     if not path or environment.get(TOKEN):
         return environment.get(TOKEN, "")
     try:
         if os.stat(path).st_mode & 0o077:
-            raise UserError(f"{TOKEN_FILE}={path}: others than its owner may use it; chmod 600 {path}")
+            raise UserError(f"{TOKEN_FILE}={path}: users other than its owner can access it", f"chmod 600 {path}")
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{TOKEN_FILE}={path}: it cannot be read ({error}); write a random text there") from None
+        raise UserError(f"{TOKEN_FILE}={path}: it cannot be read ({error})", "write a random text into it") from None
 
 
 def host_name(environment: Mapping[str, str] = os.environ) -> str:
-    """This host's name. Slurm's name of the node comes first, as several of its nodes may be one host."""
+    """This host's name. Slurm's name of the node comes first, as several of its nodes may share one host."""
     return environment.get("SLURMD_NODENAME") or os.uname().nodename

@@ -1,4 +1,4 @@
-"""What a host has: versions of the packages that decide a result, and the content of hvdtrain's own files."""
+"""What is installed on a host: versions of packages that affect a result, and the content of hvdtrain's own files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ CODE = "the content of hvdtrain's files"
 
 
 def installed() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a result; those not installed are left out. Imports none."""
+    """Versions of Python and of the packages that decide a result, by name; those not installed are left out.
+
+    Reads their metadata only, without importing them.
+    """
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
@@ -47,6 +50,6 @@ def _digest() -> str:
 
 
 def difference(one: dict[str, str], other: dict[str, str]) -> str:
-    """What differs, in words: `torch 2.1.0 against none`; empty where all is equal."""
+    """The differences as text, such as `torch 2.1.0 against none`; empty where there are none."""
     names = [name for name in one | other if one.get(name) != other.get(name)]
     return ", ".join(f"{name} {one.get(name, 'none')} against {other.get(name, 'none')}" for name in names)

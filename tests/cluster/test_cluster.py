@@ -1,4 +1,4 @@
-"""Jobs on several hosts and in a real Slurm: they train to the weights of one process, and end as they should."""
+"""Jobs on several hosts and in a real Slurm: they end with the weights of one process, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_for
+
+from hvdtrain.system.slurm import hostnames
 
 QUICK = ("--max-steps", "6", "--lr", "0.02", "--device", "cpu")
 LAUNCH = [sys.executable, "-m", "hvdtrain", "launch"]
@@ -55,8 +57,8 @@ HOSTS = [
 
 
 @pytest.mark.parametrize(("framework", "by", "where", "options"), HOSTS)
-def test_hosts_by_ssh_train_as_one_process(hosts, tmp_path, one_process, framework, by, where, options):
-    unless_a_space_is_in_the_way(by)
+def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_process, framework, by, where, options):
+    skip_if_the_folder_has_a_space(by)
     ranks = sum(int(host.partition(":")[2]) for host in where.split(","))
     words = [*LAUNCH, *by, "-n", str(ranks), "-H", where, "--", *program(framework, *options)]
     status, output = hosts.run("host1", words, tmp_path)
@@ -66,7 +68,7 @@ def test_hosts_by_ssh_train_as_one_process(hosts, tmp_path, one_process, framewo
     assert not any(hosts.programs("hvdtrain.launch.agent").values())
 
 
-def unless_a_space_is_in_the_way(by: list[str]) -> None:
+def skip_if_the_folder_has_a_space(by: list[str]) -> None:
     if " " in sys.prefix and ("mpirun" in by or "--mpi" in by or by == ["horovodrun"]):
         pytest.skip(
             "Open MPI, and horovodrun without --interface, cannot start on other hosts in a folder with a space"
@@ -80,8 +82,8 @@ SLEEP = (
 
 @pytest.mark.parametrize("by", [["horovodrun", "--interface", "eth0"], ["mpirun"], ["horovodrun", "--mpi"]])
 def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
-    """The job ends at once on all hosts, and says which rank it was; no process stays anywhere."""
-    unless_a_space_is_in_the_way(by)
+    """The job ends at once on all hosts, the message names the rank, and no process stays behind."""
+    skip_if_the_folder_has_a_space(by)
     words = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", SLEEP]
     process = hosts.start("host1", words, tmp_path)
     lines = [process.stdout.readline() for _ in range(2)]
@@ -99,12 +101,12 @@ def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
 
 
 def ranks_on(hosts: Hosts, name: str) -> list[int]:
-    """The ranks' own processes, without those that keep them."""
+    """The processes of the ranks, without their agents."""
     return [pid for pid, line in hosts.processes(name).items() if line.startswith("python -c import os, signal")]
 
 
-def test_a_cable_is_pulled(hosts, tmp_path):
-    """The job ends soon after the hang timeout, and goes on with the rank of the host that still answers."""
+def test_a_host_that_loses_its_network(hosts, tmp_path):
+    """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
     words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
     options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
     own = ["--name", "run", "--auto-resume", "--checkpoint-every", "2", "--hang-timeout", "5"]
@@ -114,15 +116,15 @@ def test_a_cable_is_pulled(hosts, tmp_path):
     folder = tmp_path / "runs" / "run"
     wait_for(lambda: list(folder.glob("checkpoints/step-*04")), 90, lambda: f"exit status {process.poll()}")
     hosts.cable("host2", plugged=False)
-    pulled = time.monotonic()
+    unplugged = time.monotonic()
     try:
         wait_for((folder / "attempts.json").exists, 30, lambda: "the job did not end")
-        took = time.monotonic() - pulled
+        took = time.monotonic() - unplugged
         status, output = finish(process, 90)
     finally:
         hosts.cable("host2", plugged=True)
     assert status == 0, output
-    assert "going on without host2: no ssh without a password" in output
+    assert "continuing without host2: no ssh without a password" in output
     assert "1 rank(s) on cpu" in output
     assert took < 5 + 10, f"it took {took:.1f} s"
     alone = train(tmp_path, "torch", *options, "--strategy", "single", "--name", "alone")
@@ -130,8 +132,8 @@ def test_a_cable_is_pulled(hosts, tmp_path):
     wait_for(lambda: not any(hosts.programs("programs.py").values()), 20, lambda: str(hosts.programs("programs.py")))
 
 
-def test_a_host_that_differs_is_named(hosts, tmp_path):
-    """Nothing starts where one host has another hvdtrain."""
+def test_a_host_with_other_files_is_reported(hosts, tmp_path):
+    """No rank starts if one host has another hvdtrain."""
     other = tmp_path / "errors.py"
     other.write_text((ROOT / "hvdtrain" / "errors.py").read_text() + "\n# changed\n")
     there = str(ROOT / "hvdtrain" / "errors.py")
@@ -145,12 +147,12 @@ def test_a_host_that_differs_is_named(hosts, tmp_path):
     assert "host2: it differs from this host: the content of hvdtrain's files" in output
 
 
-def test_a_host_that_is_not_there_is_named(hosts, tmp_path):
+def test_a_host_that_does_not_exist_is_reported(hosts, tmp_path):
     words = [*LAUNCH, "horovodrun", "-n", "2", "-H", "host1:1,host9:1", "--", "true"]
     status, output = hosts.run("host1", words, tmp_path)
     assert status == 2
     assert "host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
-    assert "write host9 and its address into /etc/hosts" in output
+    assert "add host9 and its address to /etc/hosts" in output
 
 
 # Slurm.
@@ -164,7 +166,7 @@ def slurm(hosts, tmp_path_factory):
     return made
 
 
-WAYS = [
+IN_SLURM = [
     ("torch", ["srun", "--nodes", "2"], ()),
     ("mxnet", ["srun", "--nodes", "2", "--mpi", "pmix"], ()),
     ("torch", ["mpirun"], ("--strategy", "mpi")),
@@ -175,13 +177,13 @@ WAYS = [
 ]
 
 
-@pytest.mark.parametrize(("framework", "by", "options"), WAYS)
-def test_ways_into_slurm_train_as_one_process(slurm, tmp_path, one_process, framework, by, options):
+@pytest.mark.parametrize(("framework", "by", "options"), IN_SLURM)
+def test_training_in_slurm_equals_one_process(slurm, tmp_path, one_process, framework, by, options):
     """In an allocation of two nodes, from its first node as a batch script runs there."""
     if "pmix" in by and slurm.run(["srun", "--mpi=pmix", "-n1", "true"])[0]:
         pytest.skip("this Slurm cannot load PMIx: apt-get install libpmix-dev")
     if by == ["horovodrun"]:
-        unless_a_space_is_in_the_way(by)
+        skip_if_the_folder_has_a_space(by)
     inside = [*LAUNCH, *by, "-n", "2", "--", *program(framework, *options)]
     words = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=1", *inside]
     status, output = slurm.run(words, tmp_path)
@@ -190,8 +192,8 @@ def test_ways_into_slurm_train_as_one_process(slurm, tmp_path, one_process, fram
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
 
 
-def test_a_killed_rank_in_slurm_is_started_again(slurm, tmp_path):
-    """In the same allocation, from the newest checkpoint, to the weights of an undisturbed job."""
+def test_a_killed_rank_in_slurm_restarts_the_job(slurm, tmp_path):
+    """In the same allocation, from the newest checkpoint, with the final weights of an undisturbed job."""
     options = ["--max-steps", "8", "--lr", "0.02", "--checkpoint-every", "2", "--device", "cpu", "--strategy", "ring"]
     program = ["python", str(PROGRAMS), "die", "torch", *options]
     inside = [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--restarts", "2", "--", *program]
@@ -200,11 +202,11 @@ def test_a_killed_rank_in_slurm_is_started_again(slurm, tmp_path):
     assert status == 0, output
     assert "rank 1 on host2 was killed by SIGKILL; ending the others" in output
     assert "resumed from runs/run/checkpoints/step-00000004" in output
-    straight = train(tmp_path, "torch", *options, "--name", "straight", by="local", np=2)
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(straight).weights) == 0
+    undisturbed = train(tmp_path, "torch", *options, "--name", "undisturbed", by="local", np=2)
+    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
 
 
-def script(slurm: Slurm, folder: Path, words: list[str], *options: str) -> str:
+def submit(slurm: Slurm, folder: Path, words: list[str], *options: str) -> str:
     """Submit a batch script; the job's number."""
     made = [*LAUNCH, "sbatch", "--nodes", "2", "--ranks-per-node", "1", *options, "--submit", "--", *words]
     status, output = slurm.run(made, folder)
@@ -217,37 +219,39 @@ def log(folder: Path, job: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_a_batch_job_with_a_time_limit_goes_on_after_it(slurm, tmp_path):
-    """Before it the ranks write a checkpoint; the requeued job ends with the weights of one that was not disturbed."""
+def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
+    """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one."""
     slow = ["python", str(PROGRAMS), "slowly_at_first", "torch"]
     options = ["--max-steps", "60", "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
-    job = script(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "35")
+    job = submit(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "35")
     wait_for(lambda: slurm.state(job) == "COMPLETED", 180, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
     text = log(tmp_path, job)
     assert "was asked to stop by SIGUSR1; the checkpoint of step" in text, text
-    straight = train(tmp_path, "torch", *options[:6], "--strategy", "ring", "--name", "straight", by="local", np=2)
+    undisturbed = train(
+        tmp_path, "torch", *options[:6], "--strategy", "ring", "--name", "undisturbed", by="local", np=2
+    )
     assert newest(tmp_path / "runs" / "run").position.step == 60
-    assert distance(newest(tmp_path / "runs" / "run").weights, newest(straight).weights) < 1e-6
+    assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) < 1e-6
 
 
 def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     words = ["python", "-c", SLEEP]
-    job = script(slurm, tmp_path, words)
+    job = submit(slurm, tmp_path, words)
     wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
     (victim,) = ranks_on(hosts, "host2")
     os.kill(victim, signal.SIGKILL)
     wait_for(lambda: slurm.state(job) == "FAILED", 10, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
     assert "rank 1 on host2 was killed by SIGKILL; ending the others" in log(tmp_path, job)
     assert not any(hosts.programs("time.sleep(600)").values())
-    job = script(slurm, tmp_path, words)
+    job = submit(slurm, tmp_path, words)
     wait_for(lambda: log(tmp_path, job).count("] up") == 2, 30, lambda: log(tmp_path, job))
     assert slurm.run(["scancel", job])[0] == 0
     wait_for(lambda: slurm.state(job) == "CANCELLED", 30, lambda: slurm.state(job))
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
 
 
-def test_the_dry_run_of_srun_works_without_a_launcher(slurm, tmp_path):
-    """Its line, pasted: each task tells Horovod what Slurm told it, and rank 0's node is where Gloo's ranks meet."""
+def test_the_command_line_of_a_dry_run_works_with_srun(slurm, tmp_path):
+    """Each agent sets Horovod's variables from Slurm's, and the rendezvous server runs on rank 0's node."""
     status, line = slurm.run(
         [*LAUNCH, "srun", "-n", "2", "--nodes", "2", "--dry-run", "--", *program("torch")], tmp_path
     )
@@ -257,8 +261,7 @@ def test_the_dry_run_of_srun_works_without_a_launcher(slurm, tmp_path):
     assert "2 rank(s) on cpu" in output
 
 
-def test_node_lists_are_read_as_slurm_reads_them(slurm):
-
+def test_node_lists_are_expanded_as_slurm_does(slurm):
     for nodes in ("host[1-2]", "a[01-03,7],c", "r[1-2]n[8-10]"):
         _, output = slurm.run(["scontrol", "show", "hostnames", nodes])
-        assert slurm.hostnames(nodes) == output.split()
+        assert hostnames(nodes) == output.split()

@@ -1,4 +1,4 @@
-"""The image's description, and what is said where there is nothing to build it with."""
+"""The image's Dockerfile, and the messages where it cannot be built."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from support.jobs import BIN, ROOT
 DOCKER = ROOT / "docker"
 
 
-def test_hadolint_and_shellcheck_have_nothing_to_say():
+def test_hadolint_and_shellcheck_report_nothing():
     for words in (["hadolint", "docker/Dockerfile"], ["shellcheck", *map(str, DOCKER.glob("*.sh"))]):
         done = subprocess.run([BIN / words[0], *words[1:]], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout
 
 
 def make(target: str, path: str, **environment: str) -> tuple[int, str]:
-    """Exit status and output of make, with programs of one folder only."""
+    """Exit status and output of make, with the programs of one folder only on PATH."""
     done = subprocess.run(
         ["make", "--no-print-directory", target],
         cwd=ROOT,
@@ -32,7 +32,7 @@ def make(target: str, path: str, **environment: str) -> tuple[int, str]:
 
 
 def tools(folder, *names: str) -> str:
-    """A folder with these programs of the system only, for PATH."""
+    """A folder with these programs of the system, for PATH."""
     folder.mkdir()
     for name in ("make", "bash", "sh", "env", "dirname", "grep", *names):
         found = shutil.which(name)
@@ -41,7 +41,7 @@ def tools(folder, *names: str) -> str:
     return str(folder)
 
 
-def test_without_an_engine_make_says_what_is_missing(tmp_path):
+def test_make_reports_that_no_engine_is_installed(tmp_path):
     path = tools(tmp_path / "bin")
     for target in ("docker-build", "docker-run", "docker-test"):
         status, output = make(target, path)
@@ -49,7 +49,7 @@ def test_without_an_engine_make_says_what_is_missing(tmp_path):
         assert "no docker and no podman on PATH: install one (apt-get install podman)" in output
 
 
-def test_an_engine_that_does_not_answer_and_an_image_that_is_not_there(tmp_path):
+def test_make_reports_an_engine_that_does_not_respond_and_a_missing_image(tmp_path):
     path = tools(tmp_path / "bin", "cat")
     engine = tmp_path / "bin" / "docker"
     engine.write_text("#!/bin/sh\nexit 1\n")
@@ -64,7 +64,7 @@ def test_an_engine_that_does_not_answer_and_an_image_that_is_not_there(tmp_path)
     assert "DEVICE=tpu: give cpu or cuda" in make("docker-build", path, DEVICE="tpu")[1]
 
 
-def test_run_takes_the_gpus_that_are_there(tmp_path):
+def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
     path = tools(tmp_path / "bin")
     for name, text in (("docker", 'echo "engine $*"'), ("nvidia-smi", "echo GPU 0: a GPU")):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
@@ -79,7 +79,7 @@ def test_run_takes_the_gpus_that_are_there(tmp_path):
     )
 
 
-def test_two_nodes_of_compose_share_a_key_and_nothing_secret_is_in_the_image():
+def test_compose_shares_a_key_and_the_image_holds_no_secret():
     compose = yaml.safe_load((DOCKER / "compose.yaml").read_text())
     assert set(compose["services"]) == {"node1", "node2"}
     for name, node in compose["services"].items():
@@ -92,8 +92,8 @@ def test_two_nodes_of_compose_share_a_key_and_nothing_secret_is_in_the_image():
     assert re.findall(r"^USER (.*)$", text, re.M)[-1] != "root"
 
 
-def test_all_that_the_image_is_built_from_is_let_through():
-    """What the Dockerfile copies is not kept out by .dockerignore."""
+def test_dockerignore_admits_all_files_that_the_image_needs():
+    """Whatever the Dockerfile copies is admitted by .dockerignore."""
     let = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     for line in (DOCKER / "Dockerfile").read_text().splitlines():
         if line.startswith("COPY ") and "--from" not in line:

@@ -1,4 +1,4 @@
-"""Horovod Elastic: ranks are killed, added and removed, and the job ends at the weights of one undisturbed process."""
+"""Horovod Elastic: ranks are killed, added and removed, and the job ends with the weights of one process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def test_a_host_is_removed(tmp_path):
         job.end()
 
 
-def test_its_rendezvous_listens_on_the_interface_alone(tmp_path):
-    """It executes what it is sent."""
+def test_the_rendezvous_server_listens_on_one_interface(tmp_path):
+    """It executes what it receives."""
     with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
         wait_for(lambda: len(job.workers()) == 2, 60, job.log)
         listening = {
@@ -33,26 +33,29 @@ def test_its_rendezvous_listens_on_the_interface_alone(tmp_path):
         assert listening == {"127.0.0.1"}
 
 
-WRONG = [
-    (["--elastic", "--interface", "lo"], "give --host-discovery-script FILE, or two or more hosts by -H"),
-    (["--elastic", "-H", "localhost:1,127.0.0.1:1"], "give --interface NAME, on which alone its rendezvous listens"),
-    ([*ELASTIC[:3], "--host-discovery-script", "./none.sh"], "none.sh: it cannot be executed; chmod +x it"),
-    ([*ELASTIC, "--min-np", "3"], "--min-np 3 --max-np 2: give numbers around -n 2"),
-    ([*ELASTIC, "--restarts", "2"], "knows no --restarts"),
-    ([*ELASTIC, "--mpi"], "it is Gloo's alone"),
+INVALID = [
+    (["--elastic", "--interface", "lo"], "give --host-discovery-script FILE, or two or more hosts with -H"),
+    (
+        ["--elastic", "-H", "localhost:1,127.0.0.1:1"],
+        "--elastic needs the interface that its rendezvous server listens on; give --interface NAME",
+    ),
+    ([*ELASTIC[:3], "--host-discovery-script", "./none.sh"], "none.sh cannot be executed; chmod +x"),
+    ([*ELASTIC, "--min-np", "3"], "--min-np 3 --max-np 2: -n 2 is not between them"),
+    ([*ELASTIC, "--restarts", "2"], "without --restarts and --time-limit"),
+    ([*ELASTIC, "--mpi"], "--elastic works with Gloo only"),
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), WRONG)
-def test_wrong_options(tmp_path, options, sentence):
+@pytest.mark.parametrize(("options", "sentence"), INVALID)
+def test_invalid_options(tmp_path, options, sentence):
     (tmp_path / "hosts.sh").touch(0o755)
     status, output = run([*LAUNCH, *options, "--", "python", "-m", "hvdtrain.torch_lenet"], tmp_path)
     assert (status, sentence in output) == (2, True), output
 
 
-def test_a_public_address_is_refused(monkeypatch, tmp_path, capsys):
+def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
     from hvdtrain.cli import launch
-    from hvdtrain.launch import elastic
+    from hvdtrain.launch.launchers import elastic
 
     script = tmp_path / "hosts.sh"
     script.touch(0o755)
@@ -77,6 +80,6 @@ def test_a_public_address_is_refused(monkeypatch, tmp_path, capsys):
         (["hvdtrain.torch_lenet", "--strategy", "ddp"], "launch --restarts N starts all others again"),
     ],
 )
-def test_what_cannot_be_elastic(tmp_path, words, sentence):
+def test_programs_that_cannot_be_elastic(tmp_path, words, sentence):
     status, output = run(["python", "-m", *words, "--elastic"], tmp_path)
     assert (status, sentence in output) == (2, True), output

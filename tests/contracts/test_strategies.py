@@ -236,7 +236,7 @@ def test_ranks_without_a_meeting_point(tmp_path):
     words = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "ring"]
     status, output = run(words, tmp_path, RANK="0", WORLD_SIZE="2")
     assert status == 2
-    assert "torchrun gave no MASTER_ADDR and MASTER_PORT" in output
+    assert "torchrun set no MASTER_ADDR and MASTER_PORT" in output
 
 
 @pytest.mark.parametrize("strategy", ["ring", "ddp"])

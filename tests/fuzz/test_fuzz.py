@@ -43,7 +43,7 @@ from hvdtrain.datasets import formats
 from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.launch import gloo, horovod_options, job, protocol, sbatch
+from hvdtrain.launch import gloo, horovod_options, hostlist, job, protocol, sbatch
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.report.pages import Report
 from hvdtrain.report.runs import read_run
@@ -500,8 +500,8 @@ def test_launch_options(launcher: str, words: list[str], program: list[str]) -> 
     with answers(), contextlib.suppress(SystemExit), silence():
         asked = launch.describe(launch.parse(given))
         if asked.ranks < 100:  # local has one line for each
-            job.check(asked)
-            launch.start(launcher, asked, {})
+            job.check_job(asked)
+            launch.build(launcher, asked, {})
 
 
 @FUZZ
@@ -510,7 +510,7 @@ def test_times_and_variables(time: str, variable: str) -> None:
     with answers():
         launch.seconds(time)
     with answers():
-        launch.asked([variable], {"NAME": "value"})
+        launch.requested_variables([variable], {"NAME": "value"})
 
 
 # Hosts, and what launchers leave in the environment.
@@ -521,7 +521,7 @@ def test_times_and_variables(time: str, variable: str) -> None:
 @example(",".join(f"{i:x}" for i in range(1 << 14)))
 def test_hosts(text: str) -> None:
     with answers():
-        found = job.parse_hosts(text)
+        found = hostlist.parse_hosts(text)
         assert found and all(host.slots > 0 for host in found)
 
 
@@ -535,7 +535,7 @@ def test_hosts(text: str) -> None:
 @example(b"\n".join(b"n%d" % i for i in range(100_000)))
 def test_hostfile(content: bytes) -> None:
     with folder_of(hosts=content) as folder, answers():
-        assert all(host.slots > 0 for host in job.read_hostfile(folder / "hosts"))
+        assert all(host.slots > 0 for host in hostlist.read_hostfile(folder / "hosts"))
 
 
 NODES = text_like(
@@ -555,7 +555,7 @@ def test_slurm_lists(nodes: str, tasks: str) -> None:
     with answers():
         slurm.tasks_per_node(tasks)
     with answers():
-        launch.allocated({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
+        hostlist.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
 
 
 VARIABLES = [name for names in rank_info.VARIABLES.values() for name in names]
@@ -657,7 +657,7 @@ MESSAGES = (
 def greets(ours: socket.socket) -> None:
     """As `connect` does, which goes on to the next address for these."""
     with contextlib.suppress(OSError, ValueError, KeyError):
-        protocol._proven(ours, "token")
+        protocol.authenticate(ours, "token")
 
 
 @FUZZ
@@ -673,7 +673,7 @@ def test_channel(lines: list[bytes], how: str) -> None:
         if how == "greet":
             return greets(ours)
         found = protocol.Channel(ours)
-        messages = [found.receive()] if how == "wait" else found.arrived()
+        messages = [found.receive()] if how == "wait" else found.receive_available()
         assert all(isinstance(message, dict) for message in messages)
 
 

@@ -1,7 +1,7 @@
-"""Several hosts and a Slurm cluster on one machine, for tests: namespaces of Linux, as root.
+"""Several hosts and a Slurm cluster on one machine, for tests: Linux namespaces, which need root.
 
-Every host has a name, a network interface eth0 on a bridge of its own, loopback, /dev/shm, processes and an sshd that
-knows one key made for it. The machine's own network, names and keys are not touched.
+Each host has a name, a network interface eth0 on a bridge, loopback, /dev/shm, processes, and an sshd that accepts one
+key made for it. The machine's own network, names and keys stay unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -26,15 +25,15 @@ SLURM_NEEDS = ("slurmctld", "slurmd", "sbatch", "srun", "munged")
 
 
 def need(programs: tuple[str, ...], packages: str) -> None:
-    """Skip where this machine cannot make a cluster."""
+    """Skip the test where this machine cannot run a cluster."""
     if os.geteuid() != 0:
-        pytest.skip("several hosts need root: Linux's namespaces are made")
+        pytest.skip("several hosts need root, to create Linux namespaces")
     path = f"{os.environ['PATH']}{os.pathsep}/usr/sbin{os.pathsep}/sbin"
     missing = [name for name in programs if not shutil.which(name, path=path)]
     if missing:
         pytest.skip(f"several hosts need {', '.join(missing)}: apt-get install {packages}")
     if subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "true"], capture_output=True).returncode:
-        pytest.skip("namespaces cannot be made here")
+        pytest.skip("namespaces cannot be created here")
 
 
 SSHD = """\
@@ -55,7 +54,7 @@ Host host*
   UserKnownHostsFile /dev/null
   LogLevel ERROR
 """
-# The first process of a host; the machine's cgroups stay in view, as slurmd asks for them.
+# The first process of a host; the machine's cgroups stay visible, as slurmd needs them.
 FIRST = """\
 set -e
 mount --make-rprivate /
@@ -129,15 +128,10 @@ class Hosts:
         wait_for(
             (self.folder / f"{name}.ready").exists,
             10,
-            lambda: f"no host can be made: {log.read_text()}",
+            lambda: f"the host cannot be created: {log.read_text()}",
             pytest.skip.Exception,
         )
         self._first[name] = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
-
-    def words(self, name: str, words: list[str]) -> list[str]:
-        """Words that run a program on a host, in this folder."""
-        spaces = ["--mount", "--uts", "--ipc", "--net", "--pid"]
-        return ["nsenter", "-t", str(self._first[name]), *spaces, f"--wd={os.getcwd()}", "--", *words]
 
     def start(self, name: str, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
         own = {
@@ -164,11 +158,11 @@ class Hosts:
         return finish(self.start(name, words, folder, **environment), timeout_s)
 
     def cable(self, name: str, plugged: bool) -> None:
-        """Pull or plug the cable between a host and the others."""
+        """Connect or disconnect a host from the others."""
         _do("ip", "-n", f"{self._mark}-switch", "link", "set", f"to-{name}", "up" if plugged else "down")
 
     def processes(self, name: str) -> dict[int, str]:
-        """Process ids, as this machine counts them, and command lines of what runs on a host."""
+        """Command lines of a host's processes, by their ids in this machine's PID namespace."""
         space = os.readlink(f"/proc/{self._first[name]}/ns/pid")
         found = {}
         for path in Path("/proc").glob("[0-9]*"):
@@ -178,7 +172,7 @@ class Hosts:
         return found
 
     def programs(self, mark: str) -> dict[str, list[int]]:
-        """Processes of each host whose command line holds a word."""
+        """Processes of each host whose command line contains a text."""
         return {name: sorted(pid for pid, line in self.processes(name).items() if mark in line) for name in self._first}
 
     def down(self) -> None:
@@ -195,7 +189,7 @@ SlurmctldHost={head}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-# A job that is requeued waits for so long, else for two minutes.
+# How long a requeued job waits; the default is two minutes.
 AuthInfo=cred_expire=8
 CredType=cred/munge
 CryptoType=crypto/munge
@@ -253,7 +247,7 @@ class Slurm:
         wait_for(
             lambda: self.run(["sinfo", "-h", "-t", "idle", "-o", "%D"])[1].strip() == str(len(self.nodes)),
             30,
-            lambda: f"Slurm does not start here: {self.run(['sinfo', '-N', '-l'])[1]}",
+            lambda: f"Slurm cannot be started here: {self.run(['sinfo', '-N', '-l'])[1]}",
             pytest.skip.Exception,
         )
 
@@ -269,7 +263,7 @@ class Slurm:
         return self.hosts.start(self.head, words, folder, **own)
 
     def state(self, job: str) -> str:
-        """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer knows it."""
+        """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer has a record of the job."""
         _, output = self.run(["scontrol", "show", "job", job, "--oneliner"])
         return next((word[9:] for word in output.split() if word.startswith("JobState=")), "")
 
@@ -277,7 +271,4 @@ class Slurm:
 def _do(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        pytest.skip(f"namespaces cannot be made here: {shlex.join(words)}: {done.stderr.strip()}")
-
-
-PYTHON = sys.executable
+        pytest.skip(f"namespaces cannot be created here: {shlex.join(words)}: {done.stderr.strip()}")

@@ -1,4 +1,4 @@
-"""One elastic job that tests and the fault suite watch while ranks are killed, added and removed."""
+"""An elastic job for tests and the fault suite, which kill, add and remove ranks."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from support.jobs import PROGRAMS, distance, finish, newest, start, train, wait_
 
 LAUNCH = ["python", "-m", "hvdtrain", "launch", "horovodrun", "-n", "2"]
 ELASTIC = ["--elastic", "--interface", "lo", "--host-discovery-script", "./hosts.sh"]
-# Without momentum, which would make differences of rounding grow.
+# Without momentum, which would amplify rounding errors.
 OPTIONS = ("--epochs", "2", "--momentum", "0", "--lr", "0.02", "--log-every", "2", "--device", "cpu")
 
 
 class Job:
-    """One elastic job on `localhost` and `127.0.0.1`, which Horovod takes for two hosts."""
+    """One elastic job on `localhost` and `127.0.0.1`, which are two hosts to Horovod."""
 
     def __init__(self, folder: Path, framework: str, hosts: str, **environment: str) -> None:
         self.folder, self.run = folder, folder / "runs" / "run"
@@ -42,7 +42,7 @@ class Job:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A job that did not come to its end is ended."""
+        """End the job if it still runs."""
         if self.process.poll() is None:
             self.process.terminate()
             finish(self.process, 60)
@@ -56,7 +56,7 @@ class Job:
         return [one for one in children if one.name().startswith("python") and "slowly" in one.cmdline()]
 
     def wait_for(self, ranks: int) -> None:
-        """Until so many train, and have made some steps together."""
+        """Until that many ranks train and have completed some steps together."""
         text = f"of {ranks} starts with"
         seen = len(self.log())
         wait_for(lambda: text in self.log()[seen:] or (seen == 0 and text in self.log()), 90, self.log)
@@ -72,7 +72,7 @@ class Job:
         return max((one["step"] for one in metrics.read(path)), default=0) if path.exists() else 0
 
     def lose_a_rank_and_gain_a_host(self) -> None:
-        """Horovod starts nothing more on the host where the rank died; the other one gets a second slot."""
+        """Horovod excludes the host where the rank died; the other one gets a second slot."""
         self.wait_for(2)
         self.workers()[-1].send_signal(signal.SIGKILL)
         self.wait_for(1)
@@ -85,7 +85,7 @@ class Job:
         self.wait_for(1)
 
     def end(self) -> str:
-        """What it printed; its result must be that of one process."""
+        """Wait for the end of the job; its output. Its result must equal that of one process."""
         _, output = finish(self.process, 180)
         assert (self.run / "result.json").exists(), output
         assert json.loads((self.run / "result.json").read_text())["steps"] == 46

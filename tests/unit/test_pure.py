@@ -236,5 +236,5 @@ def test_where_rank_0_is_met():
     assert rank_info.rendezvous(slurm) == ("n2", 20006)
     for broken in ("", "{}", "[]", '{"cluster": {"worker": ["a"]}, "task": {"index": 0}}'):
         if broken:
-            with pytest.raises(UserError, match="TF_CONFIG is not as MultiWorkerMirroredStrategy wants it"):
+            with pytest.raises(UserError, match="TF_CONFIG is not what MultiWorkerMirroredStrategy expects"):
                 rank_info.detect({"TF_CONFIG": broken})

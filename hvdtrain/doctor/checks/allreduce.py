@@ -19,7 +19,7 @@ from hvdtrain.doctor.checks.software import SETUP
 from hvdtrain.doctor.findings import Finding, fail, ok
 from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.launch.command_lines import mpirun_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 
 @check("jobs", "alone")

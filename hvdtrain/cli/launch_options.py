@@ -1,0 +1,119 @@
+"""The options of python -m hvdtrain launch."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from hvdtrain.launch import horovod_options, sbatch
+
+EXAMPLES = """examples:
+  python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet
+  python -m hvdtrain launch horovodrun -n 4 -H node1:2,node2:2 --interface eth0 -- python -m hvdtrain.mxnet_lenet
+  python -m hvdtrain launch mpirun -n 4 --dry-run -- python -m hvdtrain.tensorflow_lenet
+  python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
+"""
+DESCRIPTIONS = {
+    "local": "all ranks on this host; needs neither MPI nor horovodrun",
+    "horovodrun": "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
+    "mpirun": "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
+    "srun": "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
+    "sbatch": "write a batch script for Slurm; with --submit submit it",
+}
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits with status 2 where they are invalid."""
+    parser = argparse.ArgumentParser(
+        prog="python -m hvdtrain launch",
+        description="Start the ranks of a job and supervise them.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="launcher", required=True)
+    for name, description in DESCRIPTIONS.items():
+        command = commands.add_parser(name, help=description, description=description, allow_abbrev=False)
+        if name == "sbatch":
+            sbatch.add_options(command)
+        else:
+            _add_job_options(command, name)
+        _add_common_options(command)
+        horovod_options.add_options(command)
+        command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
+    options = parser.parse_args(argv)
+    _require_values(parser, options)
+    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    return options
+
+
+def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Python 3.11's argparse makes an empty list of `--option=--`."""
+    values = [(name, value) for name, value in vars(options).items() if name not in ("env", "program")]
+    for name, value in [*values, *(("env", word) for word in options.env)]:
+        if value == []:
+            parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
+
+
+def _add_job_options(command: argparse.ArgumentParser, launcher: str) -> None:
+    """Options of one launcher."""
+    command.add_argument("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
+    if launcher in ("horovodrun", "mpirun"):
+        _add_host_options(command)
+    if launcher == "horovodrun":
+        _add_elastic_options(command)
+        which = command.add_mutually_exclusive_group()
+        which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo",
+                           help="coordinate the ranks with Gloo (default)")  # fmt: skip
+        which.add_argument("--mpi", dest="controller", action="store_const", const="mpi",
+                           help="coordinate the ranks with MPI; horovodrun then calls mpirun")  # fmt: skip
+    if launcher in ("mpirun", "srun"):
+        command.add_argument("--container", default="", metavar="IMAGE",
+                             help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
+    if launcher == "srun":
+        command.add_argument("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
+        command.add_argument("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+
+
+def _add_host_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
+    command.add_argument("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
+    command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than slots")
+    command.add_argument(
+        "--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+        help="with --restarts or --elastic: continue with as few as N ranks if hosts stop responding (default: all)",
+    )  # fmt: skip
+
+
+def _add_elastic_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--elastic", action="store_true", help="Horovod's elastic mode (PyTorch, TensorFlow; see docs/faults.md)")
+    add("--max-np", type=int, default=0, metavar="N", help="with --elastic: maximum number of ranks")
+    add("--host-discovery-script", type=Path, metavar="FILE",
+        help="with --elastic: prints the available hosts, as name:slots")  # fmt: skip
+    add("--elastic-on-public-address", action="store_true",
+        help="with --elastic: allow a public address; whoever reaches it can run code as you")  # fmt: skip
+
+
+def positive(text: str) -> float:
+    """A time in seconds; argparse prints the error."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
+    return value
+
+
+def _add_common_options(command: argparse.ArgumentParser) -> None:
+    """Options of all launchers and of sbatch."""
+    add = command.add_argument
+    add("--interface", metavar="NAME", help="network interface between the hosts, such as eth0")
+    add(
+        "--env", action="append", default=[], metavar="NAME[=VALUE]", help="set a variable for the ranks, or pass it on"
+    )
+    add("--output-dir", type=Path, metavar="DIR", help="write each rank's output to files, too")
+    add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
+    add("--start-timeout", type=positive, default=120, metavar="S",
+        help="seconds to wait until all ranks have registered (default: 120)")  # fmt: skip
+    add(
+        "--restarts", type=int, default=0, metavar="N", help="restart the job up to N times after failures (default: 0)"
+    )
+    add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")

@@ -1,0 +1,80 @@
+"""The attempts of a job that is restarted: how far each came, and their record in the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.system.files import write_atomically
+
+FILE = "attempts.json"
+
+
+@dataclass
+class Attempt:
+    """One start of the job."""
+
+    checkpoint: int | None
+    """Step of the newest checkpoint when it began; None where there was none."""
+    ranks: int = 0
+    hosts: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+    seconds: float = 0.0
+    step: int | None = None
+    """The last step that a rank is known to have completed; None where none is known."""
+    status: int = 0
+    """Exit status."""
+    ended: str = ""
+    """How it ended, in one line."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether there were steps before its end."""
+        return self.step is not None or self.checkpoint is not None
+
+    def line(self) -> str:
+        where = f" on {', '.join(self.hosts)}" if self.hosts else ""
+        start = "from the beginning" if self.checkpoint is None else f"from the checkpoint of step {self.checkpoint}"
+        end = "" if self.step is None else f" to step {self.step}"
+        return f"{self.ranks} ranks{where}, {start}{end}, {self.seconds:.0f} s: {self.ended}"
+
+    def record(self) -> dict[str, Any]:
+        """Its form in attempts.json, where -1 says that there is no such step."""
+        steps = {name: -1 if getattr(self, name) is None else getattr(self, name) for name in ("checkpoint", "step")}
+        return {**dataclasses.asdict(self), **steps}
+
+
+def write(attempts: list[Attempt], folder: Path | None) -> None:
+    """Write attempts.json, if the run has a folder."""
+    if folder and os.path.isdir(folder):
+        text = json.dumps([attempt.record() for attempt in attempts], indent=1)
+        with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted
+            write_atomically(folder / FILE, text + "\n")
+
+
+def newest_checkpoint(folder: Path | None) -> int | None:
+    """Step of the newest checkpoint in a run's folder, by its name; None where there is none."""
+    names = [path.name for path in _files(folder, "checkpoints/step-*")]
+    return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=None)
+
+
+def last_step(folder: Path | None, since: float) -> int | None:
+    """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
+    steps = []
+    for path in _files(folder, "heartbeats/rank-*.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            beat = json.loads(path.read_text())
+            steps += [int(beat["step"])] if beat["time"] >= since else []
+    return max((step for step in steps if step >= 0), default=None)
+
+
+def _files(folder: Path | None, pattern: str) -> list[Path]:
+    """Files of a run's folder; none where there is no such folder, or its name is not valid."""
+    return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []

@@ -1,0 +1,60 @@
+"""The supervisor's connection to the agent of one rank, and what the agent has reported."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import secrets
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.launch import protocol
+from hvdtrain.launch.output import RankOutput
+from hvdtrain.launch.protocol import Message
+from hvdtrain.system.proof import proof
+
+
+class RankConnection:
+    """One rank. hello: the agent's first message, with the rank's number, host, address and versions."""
+
+    def __init__(self, hello: Message, writer: asyncio.StreamWriter, output_dir: Path | None) -> None:
+        self.number, self.host = int(hello["rank"]), str(hello["host"])
+        self.hello, self._writer = hello, writer
+        self.output = RankOutput(self.number, output_dir)
+        self.status: int | None = None
+        """How the program ended, as Popen has it; None while it runs."""
+        self.disconnected = False
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.number} on {self.host}"
+
+    def send(self, **message: Any) -> None:
+        if not self.disconnected:
+            self._writer.write(protocol.encode(message))
+
+    def end(self) -> None:
+        """Ask the agent to end the program, without waiting for a host that no longer responds."""
+        with contextlib.suppress(OSError):
+            protocol.close_if_unacknowledged(self._writer.get_extra_info("socket"), protocol.UNREACHABLE_AFTER_S)
+        self.send(end=True)
+
+
+async def accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, output_dir: Path | None
+) -> RankConnection | None:
+    """Authenticate a caller, as `protocol.authenticate` does on its side; None where it does not know the token.
+
+    Raises ValueError, KeyError, TypeError or OSError for a caller that does not follow the protocol.
+    """
+    first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
+    own = proof(token, str(first["challenge"]), "supervisor")
+    writer.write(protocol.encode({"challenge": challenge, "proof": own}))
+    answer = protocol.decode(await reader.readline())
+    expected = proof(token, challenge, "rank")
+    if not hmac.compare_digest(protocol.to_bytes(str(answer["proof"])), expected.encode()):
+        return None
+    hello = protocol.decode(await reader.readline())
+    protocol.keep_alive(writer.get_extra_info("socket"))
+    return RankConnection(hello, writer, output_dir)

@@ -1,0 +1,45 @@
+"""Runs a job: checks its hosts, then starts and supervises it, as often as its restart policy says."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from hvdtrain.errors import UserError
+from hvdtrain.launch import hosts
+from hvdtrain.launch.job import Job, RestartPolicy
+from hvdtrain.launch.launchers import elastic
+from hvdtrain.launch.launchers.registry import build
+from hvdtrain.launch.launchers.settings import own_programs_first, passed_on
+from hvdtrain.launch.restarts import Restarts
+from hvdtrain.launch.result import Failure, JobResult
+from hvdtrain.launch.supervisor import CONTROL_VARIABLES, Supervisor
+
+
+def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failure], None]) -> JobResult:
+    """Run a job to its end. report: called with each failure, as soon as it happens.
+
+    Raises UserError where the job cannot start. An elastic job replaces this process by horovodrun.
+    """
+    environment = own_programs_first(os.environ)
+    hosts.check_hosts(hosts.elsewhere(job.hosts))
+    if job.elastic:
+        elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
+    if job.output_dir:
+        _make_folder(job.output_dir)
+    inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}
+
+    async def supervise(job: Job) -> JobResult:
+        specs = build(launcher, job, environment, CONTROL_VARIABLES)
+        return await Supervisor(launcher, job, specs, inherited, report).run()
+
+    return asyncio.run(Restarts(job, policy, supervise, report).run())
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
+    except OSError as error:
+        raise UserError(f"--output-dir {folder} cannot be created ({error.strerror})", "give another folder") from None

@@ -1,0 +1,78 @@
+"""Jobs keep their secrets: on command lines, in a run's folder, and by the addresses that they listen on."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import pytest
+from support.jobs import run
+
+PASSWORD = "correct-horse-battery"
+
+
+LISTENERS = """\
+import contextlib, os
+# The rank's agent and the supervisor, which listen before any framework is imported.
+pids, pid, sockets = [], os.getpid(), set()
+for _ in range(2):
+    pid = int(open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()[1])
+    pids.append(pid)
+for pid in pids:
+    for fd in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            sockets.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+for table in ("tcp", "tcp6"):
+    for line in open(f"/proc/net/{table}").readlines()[1:]:
+        words = line.split()
+        if words[3] == "0A" and f"socket:[{words[9]}]" in sockets:
+            print("listens", words[1].split(":")[0])
+"""
+
+
+def test_a_local_job_listens_on_loopback_only(tmp_path):
+    status, output = run(
+        ["python", "-m", "hvdtrain", "launch", "local", "-n", "1", "--", "python", "-c", LISTENERS], tmp_path
+    )
+    assert status == 0, output
+    listening = re.findall(r"listens (\w+)", output)
+    assert len(listening) == 2  # the supervisor, and the rendezvous server of Gloo's ranks
+    assert set(listening) == {"0100007F"}
+
+
+def test_a_run_folder_holds_no_values_of_variables(tmp_path):
+    """So other users may read it, as far as the umask permits."""
+    secret = {"AWS_SECRET_ACCESS_KEY": PASSWORD, "HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"http://{PASSWORD}@x/"}
+    command = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--name", "run"]
+    status, output = run(["sh", "-c", 'umask 027; exec "$@"', "sh", *command], tmp_path, **secret)
+    assert status == 0, output
+    files = [path for path in (tmp_path / "runs" / "run").rglob("*") if path.is_file()]
+    assert {"config.json", "result.json", "metrics.jsonl", "rank-0.log"} <= {path.name for path in files}
+    for path in files:
+        assert PASSWORD.encode() not in path.read_bytes(), path
+        assert not path.stat().st_mode & 0o027, path
+
+
+SEEN = """\
+import os
+with open(f"/proc/{os.getpid()}/environ", "rb") as file:
+    token = next(word.split(b"=")[1] for word in file.read().split(b"\\0") if word.startswith(b"HVDTRAIN_TOKEN="))
+for pid in filter(str.isdecimal, os.listdir("/proc")):
+    try:
+        line = open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError:
+        continue
+    if token in line:
+        print("seen:", line)
+print("looked")
+"""
+
+
+@pytest.mark.parametrize("launcher", ["local", "horovodrun", "mpirun"])
+def test_no_command_line_shows_the_token(tmp_path, launcher):
+    before = set(os.listdir("/tmp"))
+    status, output = run(
+        ["python", "-m", "hvdtrain", "launch", launcher, "-n", "1", "--", "python", "-c", SEEN], tmp_path
+    )
+    assert (status, "looked" in output, "seen" in output) == (0, True, False), output
+    assert not [name for name in set(os.listdir("/tmp")) - before if re.fullmatch(r"hvdtrain-\w{32}", name)]

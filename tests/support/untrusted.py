@@ -1,0 +1,31 @@
+"""What tests of untrusted files and callers share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.runs import checkpoints
+
+PASSWORD = "correct-horse-battery"
+
+
+class Harm:
+    """Unpickling it creates a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def save_checkpoint(folder: Path, **changes: Any) -> Path:
+    """Save a valid checkpoint, but for these changes."""
+    weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    made = Checkpoint(weights, OptimizerState({}), Position(), "lenet", "torch", "sgd", "ab", 0.0, tuple("0123456789"))
+    return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep=1)

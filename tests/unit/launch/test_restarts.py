@@ -1,0 +1,150 @@
+"""When a job is restarted, with which program, and on which hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+
+import pytest
+
+from hvdtrain.cli import launch
+from hvdtrain.errors import UserError
+from hvdtrain.launch import hosts, restarts
+from hvdtrain.launch.job import Host, Job, RestartPolicy
+from hvdtrain.launch.program import option_value, resumable, run_folder
+from hvdtrain.launch.restarts import Restarts, reduced
+from hvdtrain.launch.result import Failure, JobResult
+
+INVALID = [
+    (("--restarts", "-1"), "--restarts -1 is invalid; give 0 or more"),
+    (("--min-np", "1"), "--min-np 1 has no effect without --restarts or --elastic; give --restarts N as well"),
+    (("--min-np", "5", "--restarts", "1"), "--min-np 5 is out of range; give 1 to 2"),
+]
+
+
+@pytest.mark.parametrize(("options", "sentence"), INVALID)
+def test_invalid_options(options, sentence, capsys):
+    with pytest.raises(SystemExit) as ended:
+        launch.main(["mpirun", "-n", "2", *options, "--", "true"])
+    printed = capsys.readouterr().err
+    assert (ended.value.code, sentence in printed) == (2, True), printed
+
+
+def test_options_by_which_a_program_resumes():
+    own = ("python", "-m", "hvdtrain.mxnet_lenet", "--runs", "/shared/my runs", "--name=a")
+    assert resumable(own) == (*own, "--auto-resume")
+    assert str(run_folder(resumable(own))) == "/shared/my runs/a"
+    unnamed = resumable(("python", "-m", "hvdtrain", "train"))
+    assert unnamed[4] == "--name"
+    assert unnamed[5].startswith("job-")
+    other = ("python", "train.py", "--name", "a")
+    assert resumable(other) == other
+    assert run_folder(other) is None
+    assert option_value(("--name", "a", "--name"), "--name") == ""
+    with pytest.raises(UserError, match="give the run's --name"):
+        resumable((*own, "--resume", "runs/a"))
+
+
+def run_attempts(monkeypatch, results, limit, program=("true",), pause=None):
+    """The result of a job whose attempts end like this, and the failures that it reported."""
+
+    async def no_pause(seconds):
+        return 0
+
+    async def supervise(job):
+        outcome = next(outcomes)
+        if isinstance(outcome, UserError):
+            raise outcome
+        if outcome.failure:
+            reported.append(outcome.failure)
+        return outcome
+
+    outcomes, reported = iter(results), []
+    monkeypatch.setattr(restarts, "signal_within", pause or no_pause)
+    made = Restarts(Job(program, 2), RestartPolicy(limit), supervise, reported.append)
+    return asyncio.run(made.run()), [str(failure) for failure in reported]
+
+
+KILLED = JobResult(137, Failure("was killed by SIGKILL", rank=1, host="node1", ends_others=True))
+
+
+def test_a_job_is_restarted_until_it_ends_well(monkeypatch):
+    result, reported = run_attempts(monkeypatch, [KILLED, KILLED, JobResult(0)], limit=2)
+    assert result == JobResult(0)
+    assert reported == ["rank 1 on node1 was killed by SIGKILL; ending the others"] * 2
+
+
+def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
+    result, reported = run_attempts(monkeypatch, [KILLED, KILLED], limit=1)
+    assert result.status == 137
+    first, *lines = reported[-1].splitlines()
+    assert first == "gave up, as --restarts 1 are used up; the attempts:"
+    assert [line.partition(",")[0] for line in lines] == ["  1: 2 ranks", "  2: 2 ranks"]
+    assert all(line.endswith("rank 1 on node1 was killed by SIGKILL") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        JobResult(75),
+        JobResult(128 + signal.SIGTERM, Failure("ended by SIGTERM"), asked_to_stop=True),
+        JobResult(2, Failure("ended with exit status 2", rank=0, host="node1")),
+        JobResult(2, Failure("cannot start x", rank=0, host="node1", at_start=True)),
+    ],
+)
+def test_a_stopped_or_invalid_job_is_not_restarted(monkeypatch, result):
+    assert run_attempts(monkeypatch, [result], limit=3)[0] == result
+
+
+def test_a_user_error_of_the_first_attempt_is_reported_once(monkeypatch):
+    result, reported = run_attempts(monkeypatch, [UserError("horovodrun cannot be started", "build it")], limit=3)
+    assert (result.status, reported) == (2, ["horovodrun cannot be started; build it"])
+
+
+def test_a_user_error_of_a_later_attempt_is_not_the_last(monkeypatch):
+    """Hosts that do not respond now may come back."""
+    result, reported = run_attempts(monkeypatch, [KILLED, UserError("host2: no ssh"), JobResult(0)], limit=3)
+    assert (result.status, reported[1]) == (0, "host2: no ssh")
+
+
+def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkeypatch):
+    """It disappears in the pause after the first attempt, and is back after the second: nothing starts from scratch."""
+    folder, aside = tmp_path / "runs" / "run", tmp_path / "aside"
+
+    def results():
+        for result in (KILLED, JobResult(0)):
+            (folder / "checkpoints" / "step-00000003").mkdir(parents=True, exist_ok=True)
+            (folder / "heartbeats").mkdir(exist_ok=True)
+            (folder / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
+            yield result
+
+    async def pause(seconds):
+        here, there = (folder, aside) if folder.exists() else (aside, folder)
+        here.rename(there)
+        return 0
+
+    own = ("python", "-m", "hvdtrain.torch_lenet", "--runs", str(folder.parent), "--name", "run", "--auto-resume")
+    result, reported = run_attempts(monkeypatch, results(), 3, own, pause)
+    assert result.status == 0
+    attempts = json.loads((folder / "attempts.json").read_text())
+    assert [(one["checkpoint"], one["step"], one["status"]) for one in attempts] == [
+        *((-1, 4, 137), (-1, -1, 2), (3, 4, 0))
+    ]
+    assert f"{folder} is missing, so that training would start from the beginning; restore it" in reported
+
+
+def test_hosts_that_no_longer_respond_are_left_out(monkeypatch, capsys):
+    """How ranks are distributed; tests/cluster has real hosts that stop responding."""
+    job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
+    silent = {"b"}
+    answer = lambda names: [hosts.Answer(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
+    monkeypatch.setattr(restarts.hosts, "ask", answer)
+    smaller = reduced(job, 2)
+    assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
+    assert "continuing without b: no answer" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"3 slot\(s\) are left for 4 ranks \(b: no answer\)"):
+        reduced(job, 4)
+    silent.clear()
+    assert reduced(job, 4) == job

@@ -1,0 +1,140 @@
+"""Ports of the ranks: callers without the job's token learn and change nothing."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import threading
+import time
+
+import numpy as np
+import pytest
+from support.untrusted import PASSWORD, Harm, save_checkpoint
+
+from hvdtrain.collectives.ring import RingGroup, start, unpacked
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.interfaces import Position
+from hvdtrain.launch.gloo import Store
+from hvdtrain.runs import checkpoints
+from hvdtrain.system import rank_info
+from hvdtrain.system.processes import free_port
+
+
+def test_ranks_accept_only_values_from_each_other(tmp_path):
+    values = [save_checkpoint(tmp_path), {"a": (1, 2.5, None, True)}, np.arange(3, dtype=np.float32), np.float64(2)]
+    assert str(unpacked(pickle.dumps(values))) == str(values)
+    assert unpacked(pickle.dumps(checkpoints.load(values[0]))).position == Position()
+    with pytest.raises(TrainingError, match=r"sent posix\.mkdir, which ranks never send"):
+        unpacked(pickle.dumps(Harm(tmp_path / "harm")))
+    assert not (tmp_path / "harm").exists()
+
+
+def test_a_man_in_the_middle_does_not_learn_the_token():
+    """A process between the ranks, which forwards everything, sees only challenges and responses."""
+    inside, outside = ("127.0.0.1", free_port()), socket.create_server(("127.0.0.1", 0))
+    seen = bytearray()
+
+    def forward_connections():
+        caller, _ = outside.accept()
+        while True:
+            try:
+                host = socket.create_connection(inside)
+                break
+            except ConnectionRefusedError:
+                time.sleep(0.02)
+        for source, sink in ((host, caller), (caller, host)):
+            threading.Thread(target=forward, args=(source, sink), daemon=True).start()
+
+    def forward(source, sink):
+        while data := source.recv(1 << 16):
+            seen.extend(data)
+            sink.sendall(data)
+
+    sums = []
+
+    def rank(number, address):
+        ring = RingGroup(rank_info.RankInfo("test", number, 2, number), address, PASSWORD, start_timeout_s=10)
+        sums.append(ring.sum(np.ones(1))[0])
+        ring.close()
+
+    threads = [
+        threading.Thread(target=forward_connections),
+        threading.Thread(target=rank, args=(0, inside)),
+        threading.Thread(target=rank, args=(1, outside.getsockname())),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sums == [2, 2]
+    assert len(seen) > 100 and PASSWORD.encode() not in seen
+
+
+def test_an_impostor_as_rank_0_is_rejected():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            caller, _ = server.accept()
+            caller.sendall(b'"00"\n')
+            caller.makefile().readline()
+            caller.sendall(json.dumps({"proof": "0" * 64, "addresses": [], "word": ""}).encode() + b"\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        with pytest.raises(UserError, match="does not know this job's token"):
+            RingGroup(rank_info.RankInfo("test", 1, 2, 1), server.getsockname(), PASSWORD, start_timeout_s=5)
+
+
+def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
+    """It sends a byte now and then, and never completes a message."""
+    monkeypatch.setattr("hvdtrain.collectives.ring.HELLO_TIMEOUT_S", 0.5)
+    address, made = ("127.0.0.1", free_port()), []
+
+    def rank(number):
+        ring = RingGroup(rank_info.RankInfo("test", number, 2, number), address, PASSWORD, start_timeout_s=10)
+        made.append(number)
+        ring.close()
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    threads[0].start()
+    time.sleep(0.3)
+    with socket.create_connection(address) as stranger:
+        threads[1].start()
+        began = time.monotonic()
+        while len(made) < 2 and time.monotonic() - began < 5:
+            try:
+                stranger.sendall(b"x")
+            except OSError:
+                break
+            time.sleep(0.2)
+        for thread in threads:
+            thread.join(10)
+        assert time.monotonic() - began < 5
+    assert sorted(made) == [0, 1]
+
+
+def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "192.0.2.1"), ("MASTER_PORT", "9")):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=r"no word by which they know each other.*set HVDTRAIN_TOKEN"):
+        start()
+    file = tmp_path / "token"
+    file.write_text("a secret\n")
+    file.chmod(0o644)
+    monkeypatch.setenv("HVDTRAIN_TOKEN_FILE", str(file))
+    with pytest.raises(UserError, match="users other than its owner can access it; chmod 600"):
+        start()
+    file.chmod(0o600)
+    assert rank_info.token() == "a secret"
+    file.unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        start()
+
+
+def test_the_rendezvous_server_listens_on_one_address_and_rejects_large_values():
+    store = Store("127.0.0.1")
+    with socket.create_connection(("127.0.0.1", store.port), 5) as caller:
+        caller.sendall(b"PUT /scope/key HTTP/1.0\r\nContent-Length: 1000000000000\r\n\r\n")
+        assert b" 400 " in caller.makefile("rb").readline()
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.2", store.port), 5).close()

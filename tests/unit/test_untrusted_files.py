@@ -1,0 +1,118 @@
+"""Checkpoints, images and downloads of others: harmful ones are rejected with a message, and run no code."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+import pickle
+import re
+
+import numpy as np
+import pytest
+from support.jobs import ROOT
+from support.untrusted import PASSWORD, Harm, save_checkpoint
+
+from hvdtrain.cli import predict
+from hvdtrain.datasets import downloads, formats
+from hvdtrain.errors import UserError
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.runs import checkpoints
+from hvdtrain.runs.checkpoints import Damaged
+
+
+def test_no_file_is_unpickled_and_no_text_executed():
+    """The package calls no function that could. (NumPy and YAML have safe variants.)"""
+    forbidden = re.compile(
+        r"pickle\.loads?\(|cloudpickle|joblib|marshal|shelve|torch\.load\(|allow_pickle=True"
+        r"|yaml\.(?!safe_load|YAMLError|BaseLoader|load\(path\.read_text\(\), yaml\.BaseLoader\))\w+"
+        r"|load_model\(|\beval\(|\bexec\(|shell=True|os\.system|extractall|mktemp\("
+    )
+    for path in (ROOT / "hvdtrain").rglob("*.py"):
+        assert not forbidden.findall(path.read_text()), path
+        assert path.read_text().count("np.load(") == path.read_text().count("np.load(path, allow_pickle=False)"), path
+
+
+def rewrite(path, name, content):
+    """Other content and a manifest that matches it, as an attacker would write them."""
+    (path / name).write_bytes(content)
+    sums = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums}))
+
+
+def changed_state(path, **values):
+    return json.dumps({**json.loads((path / "state.json").read_text()), **values}).encode()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        lambda path: rewrite(path, "state.json", b"[" * 100_000),
+        lambda path: rewrite(path, "state.json", b"[]"),
+        lambda path: rewrite(path, "state.json", changed_state(path, position={"epoch": -1})),
+        lambda path: rewrite(path, "state.json", changed_state(path, position={"step": "1e9"})),
+        lambda path: rewrite(path, "state.json", b'{"score": ' + b"9" * 10_000 + b"}"),
+        lambda path: rewrite(path, "weights.safetensors", b"\xff" * 8 + b"{}"),  # a header of 2^64 bytes
+        lambda path: rewrite(
+            path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))
+        ),
+        lambda path: rewrite(path, "weights.safetensors", absurd_safetensors()),
+        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": []}'),
+        lambda path: (path / checkpoints.MANIFEST).write_text("[" * 100_000),
+        lambda path: os.truncate(path / checkpoints.MANIFEST, checkpoints.LARGEST + 1),  # sparse: it takes no disk
+        lambda path: os.truncate(path / "weights.safetensors", checkpoints.LARGEST + 1),
+        lambda path: ((path / "state.json").unlink(), os.mkfifo(path / "state.json")),
+    ],
+    ids=range(13),
+)  # fmt: skip
+def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
+    path = save_checkpoint(tmp_path)
+    harm(path)
+    with pytest.raises(Damaged):
+        checkpoints.load(path)
+    assert not (tmp_path / "harm").exists()
+
+
+def absurd_safetensors():
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 1 << 42]}}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+def test_predict_rejects_a_checkpoint_of_another_network(tmp_path, capsys):
+    weights = {"w": np.zeros((2, 3), np.float32)}
+    for changes in ({"weights": weights}, {"model": "../lenet"}, {"classes": ("0",)}):
+        path = save_checkpoint(tmp_path, **changes)
+        with pytest.raises(SystemExit) as ended:
+            predict.main([str(path), str(tmp_path / "image.png")])
+        assert ended.value.code == 2
+        assert "are not those of" in capsys.readouterr().err
+
+
+def test_reading_an_image_starts_no_other_program(tmp_path):
+    """Pillow would start Ghostscript for PostScript."""
+    image = tmp_path / "image.png"
+    image.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 28 28\n%%EndComments\nshowpage\n")
+    with pytest.raises(UserError, match="no image that can be read"):
+        predict.read_image(image, NETWORKS["lenet"], invert=False)
+
+
+def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):
+    for module in (formats, downloads):
+        monkeypatch.setattr(module, "LARGEST", 1 << 20)
+    bomb = gzip.compress(bytes(1 << 24))
+    assert len(bomb) < 1 << 15
+    sent = iter([bomb, bytes(1 << 21)])
+    monkeypatch.setattr(downloads, "_get", lambda url, content, name: (content.write(next(sent)), content.seek(0)))
+    monkeypatch.setattr(downloads, "PAUSE_S", 0)
+    monkeypatch.setattr(downloads, "ROUNDS", 2)
+    with pytest.raises(UserError, match="no mirror has it whole") as refused:
+        downloads._fetched("file.gz", [f"http://me:{PASSWORD}@mirror/file.gz"], "0" * 64)
+    assert "unpacks to more than 1048576 bytes" in caplog.text
+    assert "is longer than 1048576 bytes" in str(refused.value)
+    assert PASSWORD not in caplog.text + str(refused.value)
+
+
+def test_the_memory_limit_is_at_most_half_of_the_machine_s():
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert 0 < formats.MEMORY <= whole // 2
