@@ -1,33 +1,32 @@
-"""python -m hvdtrain {train,launch,doctor,bench,report,predict}: each command is imported only when it is asked for."""
+"""The commands `hvdtrain COMMAND` and `python -m hvdtrain COMMAND`; each is imported only when it is used."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 
-USAGE = """usage: python -m hvdtrain COMMAND [OPTIONS]
+USAGE = """usage: hvdtrain COMMAND [OPTIONS]
+       python -m hvdtrain COMMAND [OPTIONS]
 
 commands:
   train      train LeNet with data parallelism (--help lists the options)
-  launch     start a job: here, on hosts by ssh, or in Slurm
-  doctor     tell what is wrong with an installation, a machine or a job, and what mends it
-  bench      measure all strategies side by side; bench allreduce: what an allreduce takes
-  report     tables and plots of runs: Markdown, CSV and one HTML page
+  launch     start a job: on this host, on other hosts over ssh, or in Slurm
+  doctor     diagnose an installation, a machine or a job, and say how to fix it
+  bench      measure all strategies side by side; bench allreduce: measure allreduces
+  report     compare runs in tables and plots: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
 
-Each framework has its own door as well, with the ways to launch it in its first lines:
+Each framework also has an entry point of its own, whose source shows how to launch it:
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
 
-
-# command: the module that is it
-COMMANDS = {
-    **{name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "report", "predict")},
-}
+COMMANDS = {name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "report", "predict")}
+"""The module of each command."""
 
 
-def main(argv: list[str]) -> None:
-    """Run one command; ends the process with exit status 2 where there is no such command."""
+def main(argv: list[str] | None = None) -> None:
+    """Run the command in `argv`, by default the command line's; an unknown command ends the process with status 2."""
+    argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in COMMANDS:
         importlib.import_module(f"hvdtrain.{COMMANDS[command]}").main(argv=rest)
@@ -38,9 +37,9 @@ def main(argv: list[str]) -> None:
 
         print(__version__)
     else:
-        print(f"hvdtrain: no command {command!r}; python -m hvdtrain --help lists them", file=sys.stderr)
+        print(f"hvdtrain: unknown command {command!r}; hvdtrain --help lists the commands", file=sys.stderr)
         sys.exit(2)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -1,4 +1,8 @@
-"""The contracts between the loop and the frameworks. NumPy travels to the learner, floats travel back."""
+"""The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
+
+In the order of a run: what it trains on (Dataset, Batch), who trains (Group), what trains (Learner, FitLearner), and
+what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+"""
 
 from __future__ import annotations
 
@@ -14,52 +18,37 @@ import numpy as np
 from hvdtrain.networks.description import Weights
 
 
-class OptimizerState(NamedTuple):
-    """What an optimizer remembers, in canonical names and layout.
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Images and labels; the arrays are writable and contiguous.
 
-    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32.
-    scale: the momentum is kept times this factor. PyTorch and TensorFlow keep the sum of gradients (1.0), MXNet
-        keeps it times minus the learning rate. Saved with it, the state is restored bit for bit where it came
-        from, and converted elsewhere.
-    updates: number of updates made, which Adam's bias correction needs.
-    extra: what belongs to one framework alone (fp16's loss scale); another framework starts it afresh.
+    train_images, test_images: (n, channels, height, width), n >= 1; uint8, or float32 in [0, 1].
+    train_labels, test_labels: (n,), int64, from 0 to below the network's number of classes.
     """
 
-    arrays: Weights
-    scale: float = 1.0
-    updates: int = 0
-    extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+    name: str
+    train_images: np.ndarray
+    train_labels: np.ndarray
+    test_images: np.ndarray
+    test_labels: np.ndarray
+    classes: tuple[str, ...]
+    """Names of the classes, by label."""
 
-
-class Group(Protocol):
-    """The processes of a job, seen from one of them. Host values only."""
-
-    rank: int
-    size: int
-    local_rank: int
-
-    def sum(self, values: np.ndarray) -> np.ndarray:
-        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
-        ...
-
-    def gather(self, value: Any) -> list[Any]:
-        """The values of all ranks, in their order, on every rank."""
-        ...
-
-    def broadcast(self, value: Any) -> Any:
-        """Rank 0's value, on every rank."""
-        ...
-
-    def close(self) -> None:
-        """Leave the job in order; call it on every rank."""
-        ...
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over shapes, types and bytes of the four arrays, in hexadecimal digits."""
+        digest = hashlib.sha256()
+        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
 
 
 class Batch(NamedTuple):
-    """This rank's rows of one step.
+    """One rank's rows of one step.
 
-    images: uint8 (n, channels, height, width), read as value / 255, or float32 taken as it is.
-    labels: int64 (n,). weights: float32 (n,), from `shard`. lr: learning rate of this step.
+    images: (n, channels, height, width); uint8, which stands for value / 255, or float32 used as it is.
+    labels: int64 (n,). weights: float32 (n,), as `sharding.Slice` has them. lr: learning rate of this step.
     """
 
     images: np.ndarray
@@ -68,20 +57,67 @@ class Batch(NamedTuple):
     lr: float
 
 
+class Group(Protocol):
+    """The processes of a job, seen from one of them; exchanges values in host memory.
+
+    All methods are collectives: every rank calls them in the same order. They raise TrainingError or a framework's
+    error if another rank is lost.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    """Rank among the processes on this host."""
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, ordered by rank, on every rank."""
+        ...
+
+    def broadcast(self, value: Any) -> Any:
+        """Rank 0's value, on every rank."""
+        ...
+
+    def close(self) -> None:
+        """Leave the job in order."""
+        ...
+
+
+class OptimizerState(NamedTuple):
+    """The state of an optimizer, in canonical names and layout.
+
+    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32.
+    scale: factor contained in the momentum. PyTorch and TensorFlow accumulate gradients (1.0), MXNet accumulates them
+        times minus the learning rate. Saving it restores the state bit for bit in the same framework, and allows
+        conversion in another one.
+    updates: number of updates so far, which Adam's bias correction needs.
+    extra: values of one framework only (fp16's loss scale); another framework starts without them.
+    """
+
+    arrays: Weights
+    scale: float = 1.0
+    updates: int = 0
+    extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+
+
 class Learner(Protocol):
-    """One framework's network. Knows tensors and devices; not ranks, files, epochs or options' origins."""
+    """One framework's network and optimizer. Knows tensors and devices, but no files, epochs or schedules."""
 
     group: Group
     device: str
+    """Kind of device: `cpu`, `cuda:0` and so on."""
     devices: int
-    """Devices in this process, each with a copy of the network."""
+    """Number of devices in this process, each with a copy of the network."""
     skipped: int
-    """Updates left out because of gradients that were not finite (the same on every rank)."""
+    """Number of updates skipped because gradients were not finite; the same on every rank."""
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
         """One synchronous step on this rank's `Batch`.
 
-        Returns this rank's sum(weights * loss), which need not be computed yet: float() waits for it.
+        Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
         """
         ...
 
@@ -94,79 +130,56 @@ class Learner(Protocol):
         ...
 
     def weights(self) -> Weights:
-        """All parameters, float32, in canonical names and layout."""
+        """All parameters, float32, in canonical names and layout; waits for the last update."""
         ...
 
     def load(self, weights: Weights) -> None:
-        """Set all parameters. Raises KeyError or ValueError where names or shapes differ."""
+        """Set all parameters. Raises KeyError or ValueError if names or shapes differ."""
         ...
 
     def optimizer_state(self) -> OptimizerState:
-        """What the optimizer remembers."""
+        """The state of the optimizer."""
         ...
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        """Set what the optimizer remembers."""
+        """Set the state of the optimizer."""
         ...
 
 
 @runtime_checkable
 class FitLearner(Protocol):
-    """A learner whose framework brings a loop of its own (Keras' and Module's fit), to which ours feeds an epoch."""
+    """A learner whose framework has its own loop (Keras' and Module's fit), to which ours feeds an epoch."""
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
-        """Train on `steps` batches by the framework's loop; `after(loss)` as soon as each step is done, where `loss`
-        is what `train_step` would have returned.
+        """Train on `steps` batches in the framework's loop.
 
-        A framework may take the next batch before it told that the last one is done. What `after` raises ends the fit.
+        after: called as soon as each step is done, with what `train_step` would have returned. A framework may take
+            the next batch before that. An exception that it raises ends the fit.
         """
         ...
 
 
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """Images and labels, writable and contiguous.
-
-    train_images, test_images: (n, channels, height, width), n >= 1; uint8, or float32 in [0, 1] taken as is.
-    train_labels, test_labels: (n,), int64, from 0 to below the network's number of classes.
-    """
-
-    name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
-    classes: tuple[str, ...]
-    """What the labels mean."""
-
-    @functools.cached_property
-    def fingerprint(self) -> str:
-        """SHA-256 over shapes, types and bytes of the four arrays, in hexadecimal digits."""
-        digest = hashlib.sha256()
-        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            digest.update(f"{array.shape}{array.dtype}".encode())
-            digest.update(array.data)
-        return digest.hexdigest()
-
-
 @dataclass(frozen=True)
 class Position:
-    """Where training stands: what decides which batch and which learning rate come next.
+    """How far training is: decides the next batch and its learning rate.
 
     The order of samples is a function of (seed, epoch), so this is all the random state there is.
     """
 
     epoch: int = 0
+    """Number of completed epochs."""
     rows_in_epoch: int = 0
-    """Rows of this epoch's order that steps have taken: it counts as well where batches change their size."""
+    """Rows of this epoch's order that steps have taken; valid even if the batch size changes."""
     step: int = 0
+    """Number of steps done in all epochs."""
     global_batch: int = 0
+    """Rows per step over all ranks, by which `step` counts."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """All that a run needs to go on, and what tells one checkpoint from another."""
+    """All that a run needs to be resumed, and what identifies it."""
 
     weights: Weights
     optimizer: OptimizerState
@@ -175,17 +188,17 @@ class Checkpoint:
     framework: str
     optimizer_name: str
     data: str
-    """Fingerprint of the data trained on."""
+    """Fingerprint of the training data."""
     score: float = 0.0
-    """Test accuracy, 0 where not evaluated."""
+    """Test accuracy, 0 if it was not measured."""
     classes: tuple[str, ...] = field(default_factory=tuple)
 
 
 class ElasticMemory(Protocol):
-    """Where an elastic job keeps the state that all ranks had last, for those that are there after a change."""
+    """Where an elastic job keeps its last common state, for the ranks that remain after a change."""
 
     saved: tuple[Path, Checkpoint] | None
-    """The run's folder, and the state; None before the first `commit`."""
+    """The run's folder and the state; None before the first `commit`."""
 
     def commit(self, group: Group, folder: Path, checkpoint: Checkpoint) -> None:
-        """Keep it; leaves training, by an exception of Horovod's, where hosts came or went. On all ranks together."""
+        """Keep the state; call it on every rank. Leaves training by an exception of Horovod's if hosts changed."""

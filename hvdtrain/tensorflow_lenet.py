@@ -1,9 +1,9 @@
-"""LeNet in TensorFlow, on as many processes as the launcher starts.
+"""LeNet in TensorFlow, on as many processes as a launcher starts.
 
 One process:          python -m hvdtrain.tensorflow_lenet
 Eight, Gloo:          horovodrun --gloo -np 8 python -m hvdtrain.tensorflow_lenet
 Eight, Open MPI:      horovodrun --mpi -np 8 python -m hvdtrain.tensorflow_lenet
-The same, by hand:    mpirun -np 8 --oversubscribe --bind-to none python -m hvdtrain.tensorflow_lenet
+Open MPI alone:       mpirun -np 8 --oversubscribe --bind-to none python -m hvdtrain.tensorflow_lenet
 Two hosts:            horovodrun -np 8 -H host1:4,host2:4 python -m hvdtrain.tensorflow_lenet
 The book's training:  horovodrun -np 2 python -m hvdtrain.tensorflow_lenet --recipe book
 All options:          python -m hvdtrain.tensorflow_lenet --help

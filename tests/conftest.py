@@ -1,4 +1,4 @@
-"""Fixtures of all tests."""
+"""Fixtures for all tests."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from support.jobs import real_data_folder
 
 
 @pytest.fixture(autouse=True)
-def one_environment():
-    """A test that leaves an environment variable behind would decide the tests after it."""
+def unchanged_environment():
+    """Fail a test that leaves an environment variable behind, which would affect later tests."""
     before = dict(os.environ)
     yield
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
-    # pytest sets the first; TensorFlow, PyTorch and tensorboardX set the others themselves when they are imported.
+    # pytest sets the first; TensorFlow, PyTorch and tensorboardX set the others when they are imported.
     changed -= {"PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE"}
     assert not changed, f"the test changed the environment: {changed}"
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real data sets."""
+    """The folder with the published data sets; skips the test if there is none."""
     folder = real_data_folder()
     if not folder:
         pytest.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")

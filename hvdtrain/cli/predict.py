@@ -1,4 +1,4 @@
-"""python -m hvdtrain predict CHECKPOINT IMAGE...: classify image files."""
+"""hvdtrain predict CHECKPOINT IMAGE...: classify image files."""
 
 from __future__ import annotations
 
@@ -19,58 +19,61 @@ from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.description import Network
 from hvdtrain.runs import checkpoints
 
-KINDS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
-"""Kinds of images that are read. Pillow knows more, and starts Ghostscript for one of them."""
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+"""Image formats that are read. Pillow knows more, and starts Ghostscript for one of them."""
 
 
 @dataclass(frozen=True)
-class Predict:
-    """Classify image files with a checkpoint: the class and its probability, best first."""
+class PredictOptions:
+    """Classify image files with a checkpoint: prints the most probable classes of each with their probabilities."""
 
     checkpoint: tyro.conf.Positional[Path]
-    """A run's folder (its newest checkpoint is taken), or one checkpoint."""
+    """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
     images: tyro.conf.Positional[tuple[Path, ...]]
-    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM); they are resized to what the network takes."""
+    """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM); they are resized to the network's input."""
     framework: Literal["recorded", "mxnet", "torch", "tensorflow"] = "recorded"
-    """Framework to compute with; by default the one that wrote the checkpoint."""
+    """Framework to compute in; by default the one that wrote the checkpoint."""
     invert: bool = False
-    """Turn dark on light into light on dark, which the built-in data sets are."""
+    """Invert the images: the built-in data sets have light drawings on a dark background."""
     top: int = 3
-    """Classes to show for each image."""
+    """Number of classes to print for each image."""
 
 
 def main(argv: list[str]) -> None:
-    """Print a line for each image; ends the process with a status where that fails."""
+    """Print a line for each image; ends the process with an exit status if that fails."""
     try:
-        options = tyro.cli(Predict, prog="python -m hvdtrain predict", args=argv)
-        path, saved = checkpoints.newest(options.checkpoint)
-        network = checkpoints.network(path, saved)
-        images = np.stack([read_image(path, network, options.invert) for path in options.images])
-        framework = saved.framework if options.framework == "recorded" else options.framework
-        if framework not in get_args(Framework):
-            raise UserError(f"{path}: it is of {framework!r}, which is no framework here; give --framework")
-        for path, probabilities in zip(options.images, probability(saved, images, framework), strict=True):
-            best = np.argsort(-probabilities)[: options.top]
-            print(path, *(f"{saved.classes[i]} {probabilities[i]:.3f}" for i in best), sep="\t")
+        _predict(tyro.cli(PredictOptions, prog="python -m hvdtrain predict", args=argv))
     except HvdtrainError as error:
         print(f"hvdtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
 
 
+def _predict(options: PredictOptions) -> None:
+    path, saved = checkpoints.newest(options.checkpoint)
+    network = checkpoints.network(path, saved)
+    images = np.stack([read_image(path, network, options.invert) for path in options.images])
+    framework = saved.framework if options.framework == "recorded" else options.framework
+    if framework not in get_args(Framework):
+        raise UserError(f"{path}: written by the unknown framework {framework!r}", "choose one with --framework")
+    for path, row in zip(options.images, probabilities(saved, images, framework), strict=True):
+        best = np.argsort(-row)[: options.top]
+        print(path, *(f"{saved.classes[i]} {row[i]:.3f}" for i in best), sep="\t")
+
+
 def read_image(path: Path, network: Network, invert: bool) -> np.ndarray:
-    """The image as the network takes it, uint8 (channels, height, width). Raises UserError."""
+    """The image in the network's input shape, uint8 (channels, height, width). Raises UserError."""
     channels, height, width = network.input_shape
     try:
-        with Image.open(path, formats=KINDS) as image:
+        with Image.open(path, formats=FORMATS) as image:
             picture = image.convert("L" if channels == 1 else "RGB").resize((width, height), Image.Resampling.BOX)
-    except Exception as error:  # on bad bytes the readers of images raise a dozen kinds
-        raise UserError(f"{path}: no image that can be read ({error}); give PNG, JPEG or another common kind") from None
+    except Exception as error:  # for invalid bytes the readers of image formats raise a dozen kinds
+        raise UserError(f"{path}: cannot be read as an image ({error})", f"give one of {', '.join(FORMATS)}") from None
     pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
     return pixels.reshape(height, width, channels).transpose(2, 0, 1).copy()
 
 
-def probability(saved: Checkpoint, images: np.ndarray, framework: str) -> np.ndarray:
-    """Softmax of the logits, float32 (n, classes)."""
+def probabilities(saved: Checkpoint, images: np.ndarray, framework: str) -> np.ndarray:
+    """Softmax of the logits of uint8 images (n, channels, height, width): float32 (n, classes)."""
     config = Config(framework=framework, strategy="single", model=saved.model)  # type: ignore[arg-type]
     logits = build_learner(config, saved.weights, RuntimeOptions()).logits(images)
     powers = np.exp(logits - logits.max(1, keepdims=True))

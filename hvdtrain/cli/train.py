@@ -1,4 +1,4 @@
-"""From a command line to an exit status: the same for every way to start training."""
+"""Training, from a command line to an exit status: the same for `hvdtrain train` and the frameworks' entry points."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import HvdtrainError
@@ -15,10 +15,10 @@ from hvdtrain.system import rank_info
 
 log = logging.getLogger("hvdtrain")
 
-# The launcher ends a job when its first process ends badly. So who ends first is who is heard: rank 0 for what all
-# ranks met, then the one rank that met something of its own, and last those that only lost their neighbour.
+# A launcher ends the job when the first of its processes fails, so the rank that ends first is the one whose error is
+# seen: rank 0 for an error of all ranks, then a rank with an error of its own, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
-UNEXPLAINED_WAIT_S = 4.0
+UNEXPECTED_ERROR_WAIT_S = 4.0
 
 
 def main(
@@ -26,47 +26,60 @@ def main(
     program: str = "python -m hvdtrain train",
     argv: list[str] | None = None,
 ) -> None:
-    """Train by the options in `argv` (the command line's by default); ends the process with a status where it fails."""
+    """Train with the options in `argv`, by default the command line's; ends the process with an exit status.
+
+    framework: the only one that this entry point accepts. program: what --help calls it.
+    """
     rank = 0
     try:
         rank = rank_info.detect().rank
-        from hvdtrain.cli.training_options import early, parse
-        from hvdtrain.training.loop import train
-
-        argv = sys.argv[1:] if argv is None else argv
-        try:
-            known = early(argv)
-            if known.strategy == "help":
-                from hvdtrain.cli import strategy_list
-
-                strategy_list.show(framework or known.framework or "torch")
-                _end(rank, "", 0, 0.0)
-            config, places = parse(argv, program, framework, speaks=rank == 0)
-        except SystemExit as end:  # --help, or an option that does not exist
-            _end(rank, "", int(end.code or 0), 0.0)
-        train(config, places)
+        _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
-        _end(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+        _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
     except KeyboardInterrupt:
-        _end(rank, "interrupted", 130, 0.0)
+        _exit(rank, "interrupted", 130, 0.0)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:
             traceback.print_exc()
-        summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's begin with a traceback
-        _end(
-            rank,
-            f"{type(error).__name__}: {summary} (the whole story is in this rank's log)",
-            1,
-            UNEXPLAINED_WAIT_S,
-        )
+        summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
+        text = f"{type(error).__name__}: {summary} (the full traceback is in this rank's log)"
+        _exit(rank, text, 1, UNEXPECTED_ERROR_WAIT_S)
 
 
-def _end(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
-    """Say it and leave at once: an orderly shutdown would wait for ranks that no longer answer."""
-    for handler in log.handlers:
-        if text and isinstance(handler, logging.FileHandler):
-            handler.handle(log.makeRecord(log.name, logging.ERROR, "", 0, text, (), None))
+def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
+    from hvdtrain.cli.training_options import options_for_defaults, parse
+    from hvdtrain.training.train import train
+
+    try:
+        known = options_for_defaults(argv)
+        if known.strategy == "help":
+            from hvdtrain.cli import strategy_list
+
+            strategy_list.show(framework or known.framework or "torch")
+            _exit(rank, "", 0, 0.0)
+        config, runtime = parse(argv, program, framework, console=rank == 0)
+    except SystemExit as end:  # --help, or an unknown option
+        _exit(rank, "", int(end.code or 0), 0.0)
+    train(config, runtime, examine_host)
+
+
+def examine_host() -> list[dict[str, Any]]:
+    """The doctor's findings on this host, for a run's record."""
+    from hvdtrain.doctor.examination import quick
+
+    return quick()
+
+
+def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
+    """Write the error to this rank's log and stderr, and end at once.
+
+    An orderly shutdown would wait for ranks that no longer respond.
+    """
+    if text and log.handlers:  # the log is open, so this import cannot fail
+        from hvdtrain.runs.console import log_to_file
+
+        log_to_file(logging.ERROR, text)
     time.sleep(wait_s)
     if text:
         print(f"hvdtrain: rank {rank}: {text}", file=sys.stderr)

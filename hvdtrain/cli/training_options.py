@@ -1,4 +1,4 @@
-"""The command line of training: `Config` and `RuntimeOptions` as options, with a recipe's or a recorded run's defaults."""
+"""The command line of training: `Config` and `RuntimeOptions`, with the defaults of a recipe or of a recorded run."""
 
 from __future__ import annotations
 
@@ -18,35 +18,40 @@ from hvdtrain.errors import UserError
 
 
 @dataclass(frozen=True)
-class Options:
+class TrainingOptions:
     """Train LeNet with data parallelism."""
 
     result: tyro.conf.OmitArgPrefixes[Config]
     runtime: tyro.conf.OmitArgPrefixes[RuntimeOptions]
 
 
-def parse(argv: list[str], program: str, framework: Framework | None, speaks: bool) -> tuple[Config, RuntimeOptions]:
-    """Options of a training command line; `speaks` says whether this rank may print help and mistakes.
+def parse(argv: list[str], program: str, framework: Framework | None, console: bool) -> tuple[Config, RuntimeOptions]:
+    """The options of a training command line.
 
-    Raises UserError for a value that cannot work; a misspelt option ends the program with exit status 2.
+    program: its name in --help. framework: the only one accepted, if any. console: whether this rank prints --help
+    and errors. Raises UserError for a value that cannot work; an unknown option raises SystemExit with status 2.
     """
     defaults = _defaults(argv)
     if framework:
         defaults = dataclasses.replace(defaults, framework=framework)
     options = tyro.cli(
-        Options, prog=program, args=argv, default=Options(defaults, RuntimeOptions()), console_outputs=speaks
+        TrainingOptions,
+        prog=program,
+        args=argv,
+        default=TrainingOptions(defaults, RuntimeOptions()),
+        console_outputs=console,
     )
     config = options.result
     if framework and config.framework != framework:
         raise UserError(
-            f"--framework {config.framework}: {program} trains in {framework}; "
-            f"use python -m hvdtrain.{config.framework}_lenet"
+            f"--framework {config.framework}: {program} trains in {framework}",
+            f"use python -m hvdtrain.{config.framework}_lenet",
         )
     return config, options.runtime
 
 
-def early(argv: list[str]) -> argparse.Namespace:
-    """The options that decide the defaults of the others."""
+def options_for_defaults(argv: list[str]) -> argparse.Namespace:
+    """The options that decide the defaults of the others: recipe, resume, framework and strategy."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--recipe", choices=RECIPES, default="digits")
     parser.add_argument("--resume", type=Path)
@@ -58,10 +63,10 @@ def early(argv: list[str]) -> argparse.Namespace:
             return known
     except argparse.ArgumentError:
         pass
-    return parser.parse_args([])  # tyro meets the same mistake, and explains it
+    return parser.parse_args([])  # tyro finds the same error, and explains it
 
 
 def _defaults(argv: list[str]) -> Config:
-    """What the options not given are: those of the run to resume, or of the recipe."""
-    known = early(argv)
+    """The defaults of options: those of the run to resume, or of the recipe."""
+    known = options_for_defaults(argv)
     return recorded(known.resume) if known.resume else from_recipe(known.recipe)

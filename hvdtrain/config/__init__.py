@@ -1,1 +1,1 @@
-"""Options: those that decide a run's result (`Config`), those that never do (`RuntimeOptions`), recipes, and their JSON form."""
+"""Options: those that decide a run's result (`Config`), those that do not (`RuntimeOptions`), recipes, JSON form."""

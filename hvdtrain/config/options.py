@@ -1,7 +1,8 @@
-"""The options. `Config` decides what comes out of a run, `RuntimeOptions` where it lies and how it is shown: never both."""
+"""`Config`: the options that decide the result of a run. `RuntimeOptions` has those that do not."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,90 +13,96 @@ Framework = Literal["mxnet", "torch", "tensorflow"]
 
 @dataclass(frozen=True)
 class Config:
-    """What decides the result of a run; recorded in its folder and equal on all ranks."""
+    """What decides the result of a run; recorded in its folder, and identical on all ranks.
+
+    The texts below the options are their --help. Raises UserError for a value that cannot work.
+    """
 
     recipe: Literal["digits", "book", "fashion"] = "digits"
-    """Named set of defaults; any option given beside it wins."""
+    """Named set of defaults; options given in addition override it."""
     framework: Framework = "torch"
-    """Framework that holds the network."""
+    """Framework to train in."""
     strategy: str = "horovod"
-    """How the gradients of ranks or devices meet; `--strategy help` lists what this framework has here."""
+    """How gradients are combined over ranks or devices; `--strategy help` lists those available here."""
     api: Literal["auto", "loop", "fit", "gluon", "module", "ndarray"] = "auto"
-    """Programming style: TensorFlow has loop and fit (Keras), MXNet gluon, module and ndarray; auto is the first."""
+    """Programming style: loop or fit (Keras) in TensorFlow; gluon, module or ndarray in MXNet; auto is the first."""
     kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
-    """MXNet's key-value store of --strategy kvstore: over this process's devices, or over ranks (dist_*)."""
+    """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
     model: Literal["lenet", "cifar_lenet"] = "lenet"
-    """Network: lenet takes 1x28x28 images, cifar_lenet 3x32x32."""
+    """Network: lenet for 1x28x28 images, cifar_lenet for 3x32x32."""
     data: str = "digits"
-    """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder of your own (.npz or IDX files)."""
+    """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder with your own data (.npz or IDX files)."""
     init: Literal["book", "xavier"] = "xavier"
-    """First weights: N(0, 0.01^2) or Glorot's uniform; biases zero."""
+    """Initial weights: N(0, 0.01^2), or Glorot's uniform distribution; biases are zero."""
     seed: int = 0
-    """Decides first weights and the order of samples."""
+    """Random seed of the initial weights and the order of samples."""
     epochs: int = 12
-    """Passes over the training images."""
+    """Number of passes over the training images."""
     batch_size: int = 64
-    """Rows of a step: of all ranks together, or of each rank with --batch-scope per-rank."""
+    """Rows per step: over all ranks, or on each rank with --batch-scope per-rank."""
     batch_scope: Literal["global", "per-rank"] = "global"
-    """per-rank multiplies batch and learning rate by the number of ranks (linear scaling)."""
+    """per-rank multiplies batch size and learning rate by the number of ranks (linear scaling rule)."""
     remainder: Literal["drop", "pad", "exact"] = "pad"
-    """Incomplete last batch: leave out, fill with rows of weight zero, or take as it is."""
+    """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
     optimizer: Literal["sgd", "adam"] = "sgd"
-    """Optimizer; adam uses betas 0.9 and 0.999."""
+    """Optimizer; adam has betas 0.9 and 0.999."""
     lr: float = 0.05
     """Peak learning rate."""
     momentum: float = 0.9
     """Momentum of sgd."""
     nesterov: bool = False
-    """Nesterov's form of momentum."""
+    """Use Nesterov momentum."""
     weight_decay: float = 0.0
-    """Added to the gradient as weight_decay * parameter (L2)."""
+    """L2 penalty: adds weight_decay * parameter to the gradient."""
     schedule: Literal["constant", "step", "cosine"] = "cosine"
-    """Learning rate after the warm-up."""
+    """Learning rate schedule after the warm-up."""
     warmup_epochs: float = 1.0
-    """Length of the linear warm-up."""
+    """Length of the linear learning rate warm-up, in epochs."""
     lr_gamma: float = 0.1
-    """Factor of the step schedule."""
+    """Factor by which the step schedule multiplies the learning rate."""
     lr_step_epochs: int = 5
-    """Epochs between two steps of the step schedule."""
+    """Epochs between two changes of the step schedule."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward; weights and updates stay fp32."""
+    """Precision of forward and backward passes; weights and updates are always fp32."""
     clip_norm: float = 0.0
-    """Largest norm of the averaged gradient; 0 does not clip."""
+    """Maximum norm of the averaged gradient; 0 disables clipping."""
     accumulate: int = 1
-    """Backward passes per step; each takes a part of the rank's rows."""
+    """Backward passes per step, each on a part of the rank's rows (gradient accumulation)."""
     op: Literal["average", "sum", "adasum"] = "average"
-    """How Horovod joins gradients."""
+    """Horovod's reduction operation for gradients."""
     compression: Literal["none", "fp16"] = "none"
-    """What Horovod sends gradients as."""
+    """Horovod's compression of gradients for the allreduce."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """A loss or gradient that is not finite: end the job, or skip the step on all ranks."""
+    """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = 0
-    """End after this many steps in all; 0 does not limit."""
+    """Maximum number of steps of the run; 0 for no limit."""
 
     def __post_init__(self) -> None:
-        for name, problem in _problems(self):
-            raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: {problem}")
+        for name, problem, remedy in _problems(self):
+            raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: {problem}", remedy)
 
     def global_batch(self, size: int) -> int:
-        """Rows of one step over all ranks."""
+        """Rows of one step over all `size` ranks."""
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
 
 
-def _problems(config: Config) -> list[tuple[str, str]]:
-    """Options whose values cannot work, with what would."""
+def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Options whose values cannot work, each with the problem and a remedy."""
     positive = ("epochs", "batch_size", "lr", "lr_gamma", "lr_step_epochs", "accumulate")
     not_negative = ("seed", "momentum", "weight_decay", "warmup_epochs", "clip_norm", "max_steps")
-    problems = [(name, "give a number above 0") for name in positive if not getattr(config, name) > 0]
-    problems += [(name, "give 0 or more") for name in not_negative if not getattr(config, name) >= 0]
+    for name in positive:
+        if not getattr(config, name) > 0:  # written so that NaN is caught
+            yield name, "must be above 0", ""
+    for name in not_negative:
+        if not getattr(config, name) >= 0:
+            yield name, "must be 0 or more", ""
     if config.momentum >= 1:
-        problems.append(("momentum", "give a number below 1"))
+        yield "momentum", "must be below 1", ""
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
-        problems.append(("nesterov", "it needs --optimizer sgd and a --momentum above 0"))
+        yield "nesterov", "requires momentum", "use --optimizer sgd and a --momentum above 0"
     if config.strategy != "horovod":
         for name in ("op", "compression"):
             if getattr(config, name) != getattr(Config, name):
-                problems.append((name, "Horovod does this; choose --strategy horovod"))
+                yield name, "only Horovod has this option", "use --strategy horovod"
     if config.kvstore != Config.kvstore and config.strategy != "kvstore":
-        problems.append(("kvstore", "choose --strategy kvstore with it"))
-    return problems
+        yield "kvstore", "only --strategy kvstore has this option", "use it together with --strategy kvstore"

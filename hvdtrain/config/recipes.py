@@ -6,7 +6,6 @@ from typing import Any
 
 from hvdtrain.config.options import Config
 
-# What decides a recipe, beside the defaults of Config.
 RECIPES: dict[str, dict[str, Any]] = {
     "digits": {},
     # Dive into Deep Learning, "Multi-GPU Computation": plain SGD, N(0, 0.01^2), batch 256, lr 0.2, 10 epochs.
@@ -20,7 +19,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "schedule": "constant",
         "warmup_epochs": 0.0,
     },
-    # The best found for the book's network, batch and number of epochs.
+    # The best settings found for the book's network, batch size and number of epochs.
     "fashion": {
         "data": "fashion-mnist",
         "init": "xavier",
@@ -34,8 +33,9 @@ RECIPES: dict[str, dict[str, Any]] = {
         "warmup_epochs": 1.0,
     },
 }
+"""By name, the options that differ from the defaults of `Config`."""
 
 
 def from_recipe(name: str, **options: Any) -> Config:
-    """The recipe's options, with `options` on top."""
+    """The recipe's options, overridden by `options`. Raises KeyError for an unknown name."""
     return Config(**{"recipe": name, **RECIPES[name], **options})

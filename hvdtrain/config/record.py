@@ -1,4 +1,4 @@
-"""Options as JSON, and back."""
+"""Options as JSON, and back; the options of a recorded run."""
 
 from __future__ import annotations
 
@@ -14,34 +14,37 @@ from hvdtrain.errors import UserError
 
 
 def recorded(path: Path) -> Config:
-    """The options of the run that `path` (a run's folder, or a checkpoint in it) belongs to."""
+    """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
     folder = path if os.path.isfile(path / "config.json") else path.parent.parent
     try:
         return from_record(json.loads((folder / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
-            f"--resume {path}: no readable config.json of a run there ({error}); "
-            "give a folder under runs/ or one of its checkpoints"
+            f"--resume {path}: no valid config.json of a run there ({error})",
+            "give a folder under runs/, or one of its checkpoints",
         ) from None
 
 
 def from_record(record: dict[str, Any]) -> Config:
-    """A Config from its JSON form. Raises TypeError for names or values that this version does not know."""
+    """A Config from its JSON form. Raises TypeError for names or values that this version does not know.
+
+    Raises UserError for values that cannot work.
+    """
     for name, kind in get_type_hints(Config).items():
-        if name in record and not _is(record[name], kind):
+        if name in record and not _has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
     return Config(**record)
 
 
-def _is(value: Any, kind: Any) -> bool:
-    """Whether a JSON value is one of an option of this type."""
+def _has_type(value: Any, kind: Any) -> bool:
+    """Whether a JSON value is valid for an option of this type; a float may be written as an integer."""
     if get_args(kind):
         return value in get_args(kind)
     return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)
 
 
 def to_record(options: Config | RuntimeOptions) -> dict[str, Any]:
-    """Options as JSON values."""
+    """Options as JSON values, by name."""
     return {
         name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
     }

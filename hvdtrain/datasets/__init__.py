@@ -1,1 +1,1 @@
-"""Built-in, published and own image data, and how the ranks share it."""
+"""Data sets: built-in, published and the user's own; file formats, downloads and sharding."""

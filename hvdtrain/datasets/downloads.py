@@ -1,12 +1,10 @@
-"""Bringing published files from the web: one gets its name only once it is whole and its SHA-256 is the right one."""
+"""Downloads of published files: a file gets its name only when it is complete and its SHA-256 is right."""
 
 from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,66 +15,73 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from hvdtrain.datasets.formats import CHUNK, LARGEST, Malformed, blame, check, said, shown
+from hvdtrain.datasets.formats.reading import (
+    CHUNK,
+    LARGEST,
+    Malformed,
+    check_sha256,
+    one_line,
+    without_passwords,
+    wrap_errors,
+)
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
+from hvdtrain.system.files import write_atomically
 
 log = logging.getLogger(__name__)
 
 ROUNDS = 2
-"""Times that each mirror is tried."""
+"""How often each mirror is tried."""
 PAUSE_S = 1.0
 """Wait before the next round."""
 SILENCE_S = 15.0
-"""A mirror that says nothing for so long is given up."""
+"""A mirror that sends nothing for so long is given up."""
 LONGEST_S = 1800.0
-"""So is one that sends, but takes longer than this for a file."""
-UNFINISHED = ".writing-"
+"""A mirror that takes longer than this for a file is given up."""
+USE_OTHER_FOLDER = "set HVDTRAIN_DATA to a folder that holds the data"
 
 
 def download(path: Path, urls: Sequence[str], sha256: str) -> None:
-    """Bring the file `path` from the first URL that has it whole; one process does so while others wait.
+    """Download the file `path` from the first URL that has it; one process does so while others wait for it.
 
-    Raises UserError where no URL has it, or where the folder cannot be written to.
+    Raises UserError if no URL has a complete file with this SHA-256, or the folder is not writable.
     """
-    with blame(path, "make room there, or set HVDTRAIN_DATA to a folder that holds the data", verb="written"):
+    with wrap_errors(path, f"free disk space there, or {USE_OTHER_FOLDER}", verb="written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.parent / ".lock"):
             if not path.exists():
-                _store(path, _fetched(path.name, urls, sha256))
+                _store(path, _fetch(path.name, urls, sha256))
 
 
 def _store(path: Path, content: bytes) -> None:
-    """Write under another name and rename, so that nobody reads half a file."""
-    for stale in path.parent.glob(f"{UNFINISHED}*"):  # of a process that was killed here; we hold the lock
+    """Write atomically, and remove drafts of killed processes; the caller holds the folder's lock."""
+    for stale in path.parent.glob(f".{path.name}.*"):
         stale.unlink(missing_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=UNFINISHED, delete=False) as file:
-        file.write(content)
-    os.replace(file.name, path)
+    write_atomically(path, content)
 
 
-def _fetched(name: str, urls: Sequence[str], sha256: str) -> bytes:
-    """The content of a file, from the first URL that gives the right one."""
-    why = ""
+def _fetch(name: str, urls: Sequence[str], sha256: str) -> bytes:
+    """The content of a file, from the first URL that sends it with the right SHA-256."""
+    reason = ""
     for attempt, url in enumerate([*urls] * ROUNDS):
         if attempt and attempt % len(urls) == 0:
             time.sleep(PAUSE_S)
         content = Bounded()
         try:
             _get(url, content, name)
-            check(content, name, sha256)
+            check_sha256(content, name, sha256)
             return content.getvalue()
-        except Exception as error:  # from requests, a socket or gzip; the next mirror may do better
-            why = said(error)
-            log.warning("%s: %s", shown(url), why)
+        except Exception as error:  # from requests, a socket or gzip; the next mirror may work
+            reason = one_line(error)
+            log.warning("%s: %s", without_passwords(url), reason)
     raise UserError(
-        f"{name}: no mirror has it whole (tried {shown(', '.join(urls))}; the last one's reason: {why}); "
-        "look at the network, or set HVDTRAIN_DATA to a folder that holds the data"
+        f"{name}: no mirror has it complete (tried {without_passwords(', '.join(urls))}; the last error: {reason})",
+        f"check the network, or {USE_OTHER_FOLDER}",
     )
 
 
 def _get(url: str, content: BinaryIO, name: str) -> None:
-    """Download into `content`, with a bar on rank 0's terminal."""
+    """Download into `content`, with a progress bar on rank 0's terminal."""
     visible = rank_info.detect().rank == 0 and sys.stderr.isatty()
     columns = (TextColumn(name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=not visible) as bar:
@@ -85,7 +90,7 @@ def _get(url: str, content: BinaryIO, name: str) -> None:
 
 
 class Bounded(io.BytesIO):
-    """What a mirror sends, as long as it is not more than any published file has."""
+    """A buffer for what a mirror sends; raises Malformed beyond the size of any published file."""
 
     def write(self, chunk: Any) -> int:
         if self.tell() + len(chunk) > LARGEST:
@@ -94,7 +99,7 @@ class Bounded(io.BytesIO):
 
 
 class Meter:
-    """What pooch asks of a progress bar, drawn by rich; it also ends a download that takes too long."""
+    """The progress bar that pooch expects, drawn by rich. Raises TimeoutError if the download takes too long."""
 
     def __init__(self, bar: Progress) -> None:
         self._bar, self._task, self._end = bar, bar.add_task("", total=None), time.monotonic() + LONGEST_S
@@ -109,7 +114,7 @@ class Meter:
 
     def update(self, size: int) -> None:
         if time.monotonic() > self._end:
-            raise TimeoutError(f"not done after {LONGEST_S:g} s")
+            raise TimeoutError(f"not complete after {LONGEST_S:g} s")
         self._bar.advance(self._task, size)
 
     def reset(self) -> None:

@@ -1,8 +1,8 @@
-"""Who trains on which rows: pure functions from (seed, epoch) to this rank's rows.
+"""Which rank trains on which rows: pure functions of (seed, epoch) and the rank.
 
-One permutation an epoch is cut into global batches, and each global batch into one slice a rank. So the ranks of a
-job together see, step by step, what a single process would see. Every rank takes the same number of steps, which a
-synchronous job needs in order not to hang.
+The permutation of an epoch is cut into global batches, and each global batch into one slice per rank. So the ranks of
+a job together see, step by step, what a single process would see. Every rank takes the same number of steps, without
+which a synchronous job hangs.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ Remainder = Literal["drop", "pad", "exact"]
 class Slice(NamedTuple):
     """One rank's part of a global batch.
 
-    rows: row numbers, int64, shape (n,), n >= 1.
-    weights: float32, shape (n,); the sum over all ranks of sum(weights * loss) / size is the mean loss over the
-        global batch, so the average of the ranks' gradients is the gradient of one process.
+    rows: row numbers in the training data, int64, shape (n,), n >= 1.
+    weights: float32, shape (n,). The average over ranks of sum(weights * loss) is the mean loss over the global batch,
+        so the average of the ranks' gradients is the gradient of a single process. A row of weight 0 is padding.
     """
 
     rows: np.ndarray
@@ -28,7 +28,7 @@ class Slice(NamedTuple):
 
 
 def order(seed: int, epoch: int, samples: int) -> np.ndarray:
-    """The permutation of `samples` rows in this epoch."""
+    """The permutation of `samples` rows in this epoch, int64, shape (samples,)."""
     return np.random.Generator(np.random.PCG64([seed, 1, epoch])).permutation(samples)
 
 
@@ -38,36 +38,36 @@ def steps_per_epoch(samples: int, batch: int, remainder: Remainder) -> int:
 
 
 def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
-    """First and one past the last of `length` items for this rank: contiguous parts that differ by one at most."""
+    """This rank's share of `length` items: the first, and one past the last. Shares differ by at most one item."""
     return length * rank // size, length * (rank + 1) // size
 
 
 def batches(rows: np.ndarray, batch: int, remainder: Remainder, rank: int, size: int) -> Iterator[Slice]:
-    """This rank's slices of the global batches of `rows`: an epoch's order, or what is left of it.
+    """This rank's slices of the global batches of `rows`: the order of an epoch, or what is left of it.
 
-    An incomplete last global batch is left out (`drop`), filled up to its full shape with rows of weight zero
-    (`pad`: shapes stay constant, as compiled graphs like), or taken as it is (`exact`). `pad` and `exact` give the
-    same gradient: the mean over the real rows.
+    An incomplete last global batch is dropped (`drop`), padded to its full shape with rows of weight 0 (`pad`, for
+    compiled graphs, which need constant shapes), or used as it is (`exact`). `pad` and `exact` give the same gradient:
+    the mean over the real rows.
     """
     for step in range(steps_per_epoch(len(rows), batch, remainder)):
-        part = rows[step * batch : (step + 1) * batch]
-        yield part_of(part, batch if remainder == "pad" else len(part), rank, size)
+        yield slice_of_step(rows, step, batch, remainder, rank, size)
 
 
-def part_of(part: np.ndarray, shape: int, rank: int, size: int) -> Slice:
-    """This rank's slice of the real rows `part`, in a global batch of `shape` rows."""
-    low, high = bounds(shape, rank, size)
+def slice_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, rank: int, size: int) -> Slice:
+    """The slice of any rank in one step, counted from 0 at the beginning of `rows`; see `batches`."""
+    part = rows[step * batch : (step + 1) * batch]
+    low, high = bounds(batch if remainder == "pad" else len(part), rank, size)
     real = part[low:high]
     count = max(high - low, 1)
-    # A rank with fewer rows repeats one at weight zero: it must take the step with the others.
-    rows = np.concatenate([real, np.repeat(part[:1], count - len(real))])
+    # A rank without a row repeats one with weight 0: it must take the step with the others.
+    padded = np.concatenate([real, np.repeat(part[:1], count - len(real))])
     weights = np.zeros(count, np.float32)
     weights[: len(real)] = size / len(part)
-    return Slice(rows, weights)
+    return Slice(padded, weights)
 
 
 def evaluation(samples: int, batch: int, rank: int, size: int) -> Iterator[slice]:
-    """This rank's share of the test rows, each row on exactly one rank, in pieces of at most `batch` rows."""
+    """This rank's share of the test rows, in pieces of at most `batch` rows; each row is on exactly one rank."""
     low, high = bounds(samples, rank, size)
     for first in range(low, high, batch):
         yield slice(first, min(first + batch, high))

@@ -1,1 +1,1 @@
-"""A run's folder: its record, checkpoints, metrics, plots and logs."""
+"""A run's folder: its record, checkpoints, metrics, plot and logs."""

@@ -1,4 +1,4 @@
-"""What a run says: rank 0 on the console, every rank in a log of its own."""
+"""What a run prints: rank 0 on the console, every rank in a log file of its own."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from hvdtrain.errors import UserError
 
 log = logging.getLogger("hvdtrain")
+"""The package's logger."""
 
 
 class RankLog(logging.FileHandler):
-    """A log on a disk that may be full: what it does not take is lost, and training goes on."""
+    """A log file that loses what a full disk does not accept, so that training continues."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
 
 
 def open_log(folder: Path, rank: int, quiet: bool) -> None:
-    """Log to `folder/logs/rank-<rank>.log`, and on rank 0 to the console as well.
+    """Log to `folder/logs/rank-<rank>.log`, and on rank 0 to the console as well unless `quiet`.
 
-    Raises UserError where there can be no log.
+    Raises UserError if the file cannot be created.
     """
     close_log()
     log.setLevel(logging.INFO)
@@ -35,7 +36,8 @@ def open_log(folder: Path, rank: int, quiet: bool) -> None:
         file = RankLog(folder / "logs" / f"rank-{rank}.log")
     except OSError as error:
         raise UserError(
-            f"{folder}: no log can be written ({error.strerror}); make room, or give another --runs"
+            f"{folder}: the log cannot be written ({error.strerror})",
+            "free disk space, or choose another folder with --runs",
         ) from None
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
@@ -52,8 +54,18 @@ def close_log() -> None:
         handler.close()
 
 
+def log_to_file(level: int, text: str) -> None:
+    """Write to this rank's log file only."""
+    for handler in log.handlers:
+        if isinstance(handler, logging.FileHandler):
+            handler.handle(log.makeRecord(log.name, level, "", 0, text, (), None))
+
+
 class Display:
-    """Progress on rank 0: a bar on a terminal, a plain line now and then elsewhere, nothing on other ranks."""
+    """Progress on the console: a bar on a terminal, a plain line every 10 s elsewhere, nothing if not `shown`.
+
+    total_steps: steps of the whole run. done_steps: steps done before this process, by a run that is resumed.
+    """
 
     PLAIN_EVERY_S = 10.0
 
@@ -81,23 +93,19 @@ class Display:
             self._bar.update(self._task, completed=step, epoch=epoch, text=text)
         elif self._shown and time.monotonic() - self._last >= self.PLAIN_EVERY_S:
             self._last = time.monotonic()
-            left = (self._last - self._started) / max(step - self._start_step, 1) * (self._total - step)
-            print(
-                f"epoch {epoch}  step {step}/{self._total}  {text}  {left:.0f} s left",
-                file=sys.stderr,
-                flush=True,
-            )
+            left_s = (self._last - self._started) / max(step - self._start_step, 1) * (self._total - step)
+            line = f"epoch {epoch}  step {step}/{self._total}  {text}  {left_s:.0f} s left"
+            print(line, file=sys.stderr, flush=True)
 
-    def say(self, text: str) -> None:
-        """A line that stays."""
+    def show(self, text: str) -> None:
+        """Print a line that stays, above the bar, and write it to this rank's log."""
         if self._bar:
             self._bar.console.print(text, highlight=False)
         elif self._shown:
             print(text, file=sys.stderr, flush=True)
-        for handler in log.handlers:
-            if isinstance(handler, logging.FileHandler):
-                handler.handle(log.makeRecord(log.name, logging.INFO, "", 0, text, (), None))
+        log_to_file(logging.INFO, text)
 
     def close(self) -> None:
+        """Remove the bar."""
         if self._bar:
             self._bar.stop()

@@ -1,4 +1,4 @@
-"""A run's folder, `runs/<name>/`: the options, the machine, and what came out. All that later tools read of a run."""
+"""A run's folder, `runs/<name>/`, and its `config.json`: options, versions and host, which other commands read."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from hvdtrain.system.files import write_atomically
 
 
 def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: Path | None) -> Path:
-    """The folder of this run, made. A resumed run goes on in its own folder, unless it is given a name.
+    """Create the folder of this run; a resumed run keeps its own, unless it is given another name.
 
-    Raises UserError where a new run would write over an old one, or the folder cannot be made.
+    size: number of ranks. resumed: the folder of the run to resume, if any. Raises UserError if the folder of a new
+    run exists already, or cannot be created.
     """
     if resumed and (runtime.auto_resume or not runtime.name):
         return resumed
@@ -31,14 +32,17 @@ def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: P
     try:
         folder.mkdir(parents=True, exist_ok=runtime.auto_resume or not runtime.name)
     except FileExistsError:
-        raise UserError(f"{folder} exists: choose another --name, or go on with it by --resume {folder}") from None
+        raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}") from None
     except OSError as error:
-        raise UserError(f"{folder} cannot be made ({error.strerror}); give another folder by --runs") from None
+        raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
     return folder
 
 
 def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner: Learner) -> None:
-    """`config.json`: options, versions and host. A resumed run in its own folder keeps the older ones beside it."""
+    """Write `config.json`. A run that is resumed in its own folder keeps the previous one as `config-<number>.json`.
+
+    Raises OSError.
+    """
     path = folder / "config.json"
     if path.exists():
         path.rename(folder / f"config-{len(list(folder.glob('config*.json')))}.json")
@@ -46,7 +50,7 @@ def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner
         path,
         {
             "config": to_record(config),
-            "places": to_record(runtime),
+            "runtime": to_record(runtime),
             "ranks": learner.group.size,
             "devices": learner.devices,
             "device": learner.device,
@@ -58,12 +62,12 @@ def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write so that a reader sees the old file or the new one, never a part."""
+    """Write a JSON object atomically. Raises OSError."""
     write_atomically(path, json.dumps(value, indent=1) + "\n")
 
 
 def host() -> dict[str, Any]:
-    """The machine: name, processor, cores this process may use, and the thread settings."""
+    """This host: name, system, processor, cores that this process may use, and its thread setting."""
     return {
         "name": rank_info.host_name(),
         "system": platform.platform(),

@@ -1,1 +1,1 @@
-"""The training loop and what belongs to it; knows no framework and no launcher."""
+"""The training loop and what it needs at each step; knows no framework and no launcher."""

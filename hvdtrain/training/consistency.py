@@ -1,9 +1,10 @@
-"""What must hold on all ranks before the first step, and now and then after it."""
+"""Checks that all ranks train the same network on the same data, and that its parameters are finite."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +15,17 @@ from hvdtrain.interfaces import Group, Learner
 from hvdtrain.networks.description import Weights
 
 
+class Difference(NamedTuple):
+    """A value of one rank that is not rank 0's."""
+
+    name: str
+    rank: int
+    value: Any
+    value_of_rank_0: Any
+
+
 def checksum(weights: Weights) -> str:
-    """SHA-256 over names, shapes and bits of all parameters, the first 16 hexadecimal digits."""
+    """SHA-256 over names, shapes and bits of all parameters: its first 16 hexadecimal digits."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(f"{name}{weights[name].shape}".encode())
@@ -23,44 +33,47 @@ def checksum(weights: Weights) -> str:
     return digest.hexdigest()[:16]
 
 
-def same_options(group: Group, config: Config, fingerprint: str) -> None:
+def check_same_options(group: Group, config: Config, fingerprint: str) -> None:
     """Raise UserError, naming the first option that differs, unless all ranks have the same options and data."""
-    own = {
-        **{f"--{name.replace('_', '-')}": value for name, value in to_record(config).items()},
-        "data": fingerprint,
-    }
-    for name, values in _by_name(group.gather(own)).items():
-        for rank, value in enumerate(values):
-            if value != values[0]:
-                raise UserError(
-                    f"rank {rank} has {name} {value}, rank 0 has {values[0]}: "
-                    "give every rank the same options and the same files"
-                )
+    options = {f"--{name.replace('_', '-')}": value for name, value in to_record(config).items()}
+    for name, rank, value, expected in _differences(group, {**options, "data": fingerprint}):
+        raise UserError(
+            f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"
+        )
 
 
-def _by_name(gathered: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [one.get(name) for one in gathered] for name in gathered[0]}
+def check_same_weights(learner: Learner, when: str) -> str:
+    """The checksum of all parameters. Raises TrainingError, naming rank and parameter, where ranks differ.
 
-
-def same_weights(learner: Learner, when: str) -> str:
-    """The checksum of all parameters. Raises TrainingError, naming rank and parameter, where ranks differ."""
+    when: the moment of the check, for the message.
+    """
     weights = learner.weights()
     sums = {name: checksum({name: value}) for name, value in weights.items()}
-    for name, values in _by_name(learner.group.gather(sums)).items():
-        for rank, value in enumerate(values):
-            if value != values[0]:
-                raise TrainingError(
-                    f"{when}: parameter {name} of rank {rank} differs from rank 0's; "
-                    "the ranks no longer train one network: resume from the newest checkpoint"
-                )
+    for name, rank, _, _ in _differences(learner.group, sums):
+        raise TrainingError(
+            f"{when}: parameter {name} of rank {rank} differs from rank 0's, so the ranks train different networks",
+            "resume from the newest checkpoint",
+        )
     return checksum(weights)
 
 
-def finite(weights: Weights, step: int) -> None:
-    """Raise TrainingError, naming the parameter, where one is not finite.
+def _differences(group: Group, own: dict[str, Any]) -> Iterator[Difference]:
+    """What differs between the ranks' values, in the order of rank 0's names and then of ranks."""
+    gathered = group.gather(own)
+    for name, expected in gathered[0].items():
+        for rank, values in enumerate(gathered):
+            if values.get(name) != expected:
+                yield Difference(name, rank, values.get(name), expected)
 
-    A loss does not tell: some frameworks' ReLU turns NaN into 0, and the loss of a broken network is a calm log(10).
+
+def check_finite(weights: Weights, step: int) -> None:
+    """Raise TrainingError, naming the parameter, where one is not finite after `step` steps.
+
+    The loss alone does not show it: some frameworks' ReLU turns NaN into 0, and the loss of a network full of NaN is
+    then log(10), that of a network which has learned nothing.
     """
     for name, value in weights.items():
         if not np.isfinite(value).all():
-            raise TrainingError(f"parameter {name} is not finite after step {step}; lower --lr, or clip by --clip-norm")
+            raise TrainingError(
+                f"parameter {name} is not finite after step {step}", "lower --lr, or clip gradients with --clip-norm"
+            )

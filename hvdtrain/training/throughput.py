@@ -1,4 +1,4 @@
-"""How fast training is, and how much of its time the loop itself takes."""
+"""How fast training is, and the share of its time that the loop itself takes."""
 
 from __future__ import annotations
 
@@ -7,44 +7,50 @@ import time
 import numpy as np
 
 
-class Speed:
-    """Images a second between looks, and the share of time that the loop itself takes."""
+class Throughput:
+    """Images per second of each logging interval, and the share of time outside the framework's steps.
+
+    outside: measures the loop's own work; enter it around whatever the framework does not do.
+    """
 
     def __init__(self, global_batch: int) -> None:
         self._batch = global_batch
         self.outside = Stopwatch()
         self._rates: list[float] = []
-        self._outside = self.seconds = 0.0
+        self._seconds = self._outside_s = 0.0
 
     def start(self, step: int) -> None:
-        """Begin an interval; evaluation and checkpoints before it do not count."""
+        """Begin an interval at this step; time before it, of evaluation and checkpoints, does not count."""
         self._step, self._began, self.outside.seconds = step, time.perf_counter(), 0.0
 
-    def at(self, step: int) -> dict[str, float]:
-        """Close the interval at this step and begin the next; empty where no step was made."""
+    def interval(self, step: int) -> dict[str, float]:
+        """End the interval at this step and begin the next: `images_per_s`, and `outside_s` in seconds.
+
+        Empty if the interval has no step.
+        """
         seconds, steps = time.perf_counter() - self._began, step - self._step
         if steps == 0:
             return {}
-        outside = self.outside.seconds
+        outside_s = self.outside.seconds
         self._rates.append(steps * self._batch / seconds)
-        self.seconds, self._outside = self.seconds + seconds, self._outside + outside
+        self._seconds, self._outside_s = self._seconds + seconds, self._outside_s + outside_s
         self.start(step)
-        return {"images_per_s": self._rates[-1], "outside_s": outside}
+        return {"images_per_s": self._rates[-1], "outside_s": outside_s}
 
     @property
     def median(self) -> float:
-        """Images a second, the median interval; the first one, which warms up, counts only where it is alone."""
+        """Images per second of the median interval, without the first one, which warms up, if there are others."""
         return float(np.median(self._rates[1:] or self._rates or [0.0]))
 
     @property
-    def seconds_a_step(self) -> float:
-        """Seconds of a step, by `median`."""
+    def seconds_per_step(self) -> float:
+        """Seconds of a step at the `median` rate, 0 before the first interval."""
         return self._batch / self.median if self.median else 0.0
 
     @property
     def outside_share(self) -> float:
-        """Time in the loop, between the framework's steps, as a part of all training time."""
-        return self._outside / self.seconds if self.seconds else 0.0
+        """Time in the loop, between the framework's steps, as a share of all training time."""
+        return self._outside_s / self._seconds if self._seconds else 0.0
 
 
 class Stopwatch:

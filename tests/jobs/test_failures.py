@@ -1,4 +1,4 @@
-"""What can go wrong is said in one sentence, ends every rank, and gives the right exit status."""
+"""Failures give a one-line error and the right exit status, and end every rank."""
 
 import json
 import re
@@ -9,64 +9,63 @@ import numpy as np
 import pytest
 from support.jobs import FRAMEWORKS, PROGRAMS, launcher, run, train
 
-JOBS = str(PROGRAMS)
 QUICK = ("--max-steps", "2", "--name", "run")
 
 
-def door(framework="torch"):
+def entry_point(framework="torch"):
     return ["python", "-m", f"hvdtrain.{framework}_lenet"]
 
 
 OPTIONS = [
     (("--lrr", "0.1"), "Unrecognized options: --lrr"),
-    (("--lr", "-1"), "--lr -1.0: give a number above 0"),
+    (("--lr", "-1"), "--lr -1.0: must be above 0"),
     (("--lr", "fast"), "invalid choice|invalid literal|could not convert|Failed to parse|expected"),
-    (("--momentum", "1.5"), "--momentum 1.5: give a number below 1"),
-    (("--nesterov", "--momentum", "0"), "--nesterov True: it needs"),
-    (("--epochs", "0"), "--epochs 0: give a number above 0"),
-    (("--keep", "0"), "--keep 0: give 1 or more"),
-    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: Horovod does this"),
+    (("--momentum", "1.5"), "--momentum 1.5: must be below 1"),
+    (("--nesterov", "--momentum", "0"), "--nesterov True: requires momentum; use --optimizer sgd"),
+    (("--epochs", "0"), "--epochs 0: must be above 0"),
+    (("--keep", "0"), "--keep 0: must be 1 or more"),
+    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: only Horovod has this option"),
     (("--framework", "mxnet"), "use python -m hvdtrain.mxnet_lenet"),
     (("--recipe", "cake"), "cake"),
-    (("--resume", "nowhere"), "--resume nowhere: no readable config.json"),
+    (("--resume", "nowhere"), "--resume nowhere: no valid config.json"),
     (("--data", "no-such-data"), "no-such-data"),
     (("--model", "cifar_lenet"), "1x28x28.*3x32x32"),
-    (("--batch-size", "5000", "--remainder", "drop"), "--batch-size 5000: larger than the 1437 images"),
+    (("--batch-size", "5000", "--remainder", "drop"), "--batch-size 5000: larger than the 1437 training images"),
     (("--device", "gpu"), "--device gpu: the framework sees no GPU here"),
     (("--op", "adasum", "--clip-norm", "1"), "Adasum"),
 ]
 
 
-@pytest.mark.parametrize(("options", "sentence"), OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
-def test_wrong_options_torch(tmp_path, options, sentence):
+@pytest.mark.parametrize(("options", "message"), OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
+def test_invalid_options(tmp_path, options, message):
     if "gpu" in options and Path("/dev/nvidia0").exists():
         pytest.skip("this machine has a GPU")
-    status, output = run([*door(), *options], tmp_path)
+    status, output = run([*entry_point(), *options], tmp_path)
     assert status == 2, output
-    assert re.search(sentence, output), output
+    assert re.search(message, output), output
     assert "Traceback" not in output
     assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "message"),
     [
         (("--accumulate", "2"), "--accumulate 2: Horovod for MXNet has no backward_passes_per_step"),
         (("--op", "adasum"), "--op adasum: Horovod for MXNet has no Adasum"),
         (("--precision", "fp16"), "--precision fp16: MXNet 1.9 has no fp16"),
     ],
 )
-def test_what_mxnet_lacks_is_refused(tmp_path, options, sentence):
-    status, output = run([*door("mxnet"), *options], tmp_path)
-    assert (status, sentence in output) == (2, True), output
+def test_options_that_mxnet_does_not_support(tmp_path, options, message):
+    status, output = run([*entry_point("mxnet"), *options], tmp_path)
+    assert (status, message in output) == (2, True), output
 
 
 def test_unknown_command_and_help(tmp_path):
     status, output = run(["python", "-m", "hvdtrain", "trian"], tmp_path)
-    assert (status, "no command 'trian'" in output) == (2, True)
+    assert (status, "unknown command 'trian'" in output) == (2, True)
     status, output = run(["python", "-m", "hvdtrain", "--help"], tmp_path)
     assert (status, "predict" in output) == (0, True)
-    status, output = run([*door(), "--help"], tmp_path)
+    status, output = run([*entry_point(), "--help"], tmp_path)
     assert (status, "--batch-size" in output) == (0, True)
 
 
@@ -77,72 +76,61 @@ class Missing:
         if name == {name!r}:
             raise ModuleNotFoundError(f"No module named '{{name}}'")
 sys.meta_path.insert(0, Missing())
-from hvdtrain.entry import main
+from hvdtrain.cli.train import main
 main({framework!r})
 """
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_missing_framework_and_missing_horovod(tmp_path, framework):
-    for name, sentence in (
+    for name, message in (
         (framework, "pip install 'hvdtrain["),
         (f"horovod.{framework}", f"Horovod was built without {framework}"),
         ("horovod", "Horovod is not installed; run: make setup"),
     ):
         code = BLOCKED.format(name=name, framework=framework)
         status, output = run(["python", "-c", code], tmp_path)
-        assert (status, sentence in output) == (2, True), output
+        assert (status, message in output) == (2, True), output
         assert "Traceback" not in output
 
 
-def test_a_launcher_s_promise_that_horovod_does_not_see(tmp_path):
-    status, output = run([*door(), *QUICK], tmp_path, PMI_RANK="0", PMI_SIZE="2")  # as MPICH's launcher says it
+def test_launcher_that_horovod_does_not_detect(tmp_path):
+    as_mpich_sets_them = {"PMI_RANK": "0", "PMI_SIZE": "2"}
+    status, output = run([*entry_point(), *QUICK], tmp_path, **as_mpich_sets_them)
     assert status == 2, output
     assert "each process thinks it is alone: Horovod was built without MPI" in output
     environment = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    status, output = run([*door(), *QUICK], tmp_path, **environment)
+    status, output = run([*entry_point(), *QUICK], tmp_path, **environment)
     assert status == 2, output
     assert "torchrun started 2 processes, and Horovod does not hear of that" in output
-    status, output = run([*door(), *QUICK, "--strategy", "single"], tmp_path, **environment)
+    status, output = run([*entry_point(), *QUICK, "--strategy", "single"], tmp_path, **environment)
     assert status == 2, output
     assert "with --strategy single each would train alone" in output
 
 
-def test_a_run_is_never_written_over(tmp_path):
+def test_existing_run_is_not_overwritten(tmp_path):
     train(tmp_path, "torch", "--strategy", "single", "--max-steps", "1")
     before = (tmp_path / "runs" / "run" / "metrics.jsonl").read_text()
-    status, output = run([*door(), "--strategy", "single", *QUICK], tmp_path)
+    status, output = run([*entry_point(), "--strategy", "single", *QUICK], tmp_path)
     assert status == 2, output
-    assert "runs/run exists: choose another --name, or go on with it by --resume runs/run" in output
+    assert "runs/run exists; choose another --name, or resume it with --resume runs/run" in output
     assert (tmp_path / "runs" / "run" / "metrics.jsonl").read_text() == before
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_nan_on_one_rank_ends_the_job_and_names_it(tmp_path, framework):
-    status, output = run(
-        [
-            *launcher("gloo", 2),
-            "python",
-            JOBS,
-            "nan",
-            framework,
-            *QUICK[2:],
-            "--max-steps",
-            "20",
-            "--log-every",
-            "8",
-        ],
-        tmp_path,
-    )
+def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
+    options = ("--name", "run", "--max-steps", "20", "--log-every", "8")
+    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *options]
+    status, output = run(command, tmp_path)
     assert status != 0
     assert "rank 1: loss is not finite at step 5" in output
-    assert not list(tmp_path.glob("runs/run/checkpoints/*")), "nothing that is not finite may be saved"
+    assert not list(tmp_path.glob("runs/run/checkpoints/*")), "values that are not finite are not saved"
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_nan_can_be_skipped_by_all_ranks_together(tmp_path, framework):
-    words = [*launcher("gloo", 2), "python", JOBS, "nan", framework, *QUICK[2:], "--max-steps", "20"]
-    status, output = run([*words, "--on-nan", "skip"], tmp_path)
+def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
+    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
+    status, output = run([*command, "--on-nan", "skip"], tmp_path)
     assert status == 0, output
     result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
     assert result["skipped"] == 1
@@ -150,44 +138,34 @@ def test_nan_can_be_skipped_by_all_ranks_together(tmp_path, framework):
 
 
 @pytest.mark.parametrize("by", ["gloo", "mpirun"])
-def test_ranks_that_drift_apart_are_found(tmp_path, by):
-    words = [
-        *launcher(by, 2),
-        "python",
-        JOBS,
-        "drift",
-        "torch",
-        *QUICK[2:],
-        "--max-steps",
-        "20",
-        "--check-sync",
-        "2",
-    ]
-    status, output = run(words, tmp_path)
+def test_ranks_with_different_parameters_are_detected(tmp_path, by):
+    options = ("--name", "run", "--max-steps", "20", "--check-sync", "2")
+    command = [*launcher(by, 2), "python", str(PROGRAMS), "drift", "torch", *options]
+    status, output = run(command, tmp_path)
     assert status != 0
     assert "after step 6: parameter dense2.bias of rank 1 differs from rank 0's" in output
 
 
-def test_an_option_that_differs_is_named(tmp_path):
-    status, output = run([*launcher("gloo", 2), "python", JOBS, "differ", "torch", *QUICK], tmp_path)
+def test_option_that_differs_between_ranks_is_named(tmp_path):
+    status, output = run([*launcher("gloo", 2), "python", str(PROGRAMS), "differ", "torch", *QUICK], tmp_path)
     assert status != 0
     assert "rank 1 has --lr 0.2, rank 0 has 0.1" in output
 
 
-def test_data_that_is_corrupt_on_one_rank_ends_the_others_within_seconds(tmp_path):
+def test_corrupt_data_on_one_rank_ends_the_job(tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "train.npz").write_bytes(b"PK broken")
     (tmp_path / "bad" / "test.npz").write_bytes(b"PK broken")
-    words = [*launcher("mpirun", 2), "python", JOBS, "own_data", "torch", *QUICK, str(tmp_path / "bad")]
+    command = [*launcher("mpirun", 2), "python", str(PROGRAMS), "own_data", "torch", *QUICK, str(tmp_path / "bad")]
     began = time.monotonic()
-    status, output = run(words, tmp_path)
+    status, output = run(command, tmp_path)
     assert status != 0
     assert "rank 1: " in output
     assert "train.npz" in output
     assert time.monotonic() - began < 60
 
 
-def test_own_data_trains(tmp_path):
+def test_training_on_own_data(tmp_path):
     rng = np.random.default_rng(0)
     (tmp_path / "own").mkdir()
     for name in ("train", "test"):
@@ -201,10 +179,10 @@ def test_own_data_trains(tmp_path):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_parameters_that_blow_up_end_the_job(tmp_path, framework):
-    """Also where the loss stays calm, because a ReLU turns NaN into 0."""
+def test_diverging_parameters_end_the_job(tmp_path, framework):
+    """Even if the loss is finite, because a ReLU turns NaN into 0."""
     options = ("--strategy", "single", "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "4", "--max-steps", "12")
-    status, output = run([*door(framework), *options, "--name", "run"], tmp_path)
+    status, output = run([*entry_point(framework), *options, "--name", "run"], tmp_path)
     assert status == 1, output
     assert "is not finite" in output
     assert not list(tmp_path.glob("runs/run/checkpoints/*"))

@@ -1,30 +1,12 @@
-"""A job that is asked to stop writes a checkpoint, says how to go on, and goes on to the same weights."""
+"""A job that is asked to stop writes a checkpoint, says how to resume, and resumes to identical weights."""
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
-from support.jobs import distance, finish, launcher, newest, run, start, train, wait_for_a_step
+from support.jobs import distance, finish, launcher, newest, pids_of_ranks, run, start, train
 
 LONG = ("--epochs", "40", "--log-every", "5")
-
-
-def ranks_of(run_folder: Path, count: int) -> list[int]:
-    """Process ids of the ranks, in their order, once all of them have written their log."""
-    logs = [run_folder / "logs" / f"rank-{rank}.log" for rank in range(count)]
-    wait_for_a_step(run_folder)
-    assert all(log.exists() for log in logs)
-    owners = {}
-    for path in Path("/proc").glob("[0-9]*/fd/*"):
-        try:
-            target = path.resolve()
-        except OSError:
-            continue
-        if target in logs:
-            owners[target] = int(path.parts[2])
-    return [owners[log] for log in logs]
-
 
 CASES = [
     ("torch", ("--strategy", "ring"), "local", 2, "SIGTERM to the launcher"),
@@ -37,20 +19,20 @@ CASES = [
 
 @pytest.mark.parametrize(("framework", "options", "by", "ranks", "how"), CASES)
 def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
-    words = [*launcher(by, ranks), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, "--name", "run"]
-    process, run_folder = start(words, tmp_path), tmp_path / "runs" / "run"
-    pids = ranks_of(run_folder, ranks)
+    command = [*launcher(by, ranks), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, "--name", "run"]
+    process, run_folder = start(command, tmp_path), tmp_path / "runs" / "run"
+    pids = pids_of_ranks(run_folder, ranks)
     number = getattr(signal, how.split()[0], None)
     if number is None:
         (run_folder / "STOP").touch()
     else:
         os.kill(process.pid if how.endswith("launcher") else pids[int(how[-1])], number)
     status, output = finish(process, 60)
-    # horovodrun and mpirun have a status of their own for a rank that did not end with 0.
+    # horovodrun and mpirun have an exit status of their own if a rank does not end with 0.
     assert status == 75 if by in ("local", "alone") else status != 0, output
     expected = str(run_folder.relative_to(tmp_path) / "STOP") if number is None else how.split()[0]
     assert f"was asked to stop by {expected}; the checkpoint of step" in output
-    assert "go on with --resume runs/run" in output
+    assert "resume with --resume runs/run" in output
     assert not (run_folder / "STOP").exists()
     stopped = newest(run_folder)
     last = stopped.position.step + 7
@@ -61,17 +43,17 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     assert distance(newest(run_folder).weights, newest(straight).weights) == 0
 
 
-def test_the_same_words_again_go_on(tmp_path):
-    """As a batch system starts a job again: the first time there is nothing to go on from."""
-    words = ("--strategy", "single", "--name", "run", "--auto-resume", "--checkpoint-every", "4", *LONG)
+def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
+    """As a batch system restarts a job with the same command line."""
+    options = ("--strategy", "single", "--name", "run", "--auto-resume", "--checkpoint-every", "4", *LONG)
     (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
     for last in (6, 11):
-        folder = train(tmp_path, "torch", *words, "--max-steps", str(last))
+        folder = train(tmp_path, "torch", *options, "--max-steps", str(last))
         assert newest(folder).position.step == last
     straight = train(tmp_path, "torch", "--strategy", "single", *LONG, "--max-steps", "11", "--name", "straight")
     assert distance(newest(folder).weights, newest(straight).weights) == 0
 
 
-def test_auto_resume_needs_a_name(tmp_path):
+def test_auto_resume_requires_a_name(tmp_path):
     status, output = run(["python", "-m", "hvdtrain.torch_lenet", "--auto-resume"], tmp_path)
-    assert (status, "--auto-resume: give the run a --name" in output) == (2, True), output
+    assert (status, "; give the run a --name" in output) == (2, True), output

@@ -1,4 +1,4 @@
-"""Starting jobs in tests as users start them, and reading what they leave."""
+"""Starts jobs as users start them, and reads what they write."""
 
 from __future__ import annotations
 
@@ -22,14 +22,16 @@ FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 
 
 def real_data_folder() -> Path | None:
-    """Where real data sets lie, if there are any."""
+    """The folder with the published data sets, if there is one."""
     folder = os.environ.get("HVDTRAIN_DATA")
     return Path(folder) if folder and Path(folder, "fashion-mnist").is_dir() else None
 
 
 def launcher(name: str, np: int) -> list[str]:
-    """The words that start `np` processes: `alone`, `local` (hvdtrain's own), `gloo`, `mpi` (both horovodrun), `mpirun`
-    or `torchrun`."""
+    """The command line that starts `np` processes, without the program.
+
+    name: `alone`, `local` (hvdtrain's launcher), `gloo` or `mpi` (both horovodrun), `mpirun` or `torchrun`.
+    """
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     return {
         "alone": [],
@@ -42,18 +44,20 @@ def launcher(name: str, np: int) -> list[str]:
     }[name]  # fmt: skip
 
 
-def start(words: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str) -> subprocess.Popen[str]:
-    """Start a program in `folder` as from a shell in which the virtual environment is active."""
-    own = {
+def start(
+    command: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str
+) -> subprocess.Popen[str]:
+    """Start a command in `folder` as from a shell in which the virtual environment is active."""
+    variables = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **environment,
     }
     return subprocess.Popen(
-        words,
+        command,
         cwd=folder,
-        env={**os.environ, **own},
+        env={**os.environ, **variables},
         text=True,
         stdout=subprocess.PIPE,
         stderr=stderr,
@@ -62,43 +66,59 @@ def start(words: list[str], folder: Path, stderr: int = subprocess.STDOUT, **env
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int, str]:
-    """Exit status and output."""
+    """Exit status and output of a process that ends by itself; fails the test if it does not."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, 9)
         output, _ = process.communicate()
-        pytest.fail(f"no end after {timeout_s} s; output:\n{output[-4000:]}")
+        pytest.fail(f"still running after {timeout_s} s; output:\n{output[-4000:]}")
     return process.returncode, output
 
 
-def run(words: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
-    """Exit status and output of a program that runs in `folder`."""
-    return finish(start(words, folder, **environment), timeout_s)
+def run(command: list[str], folder: Path, timeout_s: float = 180, **environment: str) -> tuple[int, str]:
+    """Exit status and output of a command in `folder`."""
+    return finish(start(command, folder, **environment), timeout_s)
 
 
 def wait_for(
     condition: Callable[[], object],
     timeout_s: float,
-    told: Callable[[], object] = lambda: "",
-    end: type[BaseException] = pytest.fail.Exception,
+    describe: Callable[[], object] = lambda: "",
+    error: type[BaseException] = pytest.fail.Exception,
 ) -> None:
-    """Wait until it is so; raises `end` with what `told` says where it does not come."""
+    """Wait until the condition is true; after `timeout_s` raise `error` with the text that `describe` returns."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
-            raise end(f"not within {timeout_s} s; {told()}")
+            raise error(f"not within {timeout_s} s; {describe()}")
         time.sleep(0.02)
 
 
 def wait_for_a_step(run_folder: Path) -> None:
-    """Until training is under way: rank 0 has written of a step."""
+    """Wait until rank 0 has recorded a step."""
     metrics = run_folder / "metrics.jsonl"
     wait_for(lambda: metrics.exists() and metrics.stat().st_size, 90)
 
 
+def pids_of_ranks(run_folder: Path, count: int) -> list[int]:
+    """Process ids of a job's ranks, ordered by rank, once rank 0 has recorded a step."""
+    logs = [run_folder / "logs" / f"rank-{rank}.log" for rank in range(count)]
+    wait_for_a_step(run_folder)
+    assert all(log.exists() for log in logs)
+    owners = {}
+    for path in Path("/proc").glob("[0-9]*/fd/*"):
+        try:
+            target = path.resolve()
+        except OSError:
+            continue
+        if target in logs:
+            owners[target] = int(path.parts[2])
+    return [owners[log] for log in logs]
+
+
 def running(pid: int) -> bool:
-    """Whether that process still runs: a zombie does not."""
+    """Whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -106,7 +126,7 @@ def running(pid: int) -> bool:
 
 
 def train(folder: Path, framework: str, *options: str, by: str = "alone", np: int = 1, **environment: str) -> Path:
-    """Train through the framework's door; the run's folder, named as `--name` says or `run`."""
+    """Train with the framework's entry point; returns the run's folder, named `run` without `--name`."""
     name = options[options.index("--name") + 1] if "--name" in options else "run"
     named = () if "--name" in options or "--resume" in options else ("--name", name)
     module = f"hvdtrain.{framework}_lenet"
@@ -116,10 +136,10 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
 
 
 def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
-    """Train by each of these options in one job, which starts the framework once; the folder of the runs, by name."""
-    words = [word for name, options in runs.items() for word in ("--then", *options, "--name", name)][1:]
+    """Train with each of the options, by name, in one job, which starts the framework once; the folder of the runs."""
+    options = [word for name, given in runs.items() for word in ("--then", *given, "--name", name)][1:]
     job = ["python", str(PROGRAMS), "several", framework]
-    status, output = run([*launcher(by, np), *job, *words], folder, timeout_s=300)
+    status, output = run([*launcher(by, np), *job, *options], folder, timeout_s=300)
     assert status == 0, output[-6000:]
     return folder / "runs"
 

@@ -1,6 +1,6 @@
-"""Programs that tests start under a launcher: training in which one rank is made to go wrong.
+"""Programs that tests start under a launcher: training with an injected fault, and checks inside a job.
 
-usage: python jobs.py JOB FRAMEWORK [OPTIONS of training]
+usage: python programs.py PROGRAM FRAMEWORK [OPTIONS of training]
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.cli.train import main
+from hvdtrain.cli.train import examine_host, main
 from hvdtrain.cli.training_options import parse
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
@@ -26,26 +26,28 @@ from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system import rank_info
 from hvdtrain.training import consistency
-from hvdtrain.training.loop import train
+from hvdtrain.training.train import train
 
 BAD_STEP = 5
 
 
 def learner_class(framework: str):
+    """The class of the framework's learner."""
     module = importlib.import_module(f"hvdtrain.frameworks.{framework}.learner")
-    return {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework], module
+    return getattr(
+        module, {"torch": "TorchLearner", "mxnet": "MXNetLearner", "tensorflow": "TensorFlowLearner"}[framework]
+    )
 
 
-def spoil_steps(framework: str, spoil) -> None:
-    """Before each training step of rank 1, let `spoil(learner, step, arguments)` change its arguments."""
-    name, module = learner_class(framework)
-    kind = getattr(module, name)
+def inject_on_rank_1(framework: str, inject) -> None:
+    """Before each training step of rank 1, let `inject(learner, step, arguments)` replace its arguments."""
+    kind = learner_class(framework)
     original, steps = kind.train_step, iter(range(10**9))
 
     def train_step(self, *arguments):
         step = next(steps)
         if rank_info.detect().rank == 1:
-            arguments = spoil(self, step, arguments)
+            arguments = inject(self, step, arguments)
         return original(self, *arguments)
 
     kind.train_step = train_step
@@ -54,58 +56,57 @@ def spoil_steps(framework: str, spoil) -> None:
 def nan(framework: str, options: list[str]) -> None:
     """Rank 1's loss is not finite at BAD_STEP."""
 
-    def spoil(_, step, arguments):
+    def inject(_, step, arguments):
         images, labels, weights, lr = arguments
         return images, labels, weights * np.float32(np.nan if step == BAD_STEP else 1), lr
 
-    spoil_steps(framework, spoil)
+    inject_on_rank_1(framework, inject)
     main(framework, argv=options)
 
 
 def drift(framework: str, options: list[str]) -> None:
-    """A bit of memory of rank 1 changes at BAD_STEP."""
+    """A parameter of rank 1 changes at BAD_STEP, as if a bit of its memory had flipped."""
 
-    def spoil(learner, step, arguments):
+    def inject(learner, step, arguments):
         if step == BAD_STEP:
             weights = learner.weights()
             weights["dense2.bias"][3] += 1e-6
             learner.load(weights)
         return arguments
 
-    spoil_steps(framework, spoil)
+    inject_on_rank_1(framework, inject)
     main(framework, argv=options)
 
 
 def sleep(framework: str, options: list[str]) -> None:
-    """Rank 1 falls asleep in Python at BAD_STEP of its first start in this folder."""
+    """Rank 1 sleeps in Python at BAD_STEP, in the first start in this folder only."""
 
-    def spoil(_, step, arguments):
+    def inject(_, step, arguments):
         if step == BAD_STEP and not Path("slept").exists():
             Path("slept").touch()
             time.sleep(600)
         return arguments
 
-    spoil_steps(framework, spoil)
+    inject_on_rank_1(framework, inject)
     main(framework, argv=options)
 
 
 def die(framework: str, options: list[str]) -> None:
-    """Rank 1 is killed at BAD_STEP of its first start in this folder."""
+    """Rank 1 is killed at BAD_STEP, in the first start in this folder only."""
 
-    def spoil(_, step, arguments):
+    def inject(_, step, arguments):
         if step == BAD_STEP and not Path("died").exists():
             Path("died").touch()
             os.kill(os.getpid(), signal.SIGKILL)
         return arguments
 
-    spoil_steps(framework, spoil)
+    inject_on_rank_1(framework, inject)
     main(framework, argv=options)
 
 
 def slowly(framework: str, options: list[str]) -> None:
-    """Each step takes as many seconds more as HVDTRAIN_TEST_STEP_S says."""
-    name, module = learner_class(framework)
-    kind = getattr(module, name)
+    """Each step takes HVDTRAIN_TEST_STEP_S seconds longer."""
+    kind = learner_class(framework)
     original = kind.train_step
 
     def train_step(self, *arguments):
@@ -117,57 +118,57 @@ def slowly(framework: str, options: list[str]) -> None:
 
 
 def slowly_at_first(framework: str, options: list[str]) -> None:
-    """Each step takes half a second more until the folder holds a checkpoint."""
+    """Each step takes half a second longer, unless a run in this folder has a checkpoint."""
     os.environ["HVDTRAIN_TEST_STEP_S"] = "0" if any(Path("runs").glob("*/checkpoints/step-*")) else "0.5"
     slowly(framework, options)
 
 
 def disk(framework: str, options: list[str]) -> None:
-    """`slowly`, on a disk that answers as the file `disk` says, where there is one.
+    """`slowly`, on a faulty disk, as long as there is a file `disk`.
 
-    Its word is the name of an error, or the seconds that an answer takes, for all that is made or changed below `runs`.
+    The file holds the name of an error, which each change below `runs` raises, or the seconds that a change takes.
     """
 
-    def answer(event: str, arguments: tuple[Any, ...]) -> None:
+    def fail(event: str, arguments: tuple[Any, ...]) -> None:
         writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         changed = Path(os.path.relpath(arguments[0])) if writing or event in ("os.mkdir", "os.rename") else Path()
         if Path("runs") in changed.parents:
             with contextlib.suppress(FileNotFoundError):
-                word = Path("disk").read_text()
-                if word[0].isdigit():
-                    time.sleep(float(word))
+                fault = Path("disk").read_text()
+                if fault[0].isdigit():
+                    time.sleep(float(fault))
                 else:
-                    raise OSError(getattr(errno, word), os.strerror(getattr(errno, word)), arguments[0])
+                    raise OSError(getattr(errno, fault), os.strerror(getattr(errno, fault)), arguments[0])
 
-    sys.addaudithook(answer)
+    sys.addaudithook(fail)
     slowly(framework, options)
 
 
 def several(framework: str, options: list[str]) -> None:
-    """Trainings one after the other, with `--then` between their options: launcher and framework start once."""
+    """Several trainings in one process, with `--then` between their options: launcher and framework start once."""
     while options:
         end = options.index("--then") if "--then" in options else len(options)
-        train(*parse(options[:end], "several", framework, speaks=True))
+        train(*parse(options[:end], "several", framework, console=True), examine_host)
         options = options[end + 1 :]
 
 
 def differ(framework: str, options: list[str]) -> None:
-    """Rank 1 is given another learning rate."""
+    """Rank 1 has another learning rate than rank 0."""
     main(framework, argv=[*options, "--lr", "0.2" if rank_info.detect().rank == 1 else "0.1"])
 
 
 def own_data(framework: str, options: list[str]) -> None:
-    """Rank 1 finds another data folder, the last word of the options."""
+    """Rank 1 trains on the folder that is the last argument."""
     *options, folder = options
     main(framework, argv=[*options, *(["--data", folder] if rank_info.detect().rank == 1 else [])])
 
 
 def apart(framework: str, _: list[str]) -> None:
-    """Ranks that start with weights of their own have rank 0's after the broadcast."""
+    """Ranks that start with different weights have rank 0's after the broadcast; collectives give the right values."""
     network = NETWORKS["lenet"]
     own = initial_weights(network, "xavier", seed=rank_info.detect().rank)
     learner = build_learner(Config(framework=framework, momentum=0.9), own, RuntimeOptions(device="cpu"))
-    equal = consistency.same_weights(learner, "after the broadcast")
+    equal = consistency.check_same_weights(learner, "after the broadcast")
     assert equal == consistency.checksum(initial_weights(network, "xavier", seed=0))
     sums = learner.group.sum(np.array([learner.group.rank + 1.0, 0.5]))
     size = learner.group.size
@@ -195,21 +196,24 @@ def pooling(_: str, __: list[str]) -> None:
 
     from hvdtrain.frameworks.torch.learner import AveragePool
 
-    for side in (26, 9):  # with and without a last row that no window has
+    for side in (26, 9):  # with and without a last row that no window covers
         for dtype in (torch.float32, torch.bfloat16):
             for layout in (torch.contiguous_format, torch.channels_last):
                 images = torch.randn(4, 3, side, side).to(dtype, memory_format=layout)
-                told = []
+                results = []
                 for pool in (AveragePool(2), torch.nn.AvgPool2d(2)):
                     pixels = images.clone().requires_grad_()
                     pooled = pool(pixels)
                     pooled.backward(torch.linspace(-1, 1, pooled.numel()).view(pooled.shape).to(dtype))
-                    told += [pooled, pixels.grad]
-                assert torch.equal(told[0], told[2]) and torch.equal(told[1], told[3]), (side, dtype, layout)
-                assert told[1].stride() == images.stride()
+                    results.append((pooled, pixels.grad))
+                (pooled, gradient), (expected, expected_gradient) = results
+                assert torch.equal(pooled, expected), (side, dtype, layout)
+                assert torch.equal(gradient, expected_gradient), (side, dtype, layout)
+                assert gradient.stride() == images.stride()
 
+
+PROGRAMS = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits, pooling)
 
 if __name__ == "__main__":
-    job, framework, *options = sys.argv[1:]
-    jobs = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits, pooling)
-    {made.__name__: made for made in jobs}[job](framework, options)
+    name, framework, *options = sys.argv[1:]
+    {program.__name__: program for program in PROGRAMS}[name](framework, options)

@@ -59,7 +59,7 @@ def test_commands_of_the_pages_have_options_that_exist():
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
             launch.parse([*words, "--help"])
     with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
-        parse(["--help"], "program", None, speaks=True)
+        parse(["--help"], "program", None, console=True)
     options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue()))
     for page in PAGES:
         for line in re.findall(r"^    (python -m hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):

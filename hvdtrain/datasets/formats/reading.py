@@ -1,0 +1,111 @@
+"""What all readers share: errors that name the file, limits of size, decompression, and checksums."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from hvdtrain.errors import UserError
+
+Arrays = tuple[np.ndarray, ...]
+"""Four arrays: training images, training labels, test images, test labels."""
+
+CHUNK = 1 << 20
+"""Bytes that are read at a time."""
+LARGEST = 1 << 30
+"""Largest published file, in bytes, that is downloaded or decompressed; the largest one, CIFAR-10, has 170 MB."""
+
+
+class Malformed(ValueError):
+    """What is wrong with a file, as the rest of a sentence that begins with the file's name."""
+
+
+def _memory_limit() -> int:
+    """Half of the bytes that this machine, or this process's cgroup, has: the kernel kills a process that uses all."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    # Of cgroups version 2 and 1, as a container sees its own.
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # the file does not exist, or says `max`
+            limits.append(int(Path(path).read_text()))
+    return min(limits) // 2
+
+
+MEMORY = _memory_limit()
+"""Largest size, in bytes, of the decompressed content of a file; a larger one is a mistake or an attack."""
+
+
+@contextlib.contextmanager
+def wrap_errors(path: Path, remedy: str, verb: str = "read") -> Iterator[None]:
+    """Turn any exception inside into a UserError of one line, which names the path.
+
+    It catches every Exception: for invalid bytes the readers of zip, tar and NumPy files raise a dozen kinds.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be {verb} ({one_line(error)})"
+        raise UserError(f"{path}: {reason}", remedy) from None
+
+
+def one_line(error: Exception) -> str:
+    """An exception's message on one line, without passwords; its type if it has no message."""
+    return without_passwords(" ".join(str(error).split()) or type(error).__name__)
+
+
+def without_passwords(text: str) -> str:
+    """The text with user and password removed from URLs, as a mirror's URL may have them."""
+    return re.sub(r"//[^/\s]*@", "//", text)
+
+
+def decompressed(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
+    """The content of a file in chunks, decompressed if it is gzip data.
+
+    The content decides, not the name: browsers decompress a file and keep its name. Raises Malformed if the gzip data
+    is truncated, or the content exceeds `limit` bytes or MEMORY.
+    """
+    limit = min(limit or MEMORY, MEMORY)
+    is_gzip = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    size = 0
+    try:
+        for chunk in chunks(gzip.GzipFile(fileobj=file) if is_gzip else file):
+            size += len(chunk)
+            if size > limit:
+                allowed = "this machine's memory allows" if limit == MEMORY else f"{limit} bytes"
+                raise Malformed(f"unpacks to more than {allowed}")
+            yield chunk
+    except EOFError:
+        raise Malformed("is truncated: its gzip data has no end") from None
+
+
+def chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
+    """The content of a file in parts of CHUNK bytes."""
+    return iter(lambda: file.read(CHUNK), b"")
+
+
+def check_sha256(file: BinaryIO, name: str, sha256: str) -> None:
+    """Raise Malformed unless the payload of `file` has this SHA-256; leaves the file at its beginning.
+
+    The payload of a .tar.gz file is the file itself, that of any other its decompressed content.
+    """
+    digest = hashlib.sha256()
+    for chunk in chunks(file) if name.endswith(".tar.gz") else decompressed(file, LARGEST):
+        digest.update(chunk)
+    file.seek(0)
+    compare_sha256(digest.hexdigest(), sha256)
+
+
+def compare_sha256(found: str, expected: str) -> None:
+    """Raise Malformed unless both are equal."""
+    if found != expected:
+        raise Malformed(f"is corrupt: its content has SHA-256 {found}, expected {expected}")

@@ -1,0 +1,106 @@
+"""Losses of the steps between two logging steps: joined over all ranks, and watched for spikes.
+
+The watchdog knows this file: here a rank waits for its framework to finish the steps whose losses it reads.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import deque
+from typing import NamedTuple, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.interfaces import Group
+from hvdtrain.training.reduction import sum_arrays
+
+SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
+"""A loss is a spike if it exceeds this multiple of the recent median, and the median by this much."""
+SPIKE_HISTORY, SPIKE_LEAST = 20, 5
+"""Number of recent intervals that the median is taken over, and how many it needs at least."""
+
+
+class RankStep(NamedTuple):
+    """A step on one rank."""
+
+    rank: int
+    step: int
+
+
+class Interval(NamedTuple):
+    """What all ranks computed since the last logging step."""
+
+    loss: float
+    """Mean loss over the interval's rows."""
+    not_finite: RankStep | None = None
+    """The first step whose loss was not finite on a rank of its own; of several ranks the one with the first step."""
+    stopping_rank: int | None = None
+    """First rank that was asked to stop."""
+
+
+class LossMeter:
+    """Collects the lazy losses of an interval, and joins them over the group in a single allreduce.
+
+    Losses are read only when they are joined, so no step waits for the one before it.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._pending: list[tuple[int, SupportsFloat]] = []
+
+    def add(self, step: int, loss: SupportsFloat) -> None:
+        """Add this rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
+        self._pending.append((step, loss))
+
+    def join(self, stop_requested: bool = False) -> Interval:
+        """The interval over all ranks; call it on every rank at the same step.
+
+        stop_requested: whether this rank was asked to stop.
+        """
+        rank, size = self._group.rank, self._group.size
+        total, steps, first_bad_step = self._read()
+        totals, bad, bad_step, stop = np.array([total, steps]), np.zeros(size), np.zeros(size), np.zeros(size)
+        if first_bad_step is not None:
+            bad[rank], bad_step[rank] = 1, first_bad_step
+        stop[rank] = stop_requested
+        totals, bad, bad_step, stop = sum_arrays(self._group, totals, bad, bad_step, stop)
+        return Interval(totals[0] / max(totals[1], 1), _earliest(bad, bad_step), _first(stop))
+
+    def _read(self) -> tuple[float, int, int | None]:
+        """Sum of the finite losses, number of steps, and the first step whose loss was not finite."""
+        total, first_bad_step = 0.0, None
+        for step, loss in self._pending:
+            value = float(loss)
+            if math.isfinite(value):
+                total += value
+            elif first_bad_step is None:
+                first_bad_step = step
+        steps = len(self._pending)
+        self._pending.clear()
+        return total, steps, first_bad_step
+
+
+def _earliest(bad: np.ndarray, bad_step: np.ndarray) -> RankStep | None:
+    """The rank with the first bad step; both arrays are by rank."""
+    if not bad.any():
+        return None
+    rank = int(np.argmin(np.where(bad > 0, bad_step, np.inf)))
+    return RankStep(rank, int(bad_step[rank]))
+
+
+def _first(flags: np.ndarray) -> int | None:
+    return int(np.argmax(flags)) if flags.any() else None
+
+
+class SpikeDetector:
+    """Remembers the losses of recent intervals, and recognizes one that is far above them."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=SPIKE_HISTORY)
+
+    def exceeded_median(self, loss: float) -> float | None:
+        """The median of the recent intervals if `loss` (nats) is a spike above it, else None."""
+        median = statistics.median(self._recent) if len(self._recent) >= SPIKE_LEAST else math.inf
+        self._recent.append(loss)
+        return median if loss > max(SPIKE_FACTOR * median, median + SPIKE_NATS) else None

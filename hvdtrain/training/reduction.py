@@ -1,0 +1,14 @@
+"""Sums over all ranks of several arrays in one collective: each collective costs a cycle of Horovod's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvdtrain.interfaces import Group
+
+
+def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
+    """The element-wise sum of each array over all ranks, float64, in the array's shape; one allreduce for all."""
+    joined = group.sum(np.concatenate([array.ravel() for array in arrays]))
+    ends = np.cumsum([array.size for array in arrays])[:-1]
+    return [part.reshape(array.shape) for part, array in zip(np.split(joined, ends), arrays, strict=True)]

@@ -1,0 +1,56 @@
+"""The result of a completed run: `result.json`, the plot, and the last line on the console."""
+
+from __future__ import annotations
+
+import resource
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.runs import plots, record
+from hvdtrain.runs.console import log
+from hvdtrain.training import consistency
+from hvdtrain.training.evaluation import Scores
+from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.run import Run
+from hvdtrain.training.saving import must_write
+from hvdtrain.training.step_profile import step_shares
+from hvdtrain.training.throughput import Throughput
+
+
+def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter: Reporter) -> None:
+    """Compare the ranks a last time and write the result; call it on every rank.
+
+    Raises TrainingError where ranks differ or the result cannot be written.
+    """
+    parameters = consistency.check_same_weights(run.learner, "after the last step")
+    log.info("rank %d ends with parameters %s", run.group.rank, parameters)
+    peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    step_s = max(run.group.gather(throughput.seconds_per_step))
+    shares = step_shares(run, throughput) if run.runtime.profile else None
+    if not run.is_rank_0:
+        return
+    per_class = dict(zip(run.dataset.classes, scores.per_class(), strict=True))
+    content: dict[str, Any] = {
+        "accuracy": scores.accuracy,
+        "loss": scores.loss,
+        "steps": steps,
+        "parameters": parameters,
+        "images_per_s": throughput.median,
+        "epoch_s": step_s * run.steps_per_epoch,
+        "global_batch": run.global_batch,
+        "outside_share": throughput.outside_share,
+        "shares": shares,
+        "peak_rss_mb": max(peaks_kib) / 1024,
+        "skipped": run.learner.skipped,
+        "per_class_accuracy": per_class,
+        "confusion": scores.confusion.tolist(),
+    }
+    with must_write("the result", run.folder):
+        record.write_json(run.folder / "result.json", content)
+        plots.plot_metrics(run.folder, f"{run.config.model} on {run.config.data} in {run.config.framework}")
+    worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
+    reporter.show(
+        f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
+        f"{throughput.median:,.0f} images/s, parameters {parameters}, record in {run.folder}"
+    )

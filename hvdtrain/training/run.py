@@ -1,0 +1,83 @@
+"""What one run consists of, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets import sharding
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.networks.description import Weights
+from hvdtrain.training.schedule import learning_rate
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """Options, learner, data and folder of a run; they do not change while it trains.
+
+    Raises UserError if the training data has fewer images than one step needs.
+    """
+
+    config: Config
+    runtime: RuntimeOptions
+    learner: Learner
+    dataset: Dataset
+    folder: Path
+
+    def __post_init__(self) -> None:
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"--batch-size {self.config.batch_size}: larger than the {self.samples} training images",
+                "give a smaller one, or use --remainder pad",
+            )
+
+    @property
+    def group(self) -> Group:
+        return self.learner.group
+
+    @property
+    def is_rank_0(self) -> bool:
+        """Whether this rank writes the run's folder and the console."""
+        return self.group.rank == 0
+
+    @property
+    def samples(self) -> int:
+        """Number of training images."""
+        return len(self.dataset.train_images)
+
+    @functools.cached_property
+    def global_batch(self) -> int:
+        """Rows of one step over all ranks."""
+        return self.config.global_batch(self.group.size)
+
+    @functools.cached_property
+    def steps_per_epoch(self) -> int:
+        return sharding.steps_per_epoch(self.samples, self.global_batch, self.config.remainder)
+
+    @functools.cached_property
+    def last_step(self) -> int:
+        """Number of steps in the whole run."""
+        steps = self.config.epochs * self.steps_per_epoch
+        return min(steps, self.config.max_steps or steps)
+
+    def learning_rate(self, step: int) -> float:
+        """Learning rate of the step with this number, counted from 0."""
+        return learning_rate(self.config, step, self.steps_per_epoch, self.group.size)
+
+    def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:
+        """The state of training at `position`; `score` is the test accuracy, 0 if it was not measured there."""
+        return Checkpoint(
+            weights=weights,
+            optimizer=self.learner.optimizer_state(),
+            position=position,
+            model=self.config.model,
+            framework=self.config.framework,
+            optimizer_name=self.config.optimizer,
+            data=self.dataset.fingerprint,
+            score=score,
+            classes=self.dataset.classes,
+        )

@@ -1,0 +1,57 @@
+"""Writing what must not be lost: checkpoints on disk, and the state that an elastic job keeps in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.interfaces import ElasticMemory, Position
+from hvdtrain.runs import checkpoints
+from hvdtrain.training import consistency
+from hvdtrain.training.run import Run
+
+
+@contextlib.contextmanager
+def must_write(what: str, folder: Path) -> Iterator[None]:
+    """Turn an OSError into an error about `what`, in the run's folder.
+
+    Raises TrainingError if the disk does not accept it, UserError if the folder is gone: a job started again would
+    then train from the beginning.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason, resume = f"{what} cannot be written ({error.strerror or error})", f"resume with --resume {folder}"
+        if not os.path.isdir(folder):
+            raise UserError(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
+        raise TrainingError(
+            reason, f"the checkpoints before it are whole: free disk space or repair the disk, then {resume}"
+        ) from None
+
+
+class Saver:
+    """Saves the state of a run. memory: of an elastic job, else None."""
+
+    def __init__(self, run: Run, memory: ElasticMemory | None) -> None:
+        self._run, self._memory = run, memory
+
+    def save(self, position: Position, score: float = 0.0) -> None:
+        """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
+
+        Raises TrainingError where a parameter is not finite or the disk does not accept the checkpoint.
+        """
+        run = self._run
+        weights = run.learner.weights()
+        consistency.check_finite(weights, position.step)
+        if run.is_rank_0:
+            with must_write(f"the checkpoint of step {position.step}", run.folder):
+                checkpoints.save(run.folder / "checkpoints", run.checkpoint(position, weights, score), run.runtime.keep)
+
+    def commit(self, position: Position) -> None:
+        """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""
+        if self._memory:
+            state = self._run.checkpoint(position, self._run.learner.weights())
+            self._memory.commit(self._run.group, self._run.folder, state)

@@ -1,0 +1,78 @@
+"""One training run from options to result: build the learner, resume, run the loop, write the result."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.frameworks.registry import build_learner, run_elastic
+from hvdtrain.interfaces import Dataset, ElasticMemory
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.runs import record
+from hvdtrain.runs.console import log
+from hvdtrain.training import consistency, result
+from hvdtrain.training.loop import Training
+from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.resume import resume
+from hvdtrain.training.run import Run
+from hvdtrain.training.saving import Saver, must_write
+
+Findings = list[dict[str, Any]]
+"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
+
+
+def train(config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]) -> Path:
+    """Train with these options; returns the run's folder.
+
+    examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.
+    Raises UserError if the options, the data or the installation do not allow it, TrainingError if training fails,
+    Stopped if the job was asked to stop.
+    """
+    dataset = load_dataset(config.data, NETWORKS[config.model], runtime.offline)
+
+    def train_with(memory: ElasticMemory | None) -> Path:
+        return _train(config, runtime, dataset, examine_host, memory)
+
+    return run_elastic(config, train_with) if runtime.elastic else train_with(None)
+
+
+def _train(
+    config: Config,
+    runtime: RuntimeOptions,
+    dataset: Dataset,
+    examine_host: Callable[[], Findings],
+    memory: ElasticMemory | None,
+) -> Path:
+    """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
+    weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
+    learner = build_learner(config, weights, runtime)
+    consistency.check_same_options(learner.group, config, dataset.fingerprint)
+    folder, position = resume(config, runtime, learner, dataset, memory)
+    run = Run(config, runtime, learner, dataset, folder)
+    parameters = consistency.check_same_weights(learner, "before the first step")
+    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    with must_write("the record of this run", folder):
+        if run.is_rank_0:
+            _write_record(run, examine_host)
+        reporter = Reporter(run, position.step)
+    with contextlib.closing(reporter):
+        training = Training(run, position, reporter, Saver(run, memory))
+        scores = training.run()
+    result.write(run, scores, training.position.step, training.throughput, reporter)
+    learner.group.close()
+    return folder
+
+
+def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:
+    record.write_options(run.folder, run.config, run.runtime, run.learner)
+    findings = examine_host()
+    record.write_json(run.folder / "doctor.json", {"findings": findings})
+    for finding in findings:
+        if finding["status"] == "fail":
+            log.warning("%s; %s", finding["text"], finding["remedy"])

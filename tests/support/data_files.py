@@ -1,0 +1,107 @@
+"""Small data files in the published formats, and a check of how bad ones are rejected."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hvdtrain.datasets.formats import cifar10
+from hvdtrain.datasets.published import IDX_FILES, PUBLISHED
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.errors import UserError
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.registry import NETWORKS
+
+LENET, CIFAR_LENET = NETWORKS["lenet"], NETWORKS["cifar_lenet"]
+SMALL = Network((1, 2, 3), 4, ())
+
+
+def assert_rejected(data: str | Path, *texts: str, network: Network = LENET, offline: bool = False) -> str:
+    """`load_dataset` fails with a one-line error and a remedy, whose text contains these; returns the text."""
+    with pytest.raises(UserError) as caught:
+        load_dataset(str(data), network, offline)
+    text = str(caught.value)
+    assert caught.value.exit_status == 2
+    assert "\n" not in text and caught.value.remedy, text
+    for expected in texts:
+        assert expected in text
+    return text
+
+
+def write_files(folder: Path, files: dict[str, bytes], packed: bool = True) -> Path:
+    """Write the files, as .gz if `packed`; returns the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / (f"{name}.gz" if packed else name)).write_bytes(gzip.compress(content) if packed else content)
+    return folder
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """The array as an IDX file of bytes."""
+    header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+    return header + array.astype(np.uint8).tobytes()
+
+
+def tiny_mnist(shape: tuple[int, int] = (28, 28)) -> dict[str, bytes]:
+    """Four IDX files, named as MNIST's: 6 training images, 3 test images."""
+    generator = np.random.default_rng(0)
+    arrays = [
+        array
+        for count in (6, 3)
+        for array in (generator.integers(0, 256, (count, *shape)), generator.integers(0, 4, count))
+    ]
+    return dict(zip(IDX_FILES, map(idx_bytes, arrays), strict=True))
+
+
+MNIST = tiny_mnist()
+MNIST_GZIP = {f"{name}.gz": gzip.compress(content) for name, content in MNIST.items()}
+MNIST_SHA256 = {name: hashlib.sha256(content).hexdigest() for name, content in MNIST.items()}
+
+
+def cifar_records(number: int) -> bytes:
+    """Two CIFAR-10 records, whose red, green and blue have values derived from `number`."""
+    return b"".join(bytes([label]) + b"".join(bytes([10 * number + c]) * 1024 for c in range(3)) for label in (0, 9))
+
+
+CIFAR = {name: cifar_records(number) for number, name in enumerate(cifar10.FILES)}
+"""The six files of CIFAR-10, with two records each."""
+
+
+def cifar_archive(folder: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An archive of these files, after members that would do harm if they were extracted; becomes the published one."""
+    path = folder / cifar10.ARCHIVE
+    harmful = {"../../harm": b"x", "/tmp/hvdtrain-harm": b"x", "elsewhere/data_batch_1.bin": b"x"}
+    with tarfile.open(path, "w:gz") as tar:
+        link = tarfile.TarInfo(f"{cifar10.FOLDER}/data_batch_1.bin")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+        for name, content in {**harmful, **{f"{cifar10.FOLDER}/{name}": files[name] for name in files}}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+    monkeypatch.setitem(PUBLISHED, "cifar10", PUBLISHED["cifar10"]._replace(sha256=sums))
+    return path
+
+
+def save_npz(folder: Path, name: str = "train.npz", **arrays: object) -> Path:
+    """Write an .npz file; returns the folder."""
+    np.savez(folder / name, **arrays)
+    return folder
+
+
+BYTES = np.arange(30, dtype=np.uint8).reshape(5, 2, 3)
+FLOATS = np.linspace(0, 1, 12).reshape(2, 2, 3)
+
+
+def write_own(folder: Path, images: np.ndarray = BYTES, labels: object = (0, 1, 2, 3, 0)) -> Path:
+    """A folder for SMALL with these training images and labels, and two valid test images."""
+    save_npz(folder, images=images, labels=np.asarray(labels))
+    return save_npz(folder, "test.npz", images=FLOATS, labels=np.array([3, 0], np.uint8))

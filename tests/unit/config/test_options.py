@@ -1,0 +1,47 @@
+"""Options, recipes, and their JSON form."""
+
+import json
+
+import pytest
+
+from hvdtrain.cli.training_options import parse
+from hvdtrain.config.options import Config
+from hvdtrain.config.recipes import RECIPES, from_recipe
+from hvdtrain.config.record import from_record, to_record
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+
+
+def test_options_override_the_recipe():
+    config, runtime = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet", console=True)
+    assert (config.data, config.batch_size, config.lr, config.framework) == (
+        "fashion-mnist",
+        256,
+        0.3,
+        "mxnet",
+    )
+    assert runtime.offline
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_options_survive_their_json_form(name):
+    config = from_recipe(name)
+    assert from_record(json.loads(json.dumps(to_record(config)))) == config
+    assert json.dumps(to_record(RuntimeOptions()))
+
+
+@pytest.mark.parametrize(
+    ("options", "reason", "remedy"),
+    [
+        ({"lr": -1.0}, "--lr -1.0: must be above 0", ""),
+        ({"lr": float("nan")}, "--lr nan: must be above 0", ""),
+        ({"momentum": 1.5}, "--momentum 1.5: must be below 1", ""),
+        ({"epochs": 0}, "--epochs 0: must be above 0", ""),
+        ({"seed": -1}, "--seed -1: must be 0 or more", ""),
+        ({"strategy": "ddp", "op": "sum"}, "--op sum: only Horovod has this option", "use --strategy horovod"),
+    ],
+)
+def test_values_that_cannot_work(options, reason, remedy):
+    with pytest.raises(UserError) as caught:
+        Config(**options)
+    assert (caught.value.reason, caught.value.remedy) == (reason, remedy)

@@ -1,0 +1,21 @@
+"""Which device a rank uses."""
+
+import pytest
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import choose_device
+
+
+class LocalRank2(SingleProcess):
+    local_rank = 2
+
+
+def test_device_of_a_rank():
+    assert choose_device("auto", True, 4, LocalRank2()) == "cuda:2"
+    assert choose_device("cpu", True, 4, LocalRank2()) == "cpu"
+    assert choose_device("auto", False, 0, SingleProcess()) == "cpu"
+    with pytest.raises(UserError, match="local rank 2 has no GPU: .*2"):
+        choose_device("auto", True, 2, LocalRank2())
+    with pytest.raises(UserError, match="sees no GPU"):
+        choose_device("gpu", False, 0, SingleProcess())

@@ -1,0 +1,71 @@
+"""Imports descend from folder to folder, and no folder but frameworks imports a framework."""
+
+import ast
+import subprocess
+import sys
+
+from support.jobs import ROOT
+
+# Each folder imports only folders before it. Files directly in hvdtrain/ are named here, too.
+ORDER = [
+    "errors",
+    "system",
+    "networks",
+    "config",
+    "interfaces",
+    "collectives",
+    "datasets",
+    "runs",
+    "frameworks",
+    "training",
+    "launch",
+    "doctor",
+    "report",
+    "bench",
+    "cli",
+    "entry points",
+]
+ENTRY_POINTS = {"__init__", "__main__", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"}
+FRAMEWORK_PACKAGES = {"torch", "mxnet", "tensorflow", "horovod"}
+STANDARD_LIBRARY_ONLY = {"errors", "system"}
+ONLY_IMPORTS = {"launch": {"errors", "system"}}
+"""Folders that import no other folders than these."""
+
+
+def folder_of(module):
+    """The folder of `hvdtrain.<folder>...` in ORDER; for a file directly in hvdtrain/, its name."""
+    name = module.removeprefix("hvdtrain").lstrip(".").partition(".")[0] or "__init__"
+    return "entry points" if name in ENTRY_POINTS else name
+
+
+def imports_of(path):
+    """Modules that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "hvdtrain":
+            yield from (f"hvdtrain.{alias.name}" for alias in node.names if alias.name != "__version__")
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_imports_descend_from_folder_to_folder():
+    package = ROOT / "hvdtrain"
+    for path in package.rglob("*.py"):
+        own = folder_of(".".join(path.relative_to(package.parent).with_suffix("").parts))
+        for module in imports_of(path):
+            top = module.partition(".")[0]
+            where = f"{path.relative_to(package.parent)} imports {module}"
+            if top == "hvdtrain":
+                other = folder_of(module)
+                assert other == own or module == "hvdtrain" or ORDER.index(other) < ORDER.index(own), where
+                assert other == own or other in ONLY_IMPORTS.get(own, {other}), where
+            else:
+                assert own == "frameworks" or top not in FRAMEWORK_PACKAGES, where
+                assert own not in STANDARD_LIBRARY_ONLY or top in sys.stdlib_module_names, where
+
+
+def test_help_imports_no_framework():
+    code = "import sys; from hvdtrain.__main__ import main; main(['--help']); print(*sys.modules)"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert not {"torch", "mxnet", "tensorflow", "numpy"} & set(output.split("\n")[-2].split())

@@ -1,0 +1,87 @@
+"""Losses joined over ranks, and spikes."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.training.losses import Interval, LossMeter, RankStep, SpikeDetector
+
+
+class ThreadGroup(SingleProcess):
+    """One of several ranks, each in a thread of this process."""
+
+    def __init__(self, rank, vectors, barrier):
+        self.rank, self.size, self._vectors, self._barrier = rank, len(vectors), vectors, barrier
+
+    def sum(self, values):
+        self._vectors[self.rank] = values
+        self._barrier.wait(10)
+        return np.sum(self._vectors, axis=0)
+
+
+def joined(*losses_by_rank, stop=()):
+    """The interval of ranks with these losses, whose first step is 8; `stop`: ranks that were asked to stop."""
+    size = len(losses_by_rank)
+    vectors, barrier, intervals = [None] * size, threading.Barrier(size), [None] * size
+
+    def join(rank):
+        meter = LossMeter(ThreadGroup(rank, vectors, barrier))
+        for step, loss in enumerate(losses_by_rank[rank], start=8):
+            meter.add(step, loss)
+        intervals[rank] = meter.join(stop_requested=rank in stop)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(interval == intervals[0] for interval in intervals), "ranks must agree"
+    return intervals[0]
+
+
+NAN = float("nan")
+
+
+def test_mean_loss_of_one_process():
+    meter = LossMeter(SingleProcess())
+    meter.add(0, 1.0)
+    meter.add(1, 2.0)
+    assert meter.join() == Interval(1.5, not_finite=None, stopping_rank=None)
+    meter.add(2, 4.0)
+    assert meter.join().loss == 4.0, "an interval starts empty"
+
+
+def test_mean_loss_over_ranks():
+    assert joined([1.0, 2.0], [3.0, 4.0]).loss == 2.5
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), RankStep(2, 8)),
+        (([1.0, 1.0], [float("inf"), NAN], [NAN, 1.0]), RankStep(1, 8)),
+        (([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]), None),
+    ],
+)
+def test_first_loss_that_is_not_finite_is_named(losses, expected):
+    assert joined(*losses).not_finite == expected
+
+
+def test_step_0_of_rank_0_can_be_named():
+    meter = LossMeter(SingleProcess())
+    meter.add(0, NAN)
+    assert meter.join().not_finite == RankStep(0, 0)
+
+
+def test_first_rank_that_was_asked_to_stop():
+    assert joined([1.0], [1.0], [1.0], stop={1, 2}).stopping_rank == 1
+    assert joined([1.0], [1.0], stop={0}).stopping_rank == 0
+
+
+def test_spike_is_far_above_the_recent_median():
+    detector = SpikeDetector()
+    assert [detector.exceeded_median(loss) for loss in (1.0, 9.0, 1.0, 1.0, 1.0)] == [None] * 5, "too few to compare"
+    assert detector.exceeded_median(2.9) is None
+    assert detector.exceeded_median(3.1) == 1.0
