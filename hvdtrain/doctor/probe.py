@@ -89,7 +89,7 @@ def mpi4py() -> None:
 def collective(name: str) -> None:
     """Run Horovod's allreduce through a framework; report rank and size, whether the sum is correct, and its time."""
     with contextlib.suppress(Exception):
-        importlib.import_module("hvdtrain.frameworks.registry").set_environment()  # as in training
+        importlib.import_module("hvdtrain.frameworks.tuning").set_environment()  # as in training
     module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
@@ -164,22 +164,22 @@ def exists(path: str, wait_s: str) -> None:
 
 def data() -> None:
     """Read every published data set on this host, with its checksums; nothing is downloaded."""
-    from hvdtrain.datasets import registry
+    from hvdtrain.datasets.published import PUBLISHED, NotOnThisHost
+    from hvdtrain.datasets.registry import load_dataset
     from hvdtrain.errors import UserError
     from hvdtrain.networks.registry import NETWORKS
 
     shapes = {network.input_shape: network for network in NETWORKS.values()}
-    for name in registry.PUBLISHED:
+    for name in PUBLISHED:
         network = shapes.get((3, 32, 32) if name == "cifar10" else (1, 28, 28))
         try:
             if network:
-                images = len(registry.load_dataset(name, network, offline=True).train_images)
+                images = len(load_dataset(name, network, offline=True).train_images)
                 send(**{name: {"images": images}})
+        except NotOnThisHost:
+            send(**{name: {"missing": True}})
         except UserError as error:
-            if "--offline forbids" in error.reason:
-                send(**{name: {"missing": True}})
-            else:
-                send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
+            send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
 
 
 def resolve(*names: str) -> None:

@@ -38,9 +38,10 @@ def test_ssh_to_other_hosts(tmp_path):
     script(
         tmp_path / "bin" / "ssh",
         'while [ "$1" = -o ]; do shift 2; done',
-        "case $1 in node1) ;; node2) export PYTHONPATH=" + str(tmp_path / "fake") + "${PYTHONPATH:+:$PYTHONPATH};;",
+        f"case $1 in node1) ;; node2) export PYTHONPATH={tmp_path / 'fake'};;",
         '*) echo "$1: Permission denied (publickey)." >&2; exit 255;; esac',
-        'exec sh -c "$2"',
+        # The command itself sets PYTHONPATH where the caller has one.
+        'exec sh -c "$(echo "$2" | sed "s|env PYTHONPATH=|env PYTHONPATH=$PYTHONPATH:|")"',
     )
     result = doctor(tmp_path, "--only", "ssh", "--hosts", "node1,node2,node3,-oProxyCommand=x",
                   PATH=path_with(tmp_path / "bin"))  # fmt: skip
