@@ -57,10 +57,13 @@ class StrategyBenchOptions:
     @property
     def dataset(self) -> str:
         """The data set, with `auto` resolved."""
-        if self.data != "auto":
-            return self.data
-        folder = os.environ.get("HVDTRAIN_DATA")
-        return "fashion-mnist" if folder and Path(folder, "fashion-mnist").is_dir() else "synthetic"
+        return default_dataset() if self.data == "auto" else self.data
+
+
+def default_dataset() -> str:
+    """fashion-mnist if HVDTRAIN_DATA has it, else synthetic images."""
+    folder = os.environ.get("HVDTRAIN_DATA")
+    return "fashion-mnist" if folder and Path(folder, "fashion-mnist").is_dir() else "synthetic"
 
 
 class BenchRow(NamedTuple):
