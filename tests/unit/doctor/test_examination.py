@@ -19,6 +19,8 @@ def test_options(tmp_path):
     assert status == 2 and "cannot be written" in text
     status, text = run_command([*DOCTOR, "--json", "--only", "limits"], tmp_path)
     assert status == 0 and json.loads(text)["findings"][0]["check"] == "limits"
+    status, text = run_command([*DOCTOR, "--only", "alike"], tmp_path)
+    assert status == 0 and "now called identical" in text
     status, text = run_command([*DOCTOR, "--help"], tmp_path)
     assert status == 0 and all(one.name in text for one in CHECKS) and "horovod-size" in text
 
