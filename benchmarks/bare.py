@@ -1,8 +1,8 @@
-"""What the hand-written loops share: the data as plain arrays, the first weights, and how they are timed.
+"""What the hand-written loops share: data as plain arrays, initial weights, and time measurement.
 
-The loops are as fast as a careful user writes them: data as float32 in memory, a fresh permutation an epoch, the
-loss fetched once in 20 steps. The clock is that of hvdtrain's own record: images/s is the median over intervals of 20
-steps, the first left out.
+The loops are as fast as a careful user would write them: data as float32 in memory, a new permutation per epoch, the
+loss read once in 20 steps. Speed is measured as in hvdtrain's own record: images/s is the median over intervals of 20
+steps, without the first.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Callable, Iterator
+from typing import SupportsFloat
 
 import numpy as np
 
@@ -27,14 +29,14 @@ def arguments() -> tuple[str, int]:
 
 
 def load(name: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-    """Images in [0, 1], float32 (n, 1, 28, 28); labels; first weights."""
+    """Images in [0, 1], float32 (n, 1, 28, 28); labels, int64 (n,); initial weights."""
     network = NETWORKS["lenet"]
     dataset = registry.load_dataset(name, network)
     return dataset.train_images.astype(np.float32) / 255, dataset.train_labels, initial_weights(network, "book", 0)
 
 
-def batches(samples: int, steps: int, rank: int, size: int):
-    """This rank's rows of each step."""
+def batches(samples: int, steps: int, rank: int, size: int) -> Iterator[np.ndarray]:
+    """The row numbers of this rank for each step."""
     local, rows = GLOBAL_BATCH // size, np.array([], int)
     generator = np.random.default_rng(0)
     for _ in range(steps):
@@ -45,14 +47,14 @@ def batches(samples: int, steps: int, rank: int, size: int):
 
 
 class Clock:
-    """Times intervals of 20 steps; `report` prints one JSON line."""
+    """Measures intervals of 20 steps; `report` prints one line of JSON."""
 
     def __init__(self) -> None:
         self._rates: list[float] = []
         self._began = time.perf_counter()
 
-    def tick(self, step: int, fetch_loss) -> None:
-        """Call after each step; waits for the loss at an interval's end."""
+    def tick(self, step: int, fetch_loss: Callable[[], SupportsFloat]) -> None:
+        """Call after each step; reads the loss, and so waits for the step, at the end of an interval."""
         if (step + 1) % INTERVAL == 0:
             float(fetch_loss())
             now = time.perf_counter()
@@ -60,5 +62,6 @@ class Clock:
             self._began = now
 
     def report(self) -> None:
+        """Print images/s, and the peak memory of this process in MB of 2^20 bytes."""
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(json.dumps({"images_per_s": float(np.median(self._rates[1:])), "peak_rss_mb": peak}), flush=True)

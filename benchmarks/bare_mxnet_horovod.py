@@ -1,4 +1,4 @@
-"""MXNet by hand: hybridized Gluon and Horovod's DistributedTrainer."""
+"""A hand-written loop in MXNet: hybridized Gluon and Horovod's DistributedTrainer."""
 
 import bare
 import horovod.mxnet as hvd

@@ -1,4 +1,4 @@
-"""TensorFlow by hand: Keras layers, tf.function and Horovod's DistributedGradientTape."""
+"""A hand-written loop in TensorFlow: Keras layers, tf.function and Horovod's DistributedGradientTape."""
 
 import bare
 import horovod.tensorflow as hvd

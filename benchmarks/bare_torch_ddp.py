@@ -1,4 +1,4 @@
-"""PyTorch by hand: DistributedDataParallel over Gloo, started by torchrun."""
+"""A hand-written loop in PyTorch: DistributedDataParallel over Gloo, started by torchrun."""
 
 import os
 
@@ -30,4 +30,4 @@ for step, rows in enumerate(bare.batches(len(images), steps, rank, size)):
 if rank == 0:
     clock.report()
 torch.distributed.barrier()
-os._exit(0)  # DDP's and Gloo's threads do not always end in order: destroy_process_group() sometimes aborts
+os._exit(0)  # threads of DDP and Gloo sometimes abort in destroy_process_group()

@@ -1,4 +1,4 @@
-"""PyTorch as Horovod's own MNIST example does it: Dataset, DistributedSampler, DataLoader, a log line in ten steps."""
+"""PyTorch as in Horovod's own MNIST example: Dataset, DistributedSampler, DataLoader, the loss read in ten steps."""
 
 import bare
 import horovod.torch as hvd

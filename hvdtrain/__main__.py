@@ -20,10 +20,7 @@ Each framework also has an entry point of its own, whose source shows how to lau
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
 
-COMMANDS = {
-    **{name: f"cli.{name}" for name in ("train", "launch", "doctor", "report", "predict")},
-    "bench": "bench.runner",
-}
+COMMANDS = {name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "report", "predict")}
 """The module of each command."""
 
 

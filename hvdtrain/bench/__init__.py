@@ -1,1 +1,1 @@
-"""Benchmarks: strategies and allreduces side by side."""
+"""Benchmarks: all strategies, and the allreduces that they use, measured on one machine."""

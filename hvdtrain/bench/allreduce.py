@@ -1,8 +1,8 @@
-"""python -m hvdtrain bench allreduce: latency and bandwidth of an allreduce, by each of the means of strategies.
+"""Latency and bandwidth of an allreduce, over each library that a strategy uses.
 
 The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there): algorithm bandwidth = bytes / seconds, and
-bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, which for n ranks is what each link must carry at least, so that
-numbers of ranks can be compared.
+bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results
+for different numbers of ranks can be compared.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import tyro
-
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 
@@ -27,87 +25,93 @@ LAUNCHERS = {
     "mpi": mpirun_here,
     "mpi by hand": mpirun_here,
 }
-# ours, theirs, the bytes at which they are compared
+"""What performs the allreduce (see `hvdtrain.frameworks.allreduce`), and the launcher of its job."""
 COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
+"""hvdtrain's own, and what it is compared with."""
 COMPARED_BYTES = (1 << 20, 64 << 20)
+Times = dict[str, list[dict[int, float]]]
+"""For each library, a list of repeats: seconds by number of bytes."""
 
 
 @dataclass(frozen=True)
-class Options:
-    """Measure an allreduce of float32 by Horovod, Gloo, MPI and the ring of our own."""
+class AllreduceBenchOptions:
+    """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring."""
 
     np: int = 2
     """Number of ranks."""
     sizes: tuple[int, ...] = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
-    """Bytes of an allreduce."""
+    """Sizes of the allreduce, in bytes."""
     repeats: int = 3
-    """Times that each means is measured, in a process of its own."""
+    """How often each library is measured, each time in new processes."""
     output: Path = Path("runs/bench/allreduce")
-    """Folder of the results."""
+    """Folder for the results."""
 
     def __post_init__(self) -> None:
-        for name, least in (("np", 2), ("repeats", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name} {getattr(self, name)}: give {least} or more")
+        for name, minimum in (("np", 2), ("repeats", 1)):
+            if getattr(self, name) < minimum:
+                raise UserError(f"--{name} {getattr(self, name)} is too small", f"give {minimum} or more")
         for size in self.sizes:
             if size < 4 or size % 4:
-                raise UserError(f"--sizes {size}: float32 takes 4 bytes; give multiples of 4")
+                raise UserError(f"--sizes {size}: float32 takes 4 bytes", "give multiples of 4")
 
 
-def main(argv: list[str]) -> None:
-    """Measure, print the tables as Markdown and write them to `allreduce.md`."""
-    options = tyro.cli(Options, prog="python -m hvdtrain bench allreduce", args=argv)
-    times: dict[str, list[dict[int, float]]] = {means: [] for means in LAUNCHERS}
+def run(options: AllreduceBenchOptions) -> str:
+    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`.
+
+    Raises TrainingError if a job fails.
+    """
+    times: Times = {library: [] for library in LAUNCHERS}
     for repeat in range(options.repeats):
-        for means, measured in times.items():
-            print(f"repeat {repeat + 1}/{options.repeats}: {means}", file=sys.stderr, flush=True)
-            measured.append(measure(means, options))
+        for library, measured in times.items():
+            print(f"repeat {repeat + 1}/{options.repeats}: {library}", file=sys.stderr, flush=True)
+            measured.append(measure(library, options))
     text = "\n".join([*table(times, options), "", *comparison(times, options)])
     options.output.mkdir(parents=True, exist_ok=True)
     (options.output / "allreduce.md").write_text(text + "\n")
-    print(text)
+    return text
 
 
-def measure(means: str, options: Options) -> dict[int, float]:
-    """Seconds of an allreduce for each size. Raises TrainingError where the job fails."""
-    job = [*LAUNCHERS[means](options.np), sys.executable, "-m", "hvdtrain.frameworks.allreduce", means]
+def measure(library: str, options: AllreduceBenchOptions) -> dict[int, float]:
+    """Seconds of an allreduce for each size. Raises TrainingError if the job fails."""
+    command = [*LAUNCHERS[library](options.np), sys.executable, "-m", "hvdtrain.frameworks.allreduce", library]
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     environment = {"OMP_NUM_THREADS": "1", "HOROVOD_LOG_LEVEL": "error", **os.environ, "PATH": path}
-    done = subprocess.run([*job, *map(str, options.sizes)], env=environment, text=True, capture_output=True)
+    done = subprocess.run([*command, *map(str, options.sizes)], env=environment, text=True, capture_output=True)
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:
-        raise TrainingError(f"allreduce by {means} failed: {(done.stderr.strip().splitlines() or ['no output'])[-1]}")
-    return {int(size): seconds for size, seconds in json.loads(line[line.index("{") : line.index("}") + 1]).items()}
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise TrainingError(f"the allreduce by {library} failed: {last}")
+    result = json.loads(line[line.index("{") : line.index("}") + 1])  # the launcher may put a label before it
+    return {int(size): seconds for size, seconds in result.items()}
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """GB/s that each link carries."""
+    """GB/s that each link carries (nccl-tests)."""
     return size / seconds * 2 * (ranks - 1) / ranks / 1e9
 
 
-def table(times: dict[str, list[dict[int, float]]], options: Options) -> list[str]:
-    """Median time and bandwidths of each means at each size."""
+def table(times: Times, options: AllreduceBenchOptions) -> list[str]:
+    """Median time and bandwidths of each library at each size, as lines of Markdown."""
     lines = [
-        f"Allreduce of float32 over {options.np} processes of one machine; median of {options.repeats} runs.",
+        f"Allreduce of float32 over {options.np} processes on one machine; median of {options.repeats} runs.",
         "",
-        "| bytes | means | time, us | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
+        "| bytes | library | time, us | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
         "| ---: | --- | ---: | ---: | ---: |",
     ]
     for size in options.sizes:
-        for means, measured in times.items():
+        for library, measured in times.items():
             seconds = median(run[size] for run in measured)
             bus = bus_bandwidth(size, seconds, options.np)
-            lines.append(f"| {size:,} | {means} | {seconds * 1e6:,.1f} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
+            lines.append(f"| {size:,} | {library} | {seconds * 1e6:,.1f} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
     return lines
 
 
-def comparison(times: dict[str, list[dict[int, float]]], options: Options) -> list[str]:
-    """Bus bandwidth of our own against that of the library, run by run."""
-    lines = ["| bus bandwidth | bytes | ratio (least to greatest) |", "| --- | ---: | --- |"]
+def comparison(times: Times, options: AllreduceBenchOptions) -> list[str]:
+    """Ratios of hvdtrain's bus bandwidth to the library's, run by run, as lines of Markdown."""
+    lines = ["| bus bandwidth | bytes | ratio (minimum to maximum) |", "| --- | ---: | --- |"]
     for ours, theirs in COMPARED:
         for size in set(COMPARED_BYTES) & set(options.sizes):
             ratios = [b[size] / a[size] for a, b in zip(times[ours], times[theirs], strict=True)]
-            lines.append(
-                f"| {ours} / {theirs} | {size:,} | {median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |"
-            )
+            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+            lines.append(f"| {ours} / {theirs} | {size:,} | {spread} |")
     return lines

@@ -1,63 +1,46 @@
-"""python -m hvdtrain report RUNS...: what runs measured, as one table in Markdown, CSV and an HTML page with charts.
+"""python -m hvdtrain report RUNS...: compare runs in a table (Markdown and CSV) and an HTML page with charts.
 
-A pure reader of the folders that training leaves: it imports no framework and changes no run.
+It only reads the folders that training writes: it imports no framework and changes no run.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import HvdtrainError
 from hvdtrain.report.pages import Report
-from hvdtrain.report.runs import clean, collect
+from hvdtrain.report.runs import collect
+from hvdtrain.report.writing import write_pages
 
 
 def main(argv: list[str]) -> None:
-    """Write the report and print its table; ends the process with a status where that fails."""
+    """Write the report and print its table; ends the process with a nonzero status if that fails."""
     parser = argparse.ArgumentParser(
         prog="python -m hvdtrain report",
-        description="Compare runs: a table in Markdown, CSV and one HTML page with charts.",
+        description="Compare runs: a table in Markdown and CSV, and one HTML page with charts.",
         allow_abbrev=False,
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that hold some")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="default: report")
     options = parser.parse_args(argv)
     try:
-        runs, unfinished = collect(options.runs)
-        report = Report(runs, unfinished)
-        pages = {"report.md": report.markdown(), "report.csv": report.csv(), "report.html": report.html()}
-        write(options.output, pages)
+        show_report(options.runs, options.output)
     except HvdtrainError as error:
         print(f"hvdtrain: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
-    _print(f"{report.markdown_table()}\nwritten: {', '.join(str(options.output / name) for name in pages)}")
+
+
+def show_report(runs: list[Path], output: Path) -> None:
+    """Write the report on these runs into the folder `output`, and print its table. Raises UserError."""
+    report = Report(*collect(runs))
+    pages = {"report.md": report.markdown(), "report.csv": report.csv(), "report.html": report.html()}
+    write_pages(output, pages)
+    _print(f"{report.markdown_table()}\nwritten: {', '.join(str(output / name) for name in pages)}")
 
 
 def _print(text: str) -> None:
-    """Print also where the terminal's encoding lacks a character."""
+    """Print, even if the terminal's encoding lacks a character."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
-
-
-def write(folder: Path, pages: dict[str, str]) -> None:
-    """Write all files or none, each first under another name. Raises UserError where the folder does not take them."""
-    unfinished = {folder / name: folder / f".{name}.{os.getpid()}" for name in pages}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        try:
-            for (path, draft), text in zip(unfinished.items(), pages.values(), strict=True):
-                if path.is_dir():
-                    raise IsADirectoryError(0, f"{path.name} is a folder there")
-                draft.write_text(text, encoding="utf-8", newline="")
-            for path, draft in unfinished.items():
-                draft.replace(path)
-        finally:
-            for draft in unfinished.values():
-                draft.unlink(missing_ok=True)
-    except OSError as error:
-        reason = error.strerror or error
-        place = clean(str(folder))
-        raise UserError(f"{place}: the report cannot be written there ({reason}); give another --output") from None

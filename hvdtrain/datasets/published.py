@@ -18,6 +18,10 @@ FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")  # fmt: skip
 
 
+class NotOnThisHost(UserError):
+    """A published data set is not on this host, and --offline forbids a download."""
+
+
 class Published(NamedTuple):
     """A data set on the web."""
 
@@ -97,7 +101,7 @@ def _locate(name: str, offline: bool) -> dict[str, Path]:
     found = {file: find(folders, file) for file in source.sha256}
     missing = [file for file, path in found.items() if path is None]
     if missing and offline:
-        raise UserError(
+        raise NotOnThisHost(
             f"--data {name}: {', '.join(missing)} not found in {' or '.join(map(str, folders))}, "
             "and --offline forbids a download",
             f"copy the files of {source.mirrors[0]} there, or run once without --offline",

@@ -1,4 +1,4 @@
-"""Short subprocesses that cannot hang: every one has a limit, and none keeps a pipe open."""
+"""Short subprocesses that cannot hang the doctor: each has a time limit, and none holds a pipe open."""
 
 from __future__ import annotations
 
@@ -12,77 +12,89 @@ from typing import Any, NamedTuple
 
 from hvdtrain.system.processes import end_with_parent
 
-MARK = "@doctor "
-"""Before the JSON of a probe, which may stand behind what a launcher puts before each line."""
+MESSAGE_PREFIX = "@doctor "
+"""Before the JSON of a probe's message; a launcher may put a label before the line."""
 GRACE_S = 4.0
-"""How long a launcher may take to end its ranks."""
+"""How long a launcher gets to end its ranks."""
+NO_PROGRAM = 127
+"""Exit status of a program that could not be started, as in a shell."""
+ERROR_WORDS = ("error", "failed", "not enough", "root")
 
 
-class Done(NamedTuple):
+class Completed(NamedTuple):
     """How a subprocess ended."""
 
     status: int | None
-    """Exit status, less than 0 for a signal; None where the time was up; 127 where it could not be started."""
+    """Exit status, negative for a signal; None after a timeout; `NO_PROGRAM` if it could not be started."""
     out: str
     err: str
     limit_s: float
 
+    @property
+    def timed_out(self) -> bool:
+        """Whether it was ended, or a probe ended itself, because its time limit was reached."""
+        return self.status is None or self.status == -signal.SIGALRM
+
     def reason(self) -> str:
-        """Why it failed, in a few words: its end, and the line that most likely says why."""
+        """Why it failed: how it ended, and the line of its output that most likely says why."""
         if self.status is None:
             how = f"no end within {self.limit_s:.0f} s"
         elif self.status == -signal.SIGALRM:
-            how = "it stood still until its time was up"
+            how = "it hung until its time limit"
         elif self.status < 0:
             how = f"killed by {signal.Signals(-self.status).name}"
         else:
             how = f"exit status {self.status}"
-        told = telling(self.err) or telling(self.out)
-        return f"{how}: {told}" if told else how
+        line = error_line(self.err) or error_line(self.out)
+        return f"{how}: {line}" if line else how
 
 
-def telling(text: str) -> str:
-    """The line that says most: the last one that names an error, else the last one."""
-    lines = [line.strip() for line in text.splitlines() if line.strip(" -\t") and MARK not in line]
-    errors = [line for line in lines if any(word in line.lower() for word in ("error", "failed", "not enough", "root"))]
+def error_line(text: str) -> str:
+    """The last line that reports an error, or else the last line."""
+    lines = [line.strip() for line in text.splitlines() if line.strip(" -\t") and MESSAGE_PREFIX not in line]
+    errors = [line for line in lines if any(word in line.lower() for word in ERROR_WORDS)]
     return (errors or lines or [""])[-1][:200]
 
 
-def run(words: list[str], limit_s: float, environment: dict[str, str]) -> Done:
-    """Run a program to its end, or to the end of its time; raises nothing."""
-    # Files in memory, not pipes: a grandchild that lives on would keep a pipe open, and /tmp may be full.
+def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Completed:
+    """Run a program to its end, or end it after `limit_s`; raises nothing."""
+    # Files in memory, not pipes: a grandchild that survives would hold a pipe open, and /tmp may be full.
     out, err = os.memfd_create("out"), os.memfd_create("err")
     try:
         try:
-            process = subprocess.Popen(
-                words,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                start_new_session=True,
-                preexec_fn=end_with_parent,
-            )
+            process = _start(command, environment, out, err)
         except (OSError, ValueError) as error:
-            return Done(127, "", f"{words[0]} cannot be started: {error}", limit_s)
+            return Completed(NO_PROGRAM, "", f"{command[0]} cannot be started: {error}", limit_s)
         status: int | None
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             end(process)
             status = None
-        return Done(status, _content(out), _content(err), limit_s)
+        return Completed(status, _content(out), _content(err), limit_s)
     finally:
         os.close(out)
         os.close(err)
 
 
+def _start(command: list[str], environment: dict[str, str], out: int, err: int) -> subprocess.Popen[Any]:
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,
+        preexec_fn=end_with_parent,
+    )
+
+
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a program and what it started: asked first, so that a launcher ends its ranks, then made to."""
+    """End a program's process group: first with SIGTERM, so that a launcher ends its ranks, then with SIGKILL."""
     for number, wait_s in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, 1.0)):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
-        with contextlib.suppress(subprocess.TimeoutExpired):  # a process in a dead file system cannot even be killed
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process blocked in a dead file system survives SIGKILL
             process.wait(wait_s)
 
 
@@ -90,17 +102,17 @@ def _content(file: int) -> str:
     return os.pread(file, 1 << 22, 0).decode(errors="replace")
 
 
-def say(**values: Any) -> None:
-    """Print what a probe found, as one line."""
-    # Whole, as print does not write it where Python is unbuffered: other ranks print between its two writes.
-    sys.stdout.write(f"{MARK}{json.dumps(values)}\n")
+def send(**values: Any) -> None:
+    """Print a probe's message, as one line."""
+    # One write: print() makes two where Python is unbuffered, and other ranks may write in between.
+    sys.stdout.write(f"{MESSAGE_PREFIX}{json.dumps(values)}\n")
     sys.stdout.flush()
 
 
-def said(text: str) -> list[dict[str, Any]]:
-    """What probes said, from the output of any launcher, which may put several on one line."""
-    told = []
-    for part in text.split(MARK)[1:]:
+def read_messages(text: str) -> list[dict[str, Any]]:
+    """The messages of probes in the output of any launcher, which may put several on one line."""
+    messages = []
+    for part in text.split(MESSAGE_PREFIX)[1:]:
         with contextlib.suppress(ValueError, RecursionError):
-            told.append(json.JSONDecoder().raw_decode(part)[0])
-    return [one for one in told if isinstance(one, dict)]
+            messages.append(json.JSONDecoder().raw_decode(part)[0])
+    return [one for one in messages if isinstance(one, dict)]

@@ -1,1 +1,1 @@
-"""Reports: what runs measured, as Markdown, CSV and one HTML page."""
+"""The report: what runs measured, compared in tables and charts."""

@@ -1,4 +1,4 @@
-"""The bench: its rows, how it goes on after a stop, and its report; allreduces by every means."""
+"""Benchmarks: the list of strategies, resuming after a stop, failing jobs, the report, and allreduces."""
 
 import json
 import os
@@ -15,12 +15,12 @@ JOBS = {f"torch-{row}-r{repeat}" for row in ("single-np1", "ring-np2", "manual-n
 
 
 def results(folder: Path) -> dict[str, float]:
-    """When each finished job wrote its result."""
+    """The modification time of each finished job's result."""
     return {path.parent.name: path.stat().st_mtime for path in folder.glob("bench/*/result.json")}
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Command lines of the processes that run in this folder."""
+    """Command lines of the processes whose working directory is this folder."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -31,7 +31,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def test_a_stopped_bench_repeats_no_finished_row(tmp_path):
+def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     before: dict[str, float] = {}
     for stop, finished in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
         process = start([*BENCH, *SMALL], tmp_path)
@@ -57,10 +57,10 @@ def test_a_stopped_bench_repeats_no_finished_row(tmp_path):
     assert sum(shares.values()) == pytest.approx(1)
     status, output = run([*BENCH, *SMALL, "--batch-size", "32"], tmp_path)
     assert status == 2
-    assert "was measured with --batch-size 64, and now it is 32: give another --output" in output
+    assert "was measured with --batch-size 64, not 32; give another --output" in output
 
 
-def test_rows(tmp_path):
+def test_show_lists_strategies(tmp_path):
     status, output = run([*BENCH, "--show"], tmp_path)
     assert status == 0, output
     names = {line.split()[0] for line in output.splitlines() if "/" in line}
@@ -72,44 +72,47 @@ def test_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "sentence"),
+    ("options", "error"),
     [
-        (("--rows", "torch/nothing"), "--rows torch/nothing: no such row; python -m hvdtrain bench --show names them"),
-        (("--np", "2,x"), "--np 2,x: give numbers above 0, such as 1,2,4"),
-        (("--steps", "5"), "--steps 5: give 20 or more"),
+        (
+            ("--rows", "torch/nothing"),
+            "--rows torch/nothing: no such strategy; python -m hvdtrain bench --show lists them",
+        ),
+        (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
+        (("--steps", "5"), "--steps 5 is too small; give 20 or more"),
         (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
     ],
 )
-def test_wrong_options(tmp_path, options, sentence):
+def test_invalid_options(tmp_path, options, error):
     status, output = run([*BENCH, *options], tmp_path)
     assert status == 2, output
-    assert sentence in output
+    assert error in output
 
 
-def test_a_job_that_fails_is_told_and_the_others_go_on(tmp_path):
-    """Three devices do not divide the batch by hand; the single process does not mind."""
-    words = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
+def test_failed_job_is_reported_and_others_run(tmp_path):
+    """Three devices do not divide the batch of --strategy manual; strategy single runs."""
+    options = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
              "--batch-size", "64", "--output", "bench")  # fmt: skip
-    status, output = run([*BENCH, *words], tmp_path)
+    status, output = run([*BENCH, *options], tmp_path)
     assert status == 1, output
     assert "1 job(s) failed: torch-manual-np3-r0: hvdtrain: rank 0: a batch of 64 rows does not divide" in output
     assert set(results(tmp_path)) == {"torch-single-np1-r0"}
 
 
-def test_weak_scaling_gives_each_replica_as_many_rows(tmp_path):
-    words = ("--rows", "torch/ring", "--np", "2", "--steps", "20", "--repeats", "1", "--data", "synthetic",
+def test_weak_scaling_multiplies_the_global_batch(tmp_path):
+    options = ("--rows", "torch/ring", "--np", "2", "--steps", "20", "--repeats", "1", "--data", "synthetic",
              "--batch-size", "32", "--scaling", "weak", "--output", "bench")  # fmt: skip
-    status, output = run([*BENCH, *words], tmp_path)
+    status, output = run([*BENCH, *options], tmp_path)
     assert status == 0, output
     result = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())
     assert result["global_batch"] == 64
 
 
-def test_allreduce_by_every_means(tmp_path):
-    words = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
-    status, output = run([*BENCH, *words], tmp_path)
+def test_allreduce_of_every_library(tmp_path):
+    options = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
+    status, output = run([*BENCH, *options], tmp_path)
     assert status == 0, output
     table = (tmp_path / "made" / "allreduce.md").read_text()
-    for means in ("horovod", "gloo", "ring", "mpi", "mpi by hand"):
-        assert table.count(f"| {means} |") == 2
+    for library in ("horovod", "gloo", "ring", "mpi", "mpi by hand"):
+        assert table.count(f"| {library} |") == 2
     assert "| ring / gloo | 1,048,576 |" in table

@@ -1,4 +1,4 @@
-"""MPI: which one is there, is it the one of Horovod and of mpi4py, does its mpirun start programs here."""
+"""MPI: which one is installed, whether Horovod and mpi4py use the same, and whether mpirun starts programs here."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.check import check
+from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import built, first_loadable
-from hvdtrain.doctor.checks.software import SETUP, there
-from hvdtrain.doctor.findings import Finding, Setting, check, fail, first_line, ok, warn
-from hvdtrain.doctor.subprocesses import Done
+from hvdtrain.doctor.checks.software import SETUP, has_module
+from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.subprocesses import Completed
 
 
 def programs(name: str) -> list[Path]:
-    """All programs of a name on PATH, first the one that a shell takes; each folder once."""
+    """All programs of a name on PATH, the one that a shell starts first; each folder once."""
     found: dict[Path, Path] = {}
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         path = Path(folder or ".", name)
@@ -27,7 +29,7 @@ def programs(name: str) -> list[Path]:
 
 
 def identify(text: str) -> tuple[str, str]:
-    """Vendor and version of an MPI, from what `mpirun --version` or the library says."""
+    """Vendor and version of an MPI, from the output of `mpirun --version` or the library's version string."""
     for vendor, pattern in (
         ("Open MPI", r"Open ?MPI\)?[ v]*(\d+\.\d+\.?\d*)"),
         ("Intel MPI", r"Intel\(R\) MPI Library.*?(\d+\.\d+)"),
@@ -40,127 +42,131 @@ def identify(text: str) -> tuple[str, str]:
     return "an unknown MPI", ""
 
 
-def mpirun_version(setting: Setting, path: Path) -> tuple[str, str]:
+def mpirun_version(context: CheckContext, path: Path) -> tuple[str, str]:
     """Vendor and version of an mpirun."""
 
     def ask() -> tuple[str, str]:
-        done = setting.run([str(path), "--version"], 10)
-        return identify(done.out + done.err)
+        completed = context.run([str(path), "--version"], 10)
+        return identify(completed.out + completed.err)
 
-    return setting.once(f"mpirun {path}", ask)
+    return context.once(f"mpirun {path}", ask)
 
 
 @check("software", "host")
-def check_mpi(setting: Setting) -> Iterator[Finding]:
-    """which MPI: mpirun, Horovod's and mpi4py's are one"""
+def check_mpi(context: CheckContext) -> Iterator[Finding]:
+    """mpirun, Horovod and mpi4py use the same MPI"""
     found = programs("mpirun")
-    library = _mpi4py(setting)
-    if not found:
-        if built(setting).get("mpi") or "library" in library:
-            yield warn(
-                "mpirun is not on PATH: jobs over MPI cannot be started",
-                f"export PATH=/path/to/mpi/bin:$PATH, or {SETUP}",
-            )
-        else:
-            yield warn("no MPI: mpirun is not on PATH", f"{SETUP}, or start by horovodrun --gloo")
+    library = _mpi4py(context)
+    if found:
+        yield _which_mpirun(context, found)
     else:
-        yield from _several(setting, found)
+        yield _no_mpirun(context, library)
     if "library" not in library:
-        yield warn(f"mpi4py does not import ({library['error']}): no --strategy mpi", "pip install 'hvdtrain[mpi]'")
+        text = f"mpi4py cannot be imported ({library['error']}): --strategy mpi is not available"
+        yield warn(text, "pip install 'hvdtrain[mpi]'")
     elif found:
-        yield from _same_mpi(setting, found[0], library)
+        yield _same_mpi(context, found[0], library)
 
 
-def _several(setting: Setting, found: list[Path]) -> Iterator[Finding]:
-    names = [" ".join(filter(None, mpirun_version(setting, path))) for path in found]
-    if len(found) > 1:
-        others = ", ".join(f"{name} at {path}" for name, path in zip(names, found, strict=True))
-        remedy = "leave the one on PATH that Horovod was built with, and make setup after a change"
-        yield warn(f"{len(found)} MPIs on PATH, of which the first is taken: {others}", remedy)
-    else:
-        yield ok(f"mpirun is {names[0]} at {found[0]}")
+def _no_mpirun(context: CheckContext, library: dict[str, Any]) -> Finding:
+    if built(context).get("mpi") or "library" in library:
+        text = "mpirun is not on PATH: jobs cannot be started over MPI"
+        return warn(text, f"export PATH=/path/to/mpi/bin:$PATH, or {SETUP}")
+    return warn("no MPI: mpirun is not on PATH", f"{SETUP}, or start jobs with horovodrun --gloo")
 
 
-def _mpi4py(setting: Setting) -> dict[str, Any]:
+def _which_mpirun(context: CheckContext, found: list[Path]) -> Finding:
+    names = [" ".join(filter(None, mpirun_version(context, path))) for path in found]
+    if len(found) == 1:
+        return ok(f"mpirun is {names[0]} at {found[0]}")
+    listed = ", ".join(f"{name} at {path}" for name, path in zip(names, found, strict=True))
+    remedy = f"keep only the one on PATH that Horovod was built with; after a change run {SETUP}"
+    return warn(f"{len(found)} MPIs on PATH, of which the first is used: {listed}", remedy)
+
+
+def _mpi4py(context: CheckContext) -> dict[str, Any]:
+    """`library` and `libmpi` of mpi4py, or `error`."""
+
     def ask() -> dict[str, Any]:
-        if not there("mpi4py"):
+        if not has_module("mpi4py"):
             return {"error": "not installed"}
-        told, done = setting.probe("mpi4py", limit_s=20)
-        return told if "library" in told else {"error": first_line(subprocesses.telling(done.err)) or done.reason()}
+        answer, completed = context.probe("mpi4py", limit_s=20)
+        if "library" in answer:
+            return answer
+        return {"error": first_line(subprocesses.error_line(completed.err)) or completed.reason()}
 
-    return setting.once("mpi4py", ask)
+    return context.once("mpi4py", ask)
 
 
-def _same_mpi(setting: Setting, mpirun: Path, library: dict[str, Any]) -> Iterator[Finding]:
-    ours, theirs = mpirun_version(setting, mpirun), identify(library["library"])
-    if ours != theirs:
-        text = f"mpirun is {' '.join(ours)}, and mpi4py uses {' '.join(theirs)}: every process would be rank 0 of 1"
-        yield fail(
+def _same_mpi(context: CheckContext, mpirun: Path, library: dict[str, Any]) -> Finding:
+    of_mpirun, of_mpi4py = mpirun_version(context, mpirun), identify(library["library"])
+    name = " ".join(of_mpi4py)
+    if of_mpirun != of_mpi4py:
+        text = f"mpirun is {' '.join(of_mpirun)}, but mpi4py uses {name}: every process would be rank 0 of 1"
+        return fail(
             text,
-            f"put the mpirun of {' '.join(theirs)} first on PATH, "
-            "or build mpi4py for the other: pip install --no-binary mpi4py mpi4py",
+            f"put the mpirun of {name} first on PATH, or build mpi4py for the other: "
+            "pip install --no-binary mpi4py mpi4py",
         )
-        return
-    name = first_loadable(setting)
-    horovods = setting.framework(name)["libmpi"] if name else ""
-    if horovods and library["libmpi"] and Path(horovods).resolve() != Path(library["libmpi"]).resolve():
-        text = f"Horovod uses {horovods}, and mpi4py {library['libmpi']}"
-        yield warn(text, f"set LD_LIBRARY_PATH so that both find one, or {SETUP}")
-        return
-    yield ok(f"mpi4py uses the same, {' '.join(theirs)}")
+    framework = first_loadable(context)
+    of_horovod = context.framework(framework)["libmpi"] if framework else ""
+    if of_horovod and library["libmpi"] and Path(of_horovod).resolve() != Path(library["libmpi"]).resolve():
+        text = f"Horovod uses {of_horovod}, but mpi4py uses {library['libmpi']}"
+        return warn(text, f"set LD_LIBRARY_PATH so that both load the same library, or {SETUP}")
+    return ok(f"mpi4py uses the same MPI, {name}")
 
 
 @check("jobs", "alone")
-def check_root(setting: Setting) -> Iterator[Finding]:
-    """mpirun starts for this user: Open MPI refuses root"""
+def check_root(context: CheckContext) -> Iterator[Finding]:
+    """mpirun starts programs for this user: Open MPI refuses to run as root"""
     mpirun = shutil.which("mpirun")
     if os.geteuid() != 0 or not mpirun:
         return
-    done = setting.run([mpirun, "-np", "1", "true"], 20)
-    if done.status and re.search(r"as\s+root", done.err + done.out):
-        text = "you are root, and mpirun refuses to run as root"
+    completed = context.run([mpirun, "-np", "1", "true"], 20)
+    if completed.status and re.search(r"as\s+root", completed.err + completed.out):
         remedy = (
             "mpirun --allow-run-as-root, horovodrun --mpi --mpi-args=--allow-run-as-root, "
             "or export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
         )
-        yield warn(text, remedy)
-    elif done.status != 0:
-        yield fail(f"mpirun cannot start a program ({done.reason()})", _mpirun_remedy(done))
+        yield warn("the user is root, and mpirun refuses to run as root", remedy)
+    elif completed.status != 0:
+        yield fail(f"mpirun cannot start a program ({completed.reason()})", _mpirun_remedy(completed))
     else:
         yield ok("mpirun runs as root")
 
 
-def _mpirun_remedy(done: Done) -> str:
-    text = done.err + done.out
+def _mpirun_remedy(completed: Completed) -> str:
+    text = completed.err + completed.out
     if "shmem" in text or "session" in text.lower():
-        return "look whether /tmp and /dev/shm are writable and have room; export TMPDIR=/another/folder"
-    return f"run mpirun -np 1 hostname and read what it says; {SETUP} mends an MPI in the environment"
+        return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
+    return f"run mpirun -np 1 hostname and read its output; {SETUP} repairs an MPI in the virtual environment"
 
 
-def mpirun_words(setting: Setting, *more: str) -> list[str]:
-    """mpirun as this user must call it."""
+def mpirun_command(context: CheckContext, *options: str) -> list[str]:
+    """The command line of mpirun for this user, root included."""
     mpirun = shutil.which("mpirun") or "mpirun"
-    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 and is_open_mpi(setting, mpirun) else []
-    return [mpirun, *as_root, *more]
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 and is_open_mpi(context, mpirun) else []
+    return [mpirun, *as_root, *options]
 
 
-def is_open_mpi(setting: Setting, mpirun: str) -> bool:
-    return mpirun_version(setting, Path(mpirun))[0] == "Open MPI"
+def is_open_mpi(context: CheckContext, mpirun: str) -> bool:
+    """Whether this mpirun is Open MPI's, whose options others do not have."""
+    return mpirun_version(context, Path(mpirun))[0] == "Open MPI"
 
 
 @check("jobs", "alone")
-def check_slots(setting: Setting) -> Iterator[Finding]:
-    """this host takes as many ranks as are planned (--ranks)"""
+def check_slots(context: CheckContext) -> Iterator[Finding]:
+    """this host has slots and cores for the planned ranks (--ranks)"""
     cores = len(os.sched_getaffinity(0))
-    crowded = setting.ranks > cores
-    if crowded:
-        text = f"{setting.ranks} ranks on {cores} core(s): they oversubscribe this host and wait for each other"
+    oversubscribed = context.ranks > cores
+    if oversubscribed:
+        text = f"{context.ranks} ranks on {cores} core(s) oversubscribe this host and slow each other down"
         yield warn(text, f"start at most {cores} ranks here, or add hosts")
     if shutil.which("mpirun"):
-        done = setting.run(mpirun_words(setting, "-np", str(setting.ranks), "true"), 30)
-        if done.status and "not enough slots" in done.err + done.out:
-            text = f"mpirun has not enough slots on this host for {setting.ranks} ranks"
-            yield fail(text, "mpirun --oversubscribe, or name the slots: -H host1:2,host2:2, or a --hostfile")
+        completed = context.run(mpirun_command(context, "-np", str(context.ranks), "true"), 30)
+        if completed.status and "not enough slots" in completed.err + completed.out:
+            text = f"mpirun has not enough slots on this host for {context.ranks} ranks"
+            yield fail(text, "mpirun --oversubscribe, or give the slots: -H host1:2,host2:2, or a --hostfile")
             return
-    if not crowded:
-        yield ok(f"{setting.ranks} ranks on {cores} cores")
+    if not oversubscribed:
+        yield ok(f"{context.ranks} ranks on {cores} cores")

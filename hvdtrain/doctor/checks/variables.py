@@ -1,4 +1,4 @@
-"""The variables that decide how Horovod and TensorFlow meet and work."""
+"""Environment variables that control how Horovod and TensorFlow connect and work."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtrain.doctor.checks.allreduce import controlled, over_gloo
-from hvdtrain.doctor.findings import Finding, Setting, check, fail, ok, warn
+from hvdtrain.doctor.check import check
+from hvdtrain.doctor.check_context import CheckContext
+from hvdtrain.doctor.checks.allreduce import uses_gloo, with_controller
+from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 
-# Read by Horovod 0.28.1, at run time or where it is built.
+# Read by Horovod 0.28.1, at run time or when it is built.
 NAMES = """
 ADASUM_MPI_CHUNK_SIZE AUTOTUNE AUTOTUNE_BAYES_OPT_MAX_SAMPLES AUTOTUNE_GAUSSIAN_PROCESS_NOISE AUTOTUNE_LOG
 AUTOTUNE_STEPS_PER_SAMPLE AUTOTUNE_WARMUP_SAMPLES BATCH_D2D_MEMCOPIES BUILD_ARCH_FLAGS BUILD_CUDA_CC_LIST
@@ -39,40 +41,32 @@ NUMBERS = (
 
 
 @check("software", "rank")
-def check_variables(setting: Setting) -> Iterator[Finding]:
-    """HOROVOD_* variables and TF_CONFIG, names and values"""
-    problems = [*_launcher(), *_names(), *_values(), *contradictions(setting)]
+def check_variables(context: CheckContext) -> Iterator[Finding]:
+    """names and values of HOROVOD_* variables and TF_CONFIG"""
+    problems = [*_tf_config(), *_launcher(), *_names(), *_values(), *_contradictions(context)]
     yield from problems
     if not problems:
         count = sum(name.startswith("HOROVOD_") for name in os.environ)
-        yield ok(f"{count} HOROVOD_* variable(s) set, and none that is unknown or contradicts another")
+        yield ok(f"{count} HOROVOD_* variable(s) set, none of them unknown or contradictory")
 
 
-def _launcher() -> Iterator[Finding]:
+def _tf_config() -> Iterator[Finding]:
     config = os.environ.get(rank_info.TF_CONFIG)
     if config is not None and not config.strip():
-        yield fail("TF_CONFIG is set and empty, which breaks every strategy of TensorFlow", "unset TF_CONFIG")
+        yield fail("TF_CONFIG is set but empty, which breaks every strategy of TensorFlow", "unset TF_CONFIG")
     elif config:
         try:
             rank_info.tf_config(os.environ)
         except UserError as error:
-            yield fail(*_split(error))
-            return
+            yield fail(error.reason, error.remedy)
+
+
+def _launcher() -> Iterator[Finding]:
+    without = {name: value for name, value in os.environ.items() if name != rank_info.TF_CONFIG}
     try:
-        rank_info.detect()
+        rank_info.detect(without)
     except UserError as error:
-        if "TF_CONFIG" not in str(error):
-            yield fail(*_split(error))
-
-
-def _split(error: UserError) -> tuple[str, str]:
-    """The sentence and the remedy of an error, which a semicolon or the last colon parts."""
-    text = str(error)
-    for mark in ("; ", ": "):
-        if mark in text:
-            reason, _, remedy = text.rpartition(mark)
-            return reason, remedy
-    return text, "unset it"
+        yield fail(error.reason, error.remedy)
 
 
 def _names() -> Iterator[Finding]:
@@ -80,33 +74,38 @@ def _names() -> Iterator[Finding]:
         if name.startswith("HOROVOD_") and name not in HOROVOD_VARIABLES:
             close = difflib.get_close_matches(name, HOROVOD_VARIABLES, 1, 0.8)
             remedy = f"did you mean {close[0]}? unset {name}" if close else f"unset {name}"
-            yield warn(f"{name} is no variable of Horovod: it has no effect", remedy)
+            yield warn(f"{name} is not a variable of Horovod: it has no effect", remedy)
 
 
 def _values() -> Iterator[Finding]:
     for name, choices in CHOICES.items():
         value = os.environ.get(name)
         if value is not None and value.lower() not in choices:
-            yield fail(f"{name}={value} is none of {', '.join(choices)}", f"unset {name}")
+            yield fail(f"{name}={value} is not one of {', '.join(choices)}", f"unset {name}")
     for name in NUMBERS:
         value = os.environ.get(name)
         if value is not None and not re.fullmatch(r"\d+(\.\d+)?", value.strip()):
-            yield fail(f"{name}={value} is no number", f"unset {name}")
+            yield fail(f"{name}={value} is not a number", f"unset {name}")
+    timeline = os.environ.get("HOROVOD_TIMELINE")
+    if timeline and not os.access(Path(timeline).parent, os.W_OK):
+        text = f"HOROVOD_TIMELINE={timeline} is in a folder that is not writable"
+        yield warn(text, "unset HOROVOD_TIMELINE, or give a file in another folder")
 
 
-def contradictions(setting: Setting) -> Iterator[Finding]:
-    """Variables that cannot both be true, or that are against the launcher."""
+def _contradictions(context: CheckContext) -> Iterator[Finding]:
+    """Variables that contradict each other or the launcher."""
     controller = os.environ.get("HOROVOD_CONTROLLER", "").lower()
     operations = os.environ.get("HOROVOD_CPU_OPERATIONS", "").lower()
-    if setting.in_job and controller == "gloo" and not over_gloo():
-        text = f"HOROVOD_CONTROLLER=gloo under {setting.place.launcher}, which gives Gloo no place to meet"
-        yield fail(text, "unset HOROVOD_CONTROLLER, or start by horovodrun --gloo")
-    elif setting.in_job and controller == "mpi" and over_gloo():
-        text = f"HOROVOD_CONTROLLER=mpi under {controlled(setting.place.launcher)}: every process would be rank 0 of 1"
-        yield fail(text, "unset HOROVOD_CONTROLLER, or start by mpirun")
+    launcher = context.rank_info.launcher
+    if context.in_job and controller == "gloo" and not uses_gloo():
+        text = f"HOROVOD_CONTROLLER=gloo under {launcher}, which does not provide a Gloo rendezvous"
+        yield fail(text, "unset HOROVOD_CONTROLLER, or start with horovodrun --gloo")
+    elif context.in_job and controller == "mpi" and uses_gloo():
+        text = f"HOROVOD_CONTROLLER=mpi under {with_controller(launcher)}: every process would be rank 0 of 1"
+        yield fail(text, "unset HOROVOD_CONTROLLER, or start with mpirun")
     elif controller == "gloo" and operations == "mpi":
-        text = "HOROVOD_CONTROLLER=gloo and HOROVOD_CPU_OPERATIONS=mpi contradict each other: without MPI's controller "
-        yield fail(text + "there is no MPI", "unset HOROVOD_CPU_OPERATIONS")
-    if os.environ.get("HOROVOD_TIMELINE") and not os.access(Path(os.environ["HOROVOD_TIMELINE"]).parent, os.W_OK):
-        text = f"HOROVOD_TIMELINE={os.environ['HOROVOD_TIMELINE']} is in a folder that cannot be written to"
-        yield warn(text, "unset HOROVOD_TIMELINE, or give a file in another folder")
+        text = (
+            "HOROVOD_CONTROLLER=gloo and HOROVOD_CPU_OPERATIONS=mpi contradict each other: "
+            "MPI operations need the MPI controller"
+        )
+        yield fail(text, "unset HOROVOD_CPU_OPERATIONS")

@@ -1,0 +1,198 @@
+"""The strategies to measure, and one job for each strategy, number of replicas and repeat."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from hvdtrain.config.options import Framework
+from hvdtrain.errors import UserError
+from hvdtrain.launch.launchers.mpirun import mpirun_here
+
+STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
+"""MXNet's key-value stores, and what shares a batch with each."""
+
+
+@dataclass(frozen=True)
+class StrategyBenchOptions:
+    """Compare strategies: speed, scaling, and how far the weights are from those of a single process."""
+
+    rows: tuple[str, ...] = ()
+    """Strategies to run, by the names that --show prints, or their beginnings (torch, mxnet/kvstore); default: all."""
+    np: str = "2"
+    """Numbers of ranks or devices, for example 1,2,4."""
+    scaling: Literal["strong", "weak"] = "strong"
+    """strong divides a global batch of --batch-size rows; weak gives that many rows to each rank or device."""
+    batch_size: int = 256
+    """Rows of a global batch, or of each replica's batch with --scaling weak."""
+    steps: int = 60
+    """Steps of a job; the first ten are warm-up and do not count."""
+    repeats: int = 2
+    """How often each job runs."""
+    data: str = "auto"
+    """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
+    output: Path = Path("runs/bench")
+    """Folder for the jobs' run folders and the report; finished jobs in it are not run again."""
+    show: bool = False
+    """List the strategies, and exit."""
+
+    def __post_init__(self) -> None:
+        for name, minimum in (("batch_size", 1), ("steps", 20), ("repeats", 1)):
+            if getattr(self, name) < minimum:
+                option = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                raise UserError(f"{option} is too small", f"give {minimum} or more")
+        if not all(number.isdecimal() and int(number) for number in self.np.split(",")):
+            raise UserError(f"--np {self.np} is invalid", "give positive integers, for example 1,2,4")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Numbers of replicas."""
+        return sorted({int(number) for number in self.np.split(",")})
+
+    @property
+    def dataset(self) -> str:
+        """The data set, with `auto` resolved."""
+        return default_dataset() if self.data == "auto" else self.data
+
+
+def default_dataset() -> str:
+    """fashion-mnist if HVDTRAIN_DATA has it, else synthetic images."""
+    folder = os.environ.get("HVDTRAIN_DATA")
+    return "fashion-mnist" if folder and Path(folder, "fashion-mnist").is_dir() else "synthetic"
+
+
+class BenchRow(NamedTuple):
+    """A strategy of a framework in a programming style: one row of the report for each number of replicas."""
+
+    framework: str
+    strategy: str
+    api: str
+    """Programming style; empty for the framework's default."""
+    kvstore: str
+    over: str
+    """What shares a batch: `ranks`, `devices` or `one`."""
+    problem: str
+    """Why it cannot run here; empty if it can."""
+
+    @property
+    def name(self) -> str:
+        return "/".join(filter(None, (self.framework, self.strategy, self.kvstore, self.api)))
+
+
+class BenchJob(NamedTuple):
+    """One run of a row."""
+
+    row: BenchRow
+    replicas: int
+    repeat: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.row.name.replace('/', '-')}-np{self.replicas}-r{self.repeat}"
+
+
+def environment() -> dict[str, str]:
+    """One thread per rank or device, and the programs next to this Python first on PATH."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    quiet = {"TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_LOG_LEVEL": "error"}
+    return {"OMP_NUM_THREADS": "1", **quiet, **os.environ, "PATH": path}
+
+
+def all_rows() -> list[BenchRow]:
+    """All strategies of all frameworks. Each framework lists its own in a subprocess, as they conflict in one."""
+    return [row for framework in get_args(Framework) for row in _rows_of(framework)]
+
+
+def _rows_of(framework: str) -> list[BenchRow]:
+    command = [sys.executable, "-m", "hvdtrain", "train", "--framework", framework, "--strategy", "help"]
+    listed = subprocess.run(command, env={**environment(), "HVDTRAIN_JSON": "1"}, text=True, capture_output=True)
+    if listed.returncode:
+        reason = listed.stderr.strip().splitlines()[-1].removeprefix("hvdtrain: rank 0: ")
+        return [BenchRow(framework, "single", "", "", "one", reason)]
+    offers = json.loads(listed.stdout.strip().splitlines()[-1])
+    default_api = offers[0]["api"]
+    rows = []
+    for offer in offers:
+        api = "" if offer["api"] == default_api else offer["api"]
+        stores = STORES.items() if offer["strategy"] == "kvstore" else (("", offer["over"]),)
+        rows += [BenchRow(framework, offer["strategy"], api, store, over, offer["problem"]) for store, over in stores]
+    return rows
+
+
+def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
+    """The rows whose names start with one of `wanted`, and the `single` of their frameworks, the base of comparisons.
+
+    Raises UserError for a name that matches no row.
+    """
+    for prefix in wanted:
+        if not any(_matches(row, prefix) for row in rows):
+            raise UserError(f"--rows {prefix}: no such strategy", "python -m hvdtrain bench --show lists them")
+    chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
+    frameworks = {row.framework for row in chosen}
+    return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]
+
+
+def _matches(row: BenchRow, prefix: str) -> bool:
+    return f"{row.name}/".startswith(f"{prefix.rstrip('/')}/")
+
+
+def plan(rows: list[BenchRow], options: StrategyBenchOptions) -> list[BenchJob]:
+    """All jobs. Those of a repeat follow each other, so that drift of the machine's speed affects all rows equally."""
+    runnable = [row for row in rows if not row.problem]
+    return [
+        BenchJob(row, replicas, repeat)
+        for repeat in range(options.repeats)
+        for row in runnable
+        for replicas in ([1] if row.over == "one" else options.sizes)
+    ]
+
+
+def settings(job: BenchJob, options: StrategyBenchOptions) -> dict[str, Any]:
+    """The options of training that decide the job's result; the others are the recipe's."""
+    replicas = job.replicas if options.scaling == "weak" else 1
+    return {
+        "framework": job.row.framework,
+        "strategy": job.row.strategy,
+        "api": job.row.api or "auto",
+        **({"kvstore": job.row.kvstore} if job.row.kvstore else {}),
+        "init": "xavier",
+        # So low that rounding errors do not grow: a larger distance from a single process then shows a mistake.
+        "lr": 0.02,
+        "data": options.dataset,
+        "batch_size": options.batch_size * replicas,
+        "max_steps": options.steps,
+    }
+
+
+def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
+    """Whether the job's result exists. Raises UserError if it was measured with other options."""
+    folder = options.output / job.name
+    if not (folder / "result.json").is_file():
+        return False
+    recorded = json.loads((folder / "config.json").read_text())["config"]
+    for name, value in settings(job, options).items():
+        if recorded[name] != value:
+            option = f"--{name.replace('_', '-')}"
+            reason = f"{folder} was measured with {option} {recorded[name]}, not {value}"
+            raise UserError(reason, "give another --output")
+    return True
+
+
+def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
+    """The command line of a job: its launcher, and training."""
+    row, python = job.row, sys.executable
+    launchers = {
+        "horovod": ["horovodrun", "--gloo", "-np", str(job.replicas), python],
+        "mpi": [*mpirun_here(job.replicas), python],
+    }
+    local = [python, "-m", "hvdtrain", "launch", "local", "-n", str(job.replicas), "--", python]
+    launcher = launchers.get(row.strategy, local) if row.over == "ranks" else [python]
+    chosen = [f"--{name.replace('_', '-')}={value}" for name, value in settings(job, options).items()]
+    devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
+    runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--profile", "10", "--quiet"]
+    return [*launcher, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]

@@ -1,0 +1,49 @@
+"""python -m hvdtrain bench: compare all strategies. python -m hvdtrain bench allreduce: compare allreduces."""
+
+from __future__ import annotations
+
+import sys
+
+import tyro
+
+from hvdtrain.bench import allreduce
+from hvdtrain.bench.allreduce import AllreduceBenchOptions
+from hvdtrain.bench.runner import BenchRunner
+from hvdtrain.bench.strategies import BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
+from hvdtrain.cli.report import show_report
+from hvdtrain.errors import HvdtrainError, TrainingError
+
+PROG = "python -m hvdtrain bench"
+
+
+def main(argv: list[str]) -> None:
+    """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
+    try:
+        if argv[:1] == ["allreduce"]:
+            print(allreduce.run(tyro.cli(AllreduceBenchOptions, prog=f"{PROG} allreduce", args=argv[1:])))
+        else:
+            run(tyro.cli(StrategyBenchOptions, prog=PROG, args=argv))
+    except HvdtrainError as error:
+        print(f"hvdtrain: {error}", file=sys.stderr)
+        sys.exit(error.exit_status)
+
+
+def run(options: StrategyBenchOptions) -> None:
+    """Run all jobs that are not finished, and write the report. Raises TrainingError if a job failed."""
+    rows = choose(all_rows(), options.rows)
+    if options.show:
+        for row in rows:
+            print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")
+        return
+    jobs = [job for job in plan(rows, options) if not is_finished(job, options)]
+    failed = BenchRunner(options).run(jobs)
+    _show_omitted(rows)
+    show_report([options.output], options.output / "report")
+    if failed:
+        raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))
+
+
+def _show_omitted(rows: list[BenchRow]) -> None:
+    for row in rows:
+        if row.problem:
+            print(f"{row.name} was not run: {row.problem}")

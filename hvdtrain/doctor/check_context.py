@@ -1,0 +1,99 @@
+"""What a check may use: its rank, the options, and answers from subprocesses that several checks share."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.errors import UserError
+from hvdtrain.system import slurm
+from hvdtrain.system.rank_info import RankInfo, detect, host_name
+
+if TYPE_CHECKING:
+    from hvdtrain.doctor.connected_job import ConnectedJob
+
+LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables in which launchers pass the number of ranks on a host."""
+
+
+@dataclass
+class CheckContext:
+    """Where the doctor runs and what for, with the answers that are too slow to ask for twice."""
+
+    rank_info: RankInfo
+    ranks: int
+    """Ranks on this host: the job's, or as many as are planned."""
+    deadline: float
+    """time.monotonic() after which no subprocess is started or waited for any more."""
+    hosts: tuple[str, ...] = ()
+    """Hosts to check over ssh."""
+    runs: Path = Path("runs")
+    host: str = field(default_factory=host_name)
+    job: ConnectedJob | None = None
+    """The connection to the job's other ranks, for checks that all ranks make together."""
+    _answers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def in_job(self) -> bool:
+        return self.rank_info.size > 1
+
+    def limit(self, limit_s: float) -> float:
+        """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
+        return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
+
+    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
+        """Run a program; returns after `limit_s` and a few seconds at the latest."""
+        return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+
+    def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
+        """Run a part of `hvdtrain.doctor.probe` in a process of its own; its merged messages, and how it ended."""
+        limit_s = self.limit(limit_s)
+        command = probe_command(part, *arguments, limit_s=limit_s)
+        completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
+        messages = subprocesses.read_messages(completed.out)
+        return functools.reduce(lambda one, other: {**one, **other}, messages, {}), completed
+
+    def framework(self, name: str) -> dict[str, Any]:
+        """Result of `import name` and `import horovod.name` in a subprocess (see `probe.framework`), cached."""
+
+        def ask() -> dict[str, Any]:
+            answer, completed = self.probe("framework", name)
+            if "end" not in answer:  # it died before it could report an error
+                stage = "horovod" if "version" in answer else "framework"
+                answer.setdefault(f"{stage}_error", completed.reason())
+            return answer
+
+        return self.once(f"framework {name}", ask)
+
+    def once(self, key: str, ask: Callable[[], Any]) -> Any:
+        """The result of `ask`, called only the first time for this key."""
+        if key not in self._answers:
+            self._answers[key] = ask()
+        return self._answers[key]
+
+
+def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
+    """The command line of a part of the probe, which ends itself after `limit_s`."""
+    return [sys.executable, "-m", "hvdtrain.doctor.probe", f"{limit_s:.0f}", part, *arguments]
+
+
+def local_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Number of ranks on this host, from the launcher's variables.
+
+    hvdtrain's launcher does not pass it: then all ranks of the job. 1 without a launcher.
+    """
+    for name in LOCAL_SIZE:
+        if environment.get(name, "").isdecimal():
+            return max(int(environment[name]), 1)
+    with suppress(KeyError, ValueError, IndexError, UserError):
+        return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
+    return detect(environment).size if environment.get("HVDTRAIN_SIZE") else 1

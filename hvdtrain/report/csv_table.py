@@ -1,0 +1,56 @@
+"""The report's rows as CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from hvdtrain.report.records import printable
+from hvdtrain.report.rows import Row
+
+
+def to_csv(rows: list[Row]) -> str:
+    """A header and one line per row, with numbers in full precision; a missing number is an empty cell."""
+    file = io.StringIO()
+    records = [_record(row) for row in rows]
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(records)
+    return file.getvalue()
+
+
+def _record(row: Row) -> dict[str, Any]:
+    run, speed, compared = row.run, row.images_per_s, row.scaling
+    shares = row.shares or (None, None, None)
+    return {
+        "framework": row.framework,
+        "strategy": run.options["strategy"],
+        "api": run.options["api"],
+        "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
+        "ranks": run.ranks,
+        "devices": run.devices,
+        "replicas": run.replicas,
+        "settings": row.note,
+        "global_batch": run.global_batch,
+        "runs": len(row.runs),
+        "images_per_s_median": speed and speed.median,
+        "images_per_s_least": speed and speed.minimum,
+        "images_per_s_greatest": speed and speed.maximum,
+        "epoch_s": row.epoch_s and row.epoch_s.median,
+        "compute_share": shares[0],
+        "communicate_share": shares[1],
+        "data_share": shares[2],
+        "scaling": compared and compared.kind,
+        "scaling_base": compared and compared.base.label,
+        "speedup": compared and compared.speedup,
+        "efficiency": compared and compared.efficiency,
+        "karp_flatt": compared and compared.serial_fraction,
+        "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
+        "accuracy_median": row.accuracy and row.accuracy.median,
+        "accuracy_least": row.accuracy and row.accuracy.minimum,
+        "accuracy_greatest": row.accuracy and row.accuracy.maximum,
+        "max_parameter_difference": row.difference and row.difference.largest,
+        "difference_from": row.difference and printable(str(row.difference.reference.folder)),
+        "folders": " ".join(printable(str(one.folder)) for one in row.runs),
+    }

@@ -1,0 +1,68 @@
+"""The columns of the report's table, and what each figure means."""
+
+from __future__ import annotations
+
+NONE = "—"
+
+HEADINGS = (
+    "framework",
+    "strategy",
+    "ranks × devices",
+    "images/s: median (minimum to maximum, runs)",
+    "epoch on the slowest rank, s",
+    "compute / communicate / data",
+    "scaling efficiency",
+    "Karp–Flatt serial fraction",
+    "peak memory of a rank, MB",
+    "test accuracy",
+    "max difference of any parameter from a single process",
+)
+NOTE = "settings that differ from most runs"
+TEXT_COLUMNS = (HEADINGS[0], HEADINGS[1], NOTE)
+
+DEFINITIONS = (
+    (
+        "Row",
+        "Runs that are repetitions of each other: same framework, strategy, ranks, devices, settings and machine. "
+        "Seeds may differ.",
+    ),
+    ("Machine", "The host of rank 0."),
+    ("Ranks × devices", "Processes, times the devices of each; p, the number of replicas, is their product."),
+    (
+        "Images/s",
+        "Training images per second over all ranks: the median interval of a run. Over several runs, the median, "
+        "minimum and maximum.",
+    ),
+    ("Epoch", "Training time of one epoch in seconds, on the slowest rank; the median of the runs."),
+    (
+        "Compute / communicate / data",
+        "Shares of a step's time, the mean of the runs that measured them (train --profile N).",
+    ),
+    (
+        "Scaling efficiency",
+        "S / p, where the speedup S is images/s divided by the images/s of the base: the row of one replica with "
+        "strategy single, else with the same strategy, of the same framework, precision, network, data and machine. "
+        "Strong: the base has the same global batch (Amdahl, Validity of the single processor approach to achieving "
+        "large scale computing capabilities, AFIPS 1967). Weak, with --batch-scope per-rank: the base has the batch of "
+        "one replica (Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988). 1 is ideal.",
+    ),
+    (
+        "Karp–Flatt serial fraction",
+        "e = (1/S - 1/p) / (1 - 1/p), for strong scaling with p above 1: the part of the work that would have to be "
+        "serial to explain S. If it grows with p, communication limits the speed rather than serial work; below 0, the "
+        "speedup exceeds p; above 1, the job is slower than its base (Karp and Flatt, Measuring parallel processor "
+        "performance, CACM 33(5), 1990).",
+    ),
+    ("Peak memory", "The largest resident set of any rank, in MB of 2^20 bytes; the maximum of the runs."),
+    (
+        "Test accuracy",
+        "Share of test images classified correctly after the last step; the median of the runs.",
+    ),
+    (
+        "Max difference",
+        "max |a - b| over all parameters at the last step, where b is a run with strategy single: of the same "
+        "framework, else of the one named; with the same data, seed, initial weights, network, global batch, learning "
+        "rate, other options and number of steps. The maximum of the runs; compression may differ.",
+    ),
+    (NONE, "Not measured, or no run to compare with."),
+)

@@ -1,0 +1,91 @@
+"""The JSON files of runs, checked while they are read: anything unexpected is a UserError that names the file."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
+from hvdtrain.errors import UserError
+
+
+class JsonRecord:
+    """A JSON object of a file."""
+
+    def __init__(self, path: Path, values: Any, what: str = "the file") -> None:
+        if not isinstance(values, dict):
+            raise self._invalid(path, f"{what} is not a JSON object")
+        self._path, self._values = path, values
+
+    @classmethod
+    def read(cls, path: Path) -> JsonRecord:
+        """The object that a file holds."""
+        try:
+            return cls(path, json.loads(path.read_text(encoding="utf-8")))
+        except OSError as error:
+            raise cls._invalid(path, str(error.strerror)) from None
+        except (ValueError, RecursionError) as error:
+            raise cls._invalid(path, f"not JSON: {error}") from None
+
+    @staticmethod
+    def _invalid(path: Path, reason: str) -> UserError:
+        return UserError(
+            f"{printable(str(path))}: cannot be read ({reason})",
+            "correct it, or move this run's folder away, or repeat the run",
+        )
+
+    def record(self, name: str, default: dict[str, Any] | None = None) -> JsonRecord:
+        """The object of that name; `default` if it is missing or null."""
+        value = self._values.get(name)
+        return JsonRecord(self._path, default if value is None else value, f'"{name}"')
+
+    def texts(self) -> dict[str, str]:
+        """All values that are text or numbers, as text."""
+        return {
+            printable(name): as_text(value)
+            for name, value in self._values.items()
+            if isinstance(value, str | int | float)
+        }
+
+    def options(self) -> dict[str, Any]:
+        """Training options: defaults for those that are missing; known ones must have their default's type."""
+        defaults = to_record(Config())
+        for name, default in defaults.items():
+            kind = int | float if isinstance(default, float) else type(default)
+            if not isinstance(self._values.get(name, default), kind):
+                raise self._invalid(self._path, f'"{name}" is {self._values[name]!r:.80}')
+        recorded = {
+            printable(name): printable(value) if isinstance(value, str) else value
+            for name, value in self._values.items()
+        }
+        return {**defaults, **recorded}
+
+    def number(self, name: str) -> float | None:
+        """A finite number, or None."""
+        value = self._values.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        try:
+            return float(value) if math.isfinite(value) else None
+        except OverflowError:  # an integer larger than any float
+            return None
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A positive integer; for steps, 0 as well."""
+        value = self._values.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < (name != "steps"):
+            raise self._invalid(self._path, f'"{name}" is {value!r:.80}, which is not a number of {name}')
+        return value
+
+
+def printable(text: str) -> str:
+    """Text with a question mark for each character that no page can hold: control characters, lone surrogates."""
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def as_text(value: Any) -> str:
+    """A JSON value in a table."""
+    return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))

@@ -1,0 +1,98 @@
+"""Folders of runs made up for tests of the report, and the report's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+
+import numpy as np
+
+from hvdtrain.cli import report
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.runs import checkpoints
+
+HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
+
+
+def make_run(folder, moved=None, ranks=1, devices=1, host=None, without=(), **given):
+    """Write a run's folder.
+
+    moved: write a checkpoint in which one parameter differs from zero by this much. given: options of training, or
+    values of `result.json`. without: names to leave out, as in old runs.
+    """
+    options = {name: given.pop(name) for name in list(given) if name in to_record(Config())}
+    config = Config(**{"strategy": "single", **options})
+    place = {"ranks": ranks, "devices": devices, "device": "cpu", "host": {**HOST, **(host or {})}}
+    versions = {"python": "3.11.7", "numpy": "1.23.5", config.framework: "2.0"}
+    result = {
+        "accuracy": 0.9, "loss": 0.3, "steps": 8, "parameters": "ab", "images_per_s": 1000.0, "peak_rss_mb": 400.0,
+        "skipped": 0, "per_class_accuracy": {"0": float("nan")}, "confusion": [[1]], "epoch_s": 2.0,
+        "global_batch": config.global_batch(ranks), "shares": None, **given,
+    }  # fmt: skip
+    recorded = {
+        "config": to_record(config),
+        "places": {"devices": 0},
+        "versions": versions,
+        **place,
+        "started": "2026-01",
+    }
+    folder.mkdir(parents=True)
+    for name, values in (("config.json", recorded), ("result.json", result)):
+        kept = {key: value for key, value in values.items() if key not in without}
+        (folder / name).write_text(json.dumps(kept))
+    if moved is not None:
+        save(folder, config, moved, step=result["steps"])
+    return folder
+
+
+def save(folder, config, moved, step):
+    weights = {"w": np.zeros((2, 3), np.float32), "b": np.array([0, moved], np.float32)}
+    position = Position(1, 0, step, config.batch_size, config.seed)
+    made = Checkpoint(weights, OptimizerState({}), position, "lenet", config.framework, "sgd", "f1", 0.5, ("0", "1"))
+    checkpoints.save(folder / "checkpoints", made, keep=3)
+
+
+def write(tmp_path, *runs):
+    """Write the report on these runs; its folder."""
+    report.main([*map(str, runs), "--output", str(tmp_path / "out")])
+    return tmp_path / "out"
+
+
+def table(folder):
+    """The rows of report.csv."""
+    with open(folder / "report.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def lines(folder):
+    """The rows of report.csv by (framework, strategy, ranks, devices)."""
+    rows = table(folder)
+    found = {tuple(row[name] for name in ("framework", "strategy", "ranks", "devices")): row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def number(row, name):
+    return float(row[name])
+
+
+def images(page):
+    return len(re.findall('<img src="data:image/svg', page))
+
+
+def sample(tmp_path):
+    """Runs that fill every chart."""
+    shares = {"compute": 0.7, "communicate": 0.25, "data": 0.05}
+    for framework, speed in (("torch", 1000.0), ("mxnet", 1100.0), ("tensorflow", 1200.0)):
+        for repeat in range(2):
+            given = {"framework": framework, "shares": shares, "accuracy": 0.9 + repeat / 50}
+            name = f"{framework}-{repeat}"
+            make_run(tmp_path / f"{name}-1", 0.0, images_per_s=speed + 50 * repeat, **given)
+            for ranks in (2, 4):
+                for strategy in ("horovod", "a_strategy_with_a_long_name"):
+                    place = {"ranks": ranks, "strategy": strategy, "images_per_s": speed * ranks**0.8 + 90 * repeat}
+                    make_run(tmp_path / f"{name}-{ranks}-{strategy}", 1e-7 * ranks * repeat, **place, **given)
+    return tmp_path

@@ -1,0 +1,62 @@
+"""The doctor's command line, its quick checks, its documentation, and merged reports."""
+
+from __future__ import annotations
+
+import json
+
+from support.doctor import DOCTOR
+from support.jobs import ROOT
+from support.jobs import run as run_command
+
+from hvdtrain.doctor.registry import CHECKS, QUICK
+from hvdtrain.doctor.reports import format_ranks, merge
+
+
+def test_options(tmp_path):
+    for options in (["--only", "nonsense"], ["--ranks", "0"], ["--nonsense"]):
+        assert run_command([*DOCTOR, *options], tmp_path)[0] == 2
+    status, text = run_command([*DOCTOR, "--output", "/proc/nothing/file", "--only", "limits"], tmp_path)
+    assert status == 2 and "cannot be written" in text
+    status, text = run_command([*DOCTOR, "--json", "--only", "limits"], tmp_path)
+    assert status == 0 and json.loads(text)["findings"][0]["check"] == "limits"
+    status, text = run_command([*DOCTOR, "--only", "alike"], tmp_path)
+    assert status == 0 and "now called identical" in text
+    status, text = run_command([*DOCTOR, "--help"], tmp_path)
+    assert status == 0 and all(one.name in text for one in CHECKS) and "horovod-size" in text
+
+
+def test_quick_checks_start_no_process(tmp_path):
+    code = (
+        "import sys, time\nfrom hvdtrain.doctor.examination import quick\n"
+        "forbidden = {'subprocess.Popen', 'os.fork', 'os.exec', 'os.posix_spawn', 'os.system', 'socket.getaddrinfo'}\n"
+        "def audit(event, _):\n    assert event not in forbidden, event\n"
+        "sys.addaudithook(audit)\nbegan = time.perf_counter()\nfound = quick()\n"
+        "print(time.perf_counter() - began, len(found), 'crashed' in str(found), 'numpy' in sys.modules)"
+    )
+    status, text = run_command(["python", "-c", code], ROOT)
+    assert status == 0, text
+    seconds, count, crashed, numpy = text.split()
+    assert float(seconds) < 0.05
+    assert int(count) >= len(QUICK) and (crashed, numpy) == ("False", "False")
+
+
+def test_docs_name_existing_checks():
+    page = (ROOT / "docs" / "doctor.md").read_text()
+    problems = page.partition("| symptom |")[2].partition("\n\n")[0].splitlines()[2:]
+    named = {name for line in problems for name in line.split("|")[3].strip().split(", ")}
+    assert len(problems) > 15
+    assert named <= {one.name for one in CHECKS}
+    assert f"take no time: {', '.join(QUICK)}." in page.replace("\n", " ")
+
+
+def test_merge_joins_equal_findings():
+    row = {"check": "c", "topic": "machine", "status": "ok", "text": "t", "remedy": ""}
+    other = {**row, "text": "u"}
+    reports = [{"rank": rank, "host": f"h{rank}", "findings": [row if rank < 2 else other]} for rank in range(3)]
+    first, second = merge(reports)
+    assert first["ranks"] == [0, 1] and first["hosts"] == ["h0", "h1"] and not first["everywhere"]
+    assert second["ranks"] == [2]
+
+
+def test_format_ranks():
+    assert format_ranks([0, 1, 2, 3, 7]) == "0-3, 7"

@@ -1,0 +1,59 @@
+"""GPUs, with an nvidia-smi and frameworks made up for the test."""
+
+from __future__ import annotations
+
+from support.doctor import doctor, nvidia_smi, path_with, script
+
+
+def test_cuda_newer_than_the_driver(tmp_path):
+    (tmp_path / "fake" / "torch").mkdir(parents=True)
+    (tmp_path / "fake" / "torch" / "__init__.py").write_text(
+        "from types import SimpleNamespace as N\n__version__ = '2.13.0'\nversion = N(cuda='13.0')\n"
+        "cuda = N(is_available=lambda: False, device_count=lambda: 0)\n"
+    )
+    result = doctor(
+        tmp_path,
+        "--only",
+        "gpu",
+        PATH=nvidia_smi(tmp_path),
+        PYTHONPATH=str(tmp_path / "fake"),
+        CUDA_VISIBLE_DEVICES="0,3",
+    )
+    result.has("gpu", "ok", "1 x Tesla T4, driver 470.82.01, CUDA up to 11.4")
+    result.has(
+        "gpu", "fail", "torch is built for CUDA 13.0", "driver 470.82.01 supports CUDA up to 11.4", remedy="update"
+    )
+    result.has("gpu", "fail", "CUDA_VISIBLE_DEVICES=0,3 names GPU 3", remedy="unset")
+    result.has("gpu", "warn", "mxnet 1.9.1 is built for CPUs", remedy="mxnet-cu112")
+    result.has("gpu", "warn", "built without NCCL", remedy="HOROVOD_GPU_OPERATIONS=NCCL")
+
+
+def test_horovod_and_torch_with_different_nccl(tmp_path):
+    """Stand-ins for the frameworks and Horovod: Horovod has NCCL 2.10, torch has 2.27."""
+    fake = {
+        "torch": "from types import SimpleNamespace as N\n__version__ = '2.13.0'\nversion = N(cuda='11.8')\n"
+        "cuda = N(is_available=lambda: True, device_count=lambda: 1, nccl=N(version=lambda: (2, 27, 3)))\n",
+        "mxnet": "raise ImportError('not used here')",
+        "tensorflow": "raise ImportError('not used here')",
+        "horovod": "",
+        "horovod/torch": "init = print\ngloo_built = mpi_built = lambda: 1\nnccl_built = lambda: 21003\n",
+    }
+    for name, content in fake.items():
+        (tmp_path / "fake" / name).mkdir(parents=True)
+        (tmp_path / "fake" / name / "__init__.py").write_text(content)
+    result = doctor(tmp_path, "--only", "gpu", PATH=nvidia_smi(tmp_path), PYTHONPATH=str(tmp_path / "fake"))
+    result.has("gpu", "ok", "torch sees 1 GPU(s)")
+    result.has("gpu", "warn", "built with NCCL 2.10, but torch comes with 2.27", remedy="HOROVOD_NCCL_HOME")
+
+
+def test_nvidia_smi_cannot_reach_the_driver(tmp_path):
+    script(
+        tmp_path / "bin" / "nvidia-smi", 'echo "Failed to initialize NVML: Driver/library version mismatch"; exit 18'
+    )
+    result = doctor(tmp_path, "--only", "gpu", "gpu-per-rank", PATH=path_with(tmp_path / "bin"))
+    result.has("gpu", "fail", "cannot reach the driver", "version mismatch", remedy="reboot")
+
+
+def test_one_rank_and_one_gpu(tmp_path):
+    result = doctor(tmp_path, "--only", "gpu-per-rank", "--ranks", "1", PATH=nvidia_smi(tmp_path))
+    result.has("gpu-per-rank", "ok", "1 GPU(s) for 1 rank(s)")

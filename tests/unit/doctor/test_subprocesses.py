@@ -1,0 +1,51 @@
+"""Subprocesses of the doctor: time limits, and the messages of probes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from support.doctor import script
+from support.jobs import ROOT
+
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.check import run_check
+from hvdtrain.doctor.check_context import CheckContext, probe_command
+from hvdtrain.doctor.checks.mpi import check_slots
+from hvdtrain.doctor.registry import CHECKS
+from hvdtrain.system.rank_info import RankInfo
+
+
+def test_timeout_ends_a_subprocess_and_its_children(tmp_path, monkeypatch):
+    monkeypatch.setattr(subprocesses, "GRACE_S", 0.5)
+    code = f"trap '' TERM; sleep 321 & echo $! > {tmp_path / 'pid'}; wait"
+    began = time.monotonic()
+    completed = subprocesses.run(["sh", "-c", code], 0.5, dict(os.environ))
+    assert completed.status is None and time.monotonic() - began < 5
+    assert "no end within" in completed.reason()
+    pid = int((tmp_path / "pid").read_text())
+    stat = Path(f"/proc/{pid}/stat")
+    assert not stat.exists() or stat.read_text().rpartition(") ")[2][0] == "Z"
+
+
+def test_probe_ends_itself_at_its_time_limit():
+    command = probe_command("exists", "/nothing", "100", limit_s=1)
+    completed = subprocesses.run(command, 20, dict(os.environ, PYTHONPATH=str(ROOT)))
+    assert "it hung" in completed.reason()
+    assert subprocesses.run(["/no/such/program"], 1, {}).status == 127
+
+
+def test_mpirun_that_hangs(tmp_path, monkeypatch):
+    script(tmp_path / "mpirun", "exec sleep 300")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 1)
+    found = list(check_slots(context)) + run_check(CHECKS[0], context)
+    assert time.monotonic() < context.deadline + 6
+    assert found
+
+
+def test_messages_of_probes_in_a_launcher_s_output():
+    """After a rank's label, several on one line, and one that is truncated."""
+    text = '[1]<stdout>:@doctor {"a": 1}@doctor {"b": {"c": 2}}\n\nother\n@doctor {"d": '
+    assert subprocesses.read_messages(text) == [{"a": 1}, {"b": {"c": 2}}]

@@ -1,0 +1,76 @@
+"""Invalid input: a one-line error that names the file, and no report."""
+
+import json
+
+import pytest
+from support.report import make_run
+
+from hvdtrain.cli import report
+
+
+def error_of(capsys, *arguments):
+    """The one-line error of a report that cannot be written."""
+    with pytest.raises(SystemExit) as ended:
+        report.main([str(one) for one in arguments])
+    output = capsys.readouterr()
+    assert ended.value.code == 2
+    assert output.out == ""
+    assert output.err.startswith("hvdtrain: ") and output.err.count("\n") == 1
+    return output.err
+
+
+def test_folders_without_finished_runs(tmp_path, capsys):
+    out = tmp_path / "out"
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    (tmp_path / "half" / "run" / "logs").mkdir(parents=True)
+    for name, problem in (
+        ("none", "none: no such folder; give"),
+        ("file", "file: not a folder; give"),
+        ("empty", "empty: no finished run there; give run folders"),
+        ("half", "no finished run there (1 did not finish: "),
+    ):
+        assert problem in error_of(capsys, tmp_path / name, "--output", out)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("file", ["config.json", "result.json"])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "\x00", "\\xff", "[" * 100000])
+def test_invalid_file_is_named(tmp_path, capsys, file, text):
+    make_run(tmp_path / "good")
+    path = make_run(tmp_path / "bad") / file
+    path.write_bytes(b"\xff" if text == "\\xff" else text.encode())
+    assert f"{path}: cannot be read (" in error_of(capsys, tmp_path, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value"),
+    [
+        ("config.json", "config", None),
+        ("config.json", "config", {"framework": ["torch"]}),
+        ("config.json", "config", {"lr": "fast"}),
+        ("config.json", "ranks", 0),
+        ("config.json", "ranks", "two"),
+        ("config.json", "host", "node"),
+        ("result.json", "steps", None),
+        ("result.json", "global_batch", -1),
+        ("result.json", "shares", [1]),
+    ],
+)
+def test_invalid_value_is_named(tmp_path, capsys, file, name, value):
+    path = make_run(tmp_path / "bad") / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    message = error_of(capsys, tmp_path, "--output", tmp_path / "out")
+    assert f"{path}: cannot be read (" in message
+    assert f'"{next(iter(value)) if name == "config" and value else name}" is' in message
+
+
+def test_output_that_cannot_be_written_is_unchanged(tmp_path, capsys):
+    make_run(tmp_path / "run")
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file", tmp_path / "file" / "below", "/proc/no/such"):
+        assert f"{place}: the report cannot be written there (" in error_of(capsys, tmp_path / "run", "--output", place)
+    (tmp_path / "out" / "report.html").mkdir(parents=True)
+    assert "give another --output" in error_of(capsys, tmp_path / "run", "--output", tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

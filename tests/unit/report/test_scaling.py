@@ -1,0 +1,49 @@
+"""Speedup, efficiency and serial fraction, against the right base."""
+
+import pytest
+from support.report import lines, make_run, number, table, write
+
+
+def test_strong_scaling(tmp_path):
+    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=64)
+    make_run(tmp_path / "two", images_per_s=1600.0, batch_size=64, strategy="horovod", ranks=2)
+    make_run(tmp_path / "four", images_per_s=2000.0, batch_size=64, strategy="horovod", ranks=2, devices=2)
+    rows = lines(write(tmp_path, tmp_path))
+    two, four = rows["torch", "horovod", "2", "1"], rows["torch", "horovod", "2", "2"]
+    assert (two["scaling"], two["scaling_base"]) == ("strong", "torch single, 1 × 1")
+    # S = 1.6: e = (1/1.6 - 1/2) / (1 - 1/2) = 0.25; S = 2: e = (1/2 - 1/4) / (1 - 1/4) = 1/3
+    assert [number(two, name) for name in ("speedup", "efficiency", "karp_flatt")] == pytest.approx([1.6, 0.8, 0.25])
+    assert [number(four, name) for name in ("speedup", "efficiency", "karp_flatt")] == pytest.approx([2, 0.5, 1 / 3])
+    assert rows["torch", "single", "1", "1"]["karp_flatt"] == ""
+
+
+def test_weak_scaling_base_has_the_batch_of_one_replica(tmp_path):
+    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=32)
+    make_run(tmp_path / "large", images_per_s=3000.0, batch_size=96)
+    make_run(
+        tmp_path / "three", images_per_s=2400.0, batch_size=32, batch_scope="per-rank", strategy="horovod", ranks=3
+    )
+    row = next(row for row in table(write(tmp_path, tmp_path)) if row["strategy"] == "horovod")
+    assert row["scaling"] == "weak"
+    assert number(row, "efficiency") == pytest.approx(0.8)  # 2400 / (3 * 1000)
+    assert row["karp_flatt"] == ""
+
+
+def test_without_strategy_single_the_base_is_the_strategy_with_one_replica(tmp_path):
+    make_run(tmp_path / "one", images_per_s=500.0, strategy="horovod")
+    make_run(tmp_path / "two", images_per_s=900.0, strategy="horovod", ranks=2)
+    make_run(tmp_path / "other", images_per_s=900.0, strategy="ddp", ranks=2)
+    make_run(tmp_path / "third", images_per_s=900.0, strategy="horovod", framework="mxnet", ranks=2)
+    rows = lines(write(tmp_path, tmp_path))
+    assert number(rows["torch", "horovod", "2", "1"], "efficiency") == pytest.approx(0.9)
+    assert rows["torch", "ddp", "2", "1"]["efficiency"] == ""
+    assert rows["mxnet", "horovod", "2", "1"]["efficiency"] == ""
+
+
+@pytest.mark.parametrize(
+    "other", [{"precision": "bf16"}, {"batch_size": 128}, {"data": "mnist"}, {"host": {"processor": "Xeon"}}]
+)
+def test_no_efficiency_without_a_comparable_base(tmp_path, other):
+    make_run(tmp_path / "one", images_per_s=500.0)
+    make_run(tmp_path / "two", strategy="horovod", ranks=2, **other)
+    assert lines(write(tmp_path, tmp_path))["torch", "horovod", "2", "1"]["efficiency"] == ""
