@@ -9,7 +9,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import MODULES
+from hvdtrain.frameworks.registry import STYLES
 from hvdtrain.report.records import JsonRecord, as_text, printable
 
 FILES = ("config.json", "result.json")
@@ -129,7 +129,7 @@ def read_run(folder: Path) -> FinishedRun:
 
 def _default_api(framework: str) -> str:
     """The programming style that --api auto means; empty for an unknown framework."""
-    return next(iter(MODULES.get(framework, {})), "")
+    return next(iter(STYLES.get(framework, ())), "")
 
 
 def _settings(options: dict[str, Any], config: JsonRecord, host: dict[str, str]) -> dict[str, str]:

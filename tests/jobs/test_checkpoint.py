@@ -5,7 +5,7 @@ import random
 import shutil
 
 import pytest
-from faults.chaos import kills_while_writing
+from faults.checkpoint_files import kills_while_writing
 from support.jobs import FRAMEWORKS, distance, newest, run, train
 
 RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")

@@ -1,0 +1,81 @@
+"""Checkpoints are damaged, or their writer is killed: whole ones remain and are found."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+from faults.suite import Row, Suite
+from faults.watched_job import EVERY, WatchedJob
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.runs import checkpoints
+
+
+def flip(suite: Suite, launcher: str, framework: str) -> Row:
+    """A bit of the newest checkpoint flips: the job resumes from the one before it."""
+    job = WatchedJob(suite.new_folder(), launcher, framework)
+    job.wait_for_step(3 * EVERY)
+    os.kill(job.process.pid, signal.SIGTERM)
+    job.end(75)
+    newest = sorted((job.run / "checkpoints").glob("step-*"))[-1]
+    victim = newest / suite.random.choice(checkpoints.FILES)
+    data = bytearray(victim.read_bytes())
+    data[suite.random.randrange(len(data))] ^= 1 << suite.random.randrange(8)
+    victim.write_bytes(data)
+    suite.check_resumes(job).reported(f"damaged checkpoint: runs/run/checkpoints/{newest.name}", 0, 1)
+    return Row(f"a flipped bit in {victim.name}", launcher, framework)
+
+
+def write(suite: Suite, launcher: str, framework: str) -> Row:
+    """kill -9 while checkpoints are written."""
+    del launcher, framework
+    kills = 1000
+    announced = kills_while_writing(suite.new_folder(), kills, suite.random)
+    return Row(f"{kills} kills while writing", "", "", None, None, 0, f"all of {announced} checkpoints whole")
+
+
+def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> int:
+    """Kill a process that writes checkpoints, again and again; returns the step of the last checkpoint.
+
+    Each checkpoint that the writer announced must exist or be pruned for newer ones, and each one that exists be whole.
+    """
+    announced = 0
+    for _ in range(kills):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.close(reader)
+            try:
+                _write_until_killed(folder, writer)
+            finally:
+                os._exit(1)
+        os.close(writer)
+        received = os.read(reader, 4)  # waits for the first checkpoint
+        time.sleep(generator.uniform(0, 0.02))  # any moment of a write
+        os.kill(child, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        for path in folder.glob("step-*"):
+            checkpoints.load(path)
+        received += os.read(reader, 1 << 16)
+        os.close(reader)
+        announced = max(announced, int.from_bytes(received[-4:], "little"))
+        assert checkpoints.newest(folder)[1].position.step >= announced
+    assert announced >= kills
+    return announced
+
+
+def _write_until_killed(folder: Path, pipe: int) -> None:
+    """Save checkpoint after checkpoint, and announce the step of each once it is saved."""
+    step = checkpoints.newest(folder)[1].position.step if list(folder.glob("step-*")) else 0
+    weights = initial_weights(NETWORKS["lenet"], "xavier", 1)
+    while True:
+        step += 1
+        position = Position(1, 128, step, 64, 0)
+        saved = Checkpoint(weights, OptimizerState({}, 0.0, 0, {}), position, "lenet", "torch", "sgd", "ab12")
+        checkpoints.save(folder, saved, keep=3)
+        os.write(pipe, step.to_bytes(4, "little"))

@@ -1,0 +1,135 @@
+"""Images and labels of data sets, and images to classify."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from fuzz.inputs import BOUNDARIES, mutated
+from fuzz.properties import FUZZ, folder_of, rejects_cleanly
+from hvdtrain.cli import predict
+from hvdtrain.datasets.formats import cifar10
+from hvdtrain.datasets.formats.idx import read_idx
+from hvdtrain.datasets.formats.npz import read_npz
+from hvdtrain.datasets.formats.reading import wrap_errors
+from hvdtrain.networks.registry import NETWORKS
+
+
+def idx_file(*shape: int, values: int | None = None) -> bytes:
+    count = int(np.prod(shape)) if values is None else values
+    return struct.pack(f">4B{len(shape)}I", 0, 0, 8, len(shape), *shape) + bytes(i % 256 for i in range(count))
+
+
+def npz_file(save: Callable[..., None], **arrays: np.ndarray) -> bytes:
+    file = io.BytesIO()
+    save(file, **arrays)
+    return file.getvalue()
+
+
+def npz_member(header: str, values: bytes) -> bytes:
+    """An .npz whose only array has this header, valid or not."""
+    text = header.encode("latin1", "replace") + b"\n"
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + values)
+    return file.getvalue()
+
+
+class Large(bytes):
+    """Bytes that pytest must not print."""
+
+    def __repr__(self) -> str:
+        return f"{len(self)} bytes"
+
+
+IMAGES = idx_file(2, 3, 4)
+IDX_BYTES = (
+    mutated((IMAGES, gzip.compress(IMAGES)), (b"\x1f\x8b", b"\0\0\x08\x03"))
+    | st.lists(st.sampled_from(BOUNDARIES), min_size=3, max_size=3).map(
+        lambda n: idx_file(*(i % (1 << 32) for i in n), values=24)
+    )
+    | mutated((IMAGES,)).map(gzip.compress)
+)
+
+
+@FUZZ
+@given(IDX_BYTES)
+@example(Large(gzip.compress(IMAGES + bytes(1 << 26)) * 40))
+def test_idx(content: bytes) -> None:
+    with folder_of(**{"train-images-idx3-ubyte": content}) as folder, rejects_cleanly():
+        read_idx(folder / "train-images-idx3-ubyte", "write it anew")
+
+
+ARRAYS = {"images": np.arange(24, dtype=np.uint8).reshape(2, 3, 4), "labels": np.array([3, 0])}
+HEADERS = st.builds(
+    "{{'descr': {!r}, 'fortran_order': {}, 'shape': {}, }}".format,
+    st.sampled_from(["<f4", "|V0", "|S0", "|u1", "|O", "M8[s]", "", [("a", "<f4")], ("<f4", (2,)), None]),
+    st.booleans(),
+    st.lists(st.sampled_from(BOUNDARIES) | st.integers(-2, 9), max_size=4).map(tuple) | st.just("x"),
+) | st.sampled_from(["(" * 5000, "{'descr': '|u1'}", "0j + 1", ""])
+
+
+@FUZZ
+@given(
+    mutated((npz_file(np.savez, **ARRAYS), npz_file(np.savez_compressed, **ARRAYS)), (b"PK\x01\x02", b"PK\x05\x06"))
+    | st.builds(npz_member, HEADERS, st.binary(max_size=40))
+)
+def test_npz(content: bytes) -> None:
+    with folder_of(**{"train.npz": content}) as folder, rejects_cleanly():
+        read_npz(folder / "train.npz", ("images", "labels"))
+
+
+def tar_file() -> bytes:
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for name in cifar10.FILES:
+            member = tarfile.TarInfo(f"{cifar10.FOLDER}/{name}")
+            member.size = 2 * cifar10.RECORD_BYTES
+            archive.addfile(member, io.BytesIO(bytes(member.size)))
+    return file.getvalue()
+
+
+TAR = tar_file()
+
+
+@FUZZ
+@given(mutated((TAR,), (b"ustar", b"x", b"7777777777", b"\x80" + b"\xff" * 11)).map(lambda tar: gzip.compress(tar, 1)))
+def test_cifar_archive(content: bytes) -> None:
+    records, cifar10.RECORDS = cifar10.RECORDS, 2  # the published files are too large for many examples
+    try:
+        with rejects_cleanly(), wrap_errors(Path(cifar10.ARCHIVE), "put the published file in its place"):
+            cifar10.parse_cifar10(cifar10.archive_members(io.BytesIO(content)))
+    finally:
+        cifar10.RECORDS = records
+
+
+def image_file(kind: str, mode: str) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.arange(144, dtype=np.uint8).reshape(12, 12)).convert(mode).save(file, kind)
+    return file.getvalue()
+
+
+PICTURES = tuple(
+    image_file(kind, mode)
+    for kind, mode in (("PNG", "L"), ("PNG", "P"), ("PNG", "RGBA"), ("JPEG", "RGB"), ("GIF", "P"), ("BMP", "RGB"),
+                       ("TIFF", "L"), ("PPM", "RGB"), ("WEBP", "RGB"), ("TGA", "L"),
+                       ("ICO", "RGBA"), ("PCX", "L"), ("SGI", "L"))
+)  # fmt: skip
+
+
+@FUZZ
+@given(mutated(PICTURES, (b"IHDR", b"PLTE", b"tRNS", b"IDAT", b"IEND", b"\xff\xda", b"\xff\xc0")), st.booleans())
+@example(b"P6\n12 \xff5\n", False)
+def test_image(content: bytes, invert: bool) -> None:
+    with folder_of(picture=content) as folder, rejects_cleanly():
+        assert predict.read_image(folder / "picture", NETWORKS["lenet"], invert).shape == (1, 28, 28)

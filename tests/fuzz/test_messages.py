@@ -1,0 +1,56 @@
+"""Messages from other processes: ranks and launcher, and the probes of the doctor."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fuzz.inputs import TOO_DEEP, json_like
+from fuzz.properties import FUZZ, rejects_cleanly
+from hvdtrain.doctor import subprocesses
+from hvdtrain.launch import protocol
+
+MESSAGES = (
+    {"challenge": "ab", "proof": "cd"},
+    {"environment": {"A": "b"}, "store": ["host", 1]},
+    {"signal": 15},
+    {"end": True},
+)
+
+
+def handshake(ours: socket.socket) -> None:
+    """As `connect` does it, which tries the next address after these errors."""
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        protocol.authenticate(ours, "token")
+
+
+@FUZZ
+@given(
+    st.lists(st.sampled_from(MESSAGES).flatmap(json_like), max_size=3),
+    st.sampled_from(["handshake", "receive", "arrived"]),
+)
+@example([TOO_DEEP[: 1 << 15]], "handshake")
+@example([b"[1]"], "handshake")
+@example([b'{"proof": "\\u00e9", "challenge": ""}'], "handshake")
+def test_channel(lines: list[bytes], reader: str) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, rejects_cleanly(), contextlib.suppress(protocol.Closed):
+        theirs.sendall((b"\n".join(lines) + b"\n")[: 1 << 16])
+        theirs.shutdown(socket.SHUT_WR)
+        if reader == "handshake":
+            return handshake(ours)
+        found = protocol.Channel(ours)
+        messages = [found.receive()] if reader == "receive" else found.receive_available()
+        assert all(isinstance(message, dict) for message in messages)
+
+
+@FUZZ
+@given(st.lists(json_like({"rank": 0, "seconds": 1.5}) | st.binary(max_size=5), max_size=4))
+@example([TOO_DEEP, b"1", b"[]"])
+def test_probe_output(parts: list[bytes]) -> None:
+    text = "".join(f"[1,0]<stdout>:{subprocesses.MESSAGE_PREFIX}{part.decode(errors='replace')}\n" for part in parts)
+    with rejects_cleanly():
+        assert all(isinstance(found, dict) for found in subprocesses.read_messages(text))

@@ -1,0 +1,146 @@
+"""Files in the folder of a run: checkpoints, metrics, the recorded options and the result."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fuzz.inputs import TOO_DEEP, json_like, mutated
+from fuzz.properties import FUZZ, folder_of, rejects_cleanly
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import from_record, recorded, to_record
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.report.pages import Report
+from hvdtrain.report.runs import read_run
+from hvdtrain.runs import checkpoints, metrics
+
+
+def saved_files() -> dict[str, bytes]:
+    weights = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
+    state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()})
+    position = Position(1, 2, 42, 64, 0)
+    whole = Checkpoint(weights, state, position, "lenet", "torch", "sgd", "ab12", 0.5, ("0", "1"))
+    with tempfile.TemporaryDirectory() as folder:
+        path = checkpoints.save(Path(folder), whole, keep=1)
+        return {name: (path / name).read_bytes() for name in (*checkpoints.FILES, checkpoints.MANIFEST)}
+
+
+SAVED = saved_files()
+WEIGHTS, MOMENTA, STATE = checkpoints.FILES
+
+
+def tensors_like(file: bytes) -> st.SearchStrategy[bytes]:
+    """A safetensors file with its bytes mutated, or with another header in front of the same values."""
+    length = struct.unpack("<Q", file[:8])[0]
+    header, values = json.loads(file[8 : 8 + length]), file[8 + length :]
+    return mutated((file,)) | json_like(header).map(lambda text: struct.pack("<Q", len(text)) + text + values)
+
+
+def manifest_of(files: dict[str, bytes]) -> bytes:
+    """A manifest with the checksums of these files, so that the files are not rejected for their checksums."""
+    return json.dumps({"sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}}).encode()
+
+
+def is_position(position: Position) -> bool:
+    return all(type(value) is int and value >= 0 for value in vars(position).values())
+
+
+def load(files: dict[str, bytes]) -> None:
+    with folder_of(**files) as folder, rejects_cleanly():
+        path, found = checkpoints.newest(folder)
+        assert is_position(found.position)
+        assert np.isfinite(float(found.score))
+        assert all(isinstance(name, str) for name in found.classes)
+        checkpoints.network(path, found)
+
+
+@FUZZ
+@given(st.fixed_dictionaries({WEIGHTS: tensors_like(SAVED[WEIGHTS]), MOMENTA: tensors_like(SAVED[MOMENTA])}))
+def test_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
+    files = {**tensors, STATE: SAVED[STATE]}
+    load({**files, checkpoints.MANIFEST: manifest_of(files)})
+
+
+@FUZZ
+@given(json_like(json.loads(SAVED[STATE])))
+@example(TOO_DEEP)
+@example(json.dumps({**json.loads(SAVED[STATE]), "model": []}).encode())
+@example(json.dumps({**json.loads(SAVED[STATE]), "model": "vgg", "position": {"step": "x"}}).encode())
+def test_checkpoint_state(state: bytes) -> None:
+    files = {**{name: SAVED[name] for name in (WEIGHTS, MOMENTA)}, STATE: state}
+    load({**files, checkpoints.MANIFEST: manifest_of(files)})
+
+
+@FUZZ
+@given(json_like(json.loads(SAVED[checkpoints.MANIFEST])))
+@example(TOO_DEEP)
+@example(b'{"sha256": []}')
+def test_checkpoint_manifest(manifest: bytes) -> None:
+    load({**SAVED, checkpoints.MANIFEST: manifest})
+
+
+RECORDS = [
+    {"kind": "train", "step": 20, "epoch": 0.5, "loss": 2.1, "lr": 0.1},
+    {"kind": "test", "step": 40, "epoch": 1.0, "loss": 1.5, "accuracy": 0.5, "per_class": [0.5, 0.5]},
+]
+
+
+@FUZZ
+@given(st.lists(st.sampled_from(RECORDS).flatmap(json_like), max_size=4))
+@example([TOO_DEEP, b"[]", b"{}", b'{"kind": [], "step": 1}', b'{"kind": "x", "step": "1"}', b"\xff"])
+def test_metrics(lines: list[bytes]) -> None:
+    whole = json.dumps(RECORDS[0]).encode()
+    with folder_of(**{"metrics.jsonl": b"\n".join([whole, *lines, b""])}) as folder, rejects_cleanly():
+        found = metrics.read(folder / "metrics.jsonl")
+        assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
+
+
+RUN = {
+    "config.json": {
+        "config": to_record(Config()),
+        "ranks": 2,
+        "devices": 1,
+        "device": "cpu",
+        "host": {"processor": "Z80", "cores": 8},
+        "versions": {"numpy": "1.23.5"},
+        "started": "2023-01-01T00:00:00",
+    },
+    "result.json": {
+        "steps": 40,
+        "accuracy": 0.5,
+        "images_per_s": 100.0,
+        "epoch_s": 1.5,
+        "global_batch": 64,
+        "shares": {"compute": 0.5, "communicate": 0.25, "data": 0.25},
+        "peak_rss_mb": 100.0,
+    },
+}
+
+
+@FUZZ
+@given(
+    st.fixed_dictionaries({name: json_like(value) | st.just(json.dumps(value).encode()) for name, value in RUN.items()})
+)
+def test_run_folder(files: dict[str, bytes]) -> None:
+    with folder_of(**files) as folder, rejects_cleanly():
+        report = Report([read_run(folder)], [])
+        report.markdown()
+        report.csv()
+
+
+@FUZZ
+@given(json_like({"config": to_record(Config())}))
+@example(TOO_DEEP)
+@example(b'{"config": {"data": 5, "seed": 1.5}}')
+def test_recorded_config(content: bytes) -> None:
+    with folder_of(**{"config.json": content}) as folder, rejects_cleanly():
+        config = recorded(folder)
+        assert from_record(to_record(config)) == config
+        assert all(type(getattr(config, name)) in (type(value), int) for name, value in vars(Config()).items())
