@@ -24,7 +24,7 @@ LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custo
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: ## Make the virtual environment, with Horovod built for the frameworks
 	@setup/environment.sh
@@ -79,3 +79,8 @@ clean: ## Delete what tools left behind
 
 distclean: clean ## Delete the virtual environment too (built Horovod wheels are kept)
 	@rm -rf "$(VENV)"
+
+.PHONY: docs-pictures
+docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz)
+	@$(ACTIVE) python docs/terminal.py
+	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg
