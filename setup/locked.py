@@ -2,9 +2,9 @@
 
 usage: python -I -S setup/locked.py REPORT, a file that `pip install --report` wrote
 
-Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock does
-not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires. It uses
-only the standard library, so that nothing that it checks has run before.
+Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock
+does not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires.
+It uses only the standard library, so that nothing that it checks has run before.
 """
 
 from __future__ import annotations
