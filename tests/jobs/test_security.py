@@ -420,7 +420,7 @@ def test_the_set_up_tells_another_file_from_the_published_one(tmp_path, known):
     [
         ("No known vulnerabilities found", 0, "No known vulnerabilities found"),
         ("Found 1 known vulnerability in 1 package", 1, "Found 1 known vulnerability in 1 package"),
-        ("Traceback\nError: no route", 1, "audit: the advisories cannot be fetched (Error: no route); try again"),
+        ("Traceback\nError: no route", 1, "audit: the advisories cannot be asked (Error: no route); try again"),
     ],
 )
 def test_the_audit_says_what_it_found_or_that_nobody_answers(tmp_path, said, status, told):
