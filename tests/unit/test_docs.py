@@ -112,11 +112,10 @@ def test_options_in_example_commands_exist():
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
 
 
-def test_the_doctor_s_page_lists_its_checks():
-    from hvdtrain.cli.doctor import CHECKS, TOGETHER
+def test_doctor_page_lists_all_checks():
+    from hvdtrain.doctor.registry import CHECKS
 
-    rows = [f"| `{one.name}` | {one.topic} | {one.about} |" for one in CHECKS]
-    rows += [f"| `{name}` | job | {about}, in a job |" for name, about in TOGETHER.items()]
+    rows = [f"| `{one.name}` | {one.topic} | {one.about}{', in a job' * (one.where == 'job')} |" for one in CHECKS]
     page = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks\n")[2].splitlines()
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 
@@ -140,11 +139,11 @@ def test_reference_lists_all_commands():
 
 
 def test_strategy_in_the_guide_is_that_of_the_code():
-    examples = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "strategies.md").read_text(), re.S)
-    torch = ROOT / "hvdtrain" / "frameworks" / "torch"
-    assert len(examples) == 2
-    for example, file in zip(examples, ("strategies.py", "registry.py"), strict=True):
-        assert example in (torch / file).read_text(), example
+    page, torch = (ROOT / "docs" / "strategies.md").read_text(), ROOT / "hvdtrain" / "frameworks" / "torch"
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (entry,) = re.findall(r"^    StrategyEntry.*$", page, re.M)
+    assert example in (torch / "strategies.py").read_text()
+    assert entry in (torch / "registry.py").read_text()
 
 
 DOT = ROOT / "docs" / "architecture.dot"
