@@ -26,7 +26,7 @@ LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custo
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
 setup: ## Create the virtual environment and build Horovod for the frameworks
 	@setup/environment.sh
@@ -84,3 +84,8 @@ clean: ## Delete the files that tools generated
 
 distclean: clean ## Also delete the virtual environment (built Horovod wheels stay cached)
 	@rm -rf "$(VENV)"
+
+.PHONY: docs-pictures
+docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz)
+	@$(ACTIVE) python docs/terminal.py
+	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg

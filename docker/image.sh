@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Builds, runs or tests the image: docker/image.sh {build [WORDS FOR THE ENGINE'S BUILD...]|run|test}
+# Builds, runs or tests the image: docker/image.sh {build [OPTIONS OF THE ENGINE'S BUILD...]|run|test}
 #
 #   DEVICE   cpu or cuda (default: cuda where nvidia-smi finds a GPU)
 #   NP       ranks (default: 2)
-#   CMD      what to run instead of training
+#   CMD      command to run instead of training
 #   ENGINE   docker or podman (default: the first that answers)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 die() { printf 'docker/image.sh: %s\n' "$*" >&2; exit 2; }
 
-# A client whose daemon does not answer is no engine.
+# The first engine that works: a client alone, without a daemon that answers, does not.
 engine() {
     local name mute=()
     for name in ${ENGINE:-docker podman}; do
@@ -38,14 +38,14 @@ gpus=()
 if [[ $device = cuda ]] && has_gpu; then
     if [[ $engine = docker ]]; then gpus=(--gpus all); else gpus=(--device nvidia.com/gpu=all); fi
 fi
-# Ranks of a host share memory in /dev/shm, of which a container has 64 MB: take the host's. Runs outlive the container.
+# Ranks of a host communicate through /dev/shm, of which a container has only 64 MB: use the host's. A volume keeps the runs.
 run=("$engine" run --rm --ipc=host ${gpus[@]+"${gpus[@]}"} -v hvdtrain-runs:/home/hvdtrain/runs "$image")
 
 is_built() { "$engine" image inspect "$image" >/dev/null 2>&1 || die "there is no image $image: make docker-build DEVICE=$device"; }
 
 case ${1:-} in
     build)
-        # An older docker builds without BuildKit, which knows no --mount, if it is not told to.
+        # Older versions of docker use BuildKit, which supports --mount, only if this is set.
         export DOCKER_BUILDKIT=1
         exec "$engine" build -f docker/Dockerfile --build-arg "DEVICE=$device" -t "$image" "${@:2}" .
         ;;
@@ -63,5 +63,5 @@ case ${1:-} in
             "${run[@]}" horovodrun -np "$np" python -m "hvdtrain.${framework}_lenet" --max-steps 20
         done
         ;;
-    *) die "say build, run or test" ;;
+    *) die "usage: docker/image.sh {build|run|test}" ;;
 esac

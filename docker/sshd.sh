@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A node that others start ranks on: sshd as an ordinary user, on port 2222.
+# A node on which other nodes start ranks: sshd as an ordinary user, on port 2222.
 #
-# The key by which the nodes reach each other lies in ~/.ssh: put there by Kubernetes' MPI operator, or made at the first
-# start, where the nodes share that folder as a volume. It is never a part of the image.
+# The key of the nodes is in ~/.ssh: Kubernetes' MPI operator mounts it there, or this script makes it at the first start
+# if the nodes share that folder as a volume. It is never part of the image.
 set -euo pipefail
 keys=$HOME/.ssh
 if [[ ! -f $keys/authorized_keys ]]; then
@@ -19,6 +19,6 @@ if [[ ! -f $keys/authorized_keys ]]; then
 fi
 own=$(mktemp -d)
 ssh-keygen -q -t ed25519 -N '' -f "$own/hostkey"
-# A shell that sshd starts has not the image's PATH of its own.
+# A shell that sshd starts does not inherit the image's PATH.
 exec /usr/sbin/sshd -D -e -p 2222 -f /dev/null -h "$own/hostkey" -o "PidFile=$own/pid" -o UsePAM=no -o StrictModes=no \
     -o PasswordAuthentication=no -o "AuthorizedKeysFile=$keys/authorized_keys" -o "SetEnv=PATH=$PATH"

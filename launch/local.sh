@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
-# Starts training on this machine alone: launch/local.sh -n 2 -- python -m hvdtrain.torch_lenet
+# Wrapper of hvdtrain's launcher on this machine: launch/local.sh -n 2 -- python -m hvdtrain.torch_lenet
 exec python -m hvdtrain launch local "$@"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Asks for the published weaknesses of all pinned packages, by pip-audit.
+# Checks all pinned packages for known vulnerabilities, with pip-audit.
 #
-#   usage: setup/audit.sh VENV [OPTIONS of pip-audit]
+#   usage: setup/audit.sh VENV [OPTIONS-OF-PIP-AUDIT...]
 #
-# pip-audit has an environment of its own in the cache folder, by a lock of its own. Weaknesses that are known and cannot
-# be mended here are in setup/audit-known.txt, each with its reason.
+# pip-audit has an environment of its own in the cache folder, with its own lock. Known vulnerabilities that cannot be
+# fixed here are in setup/audit-known.txt, each with its reason.
 set -euo pipefail
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -21,7 +21,7 @@ if [[ ! -x $tool/bin/pip-audit ]]; then
     said=$("$tool/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
         --require-hashes -r "$setup/audit.lock" 2>&1) || {
         rm -rf "$tool"
-        die "pip-audit cannot be fetched (${said##*$'\n'}); look at the network, and try again"
+        die "pip-audit cannot be installed (${said##*$'\n'}); check the network, and try again"
     }
 fi
 
@@ -30,12 +30,12 @@ while read -r name _; do
     [[ -z $name || $name = \#* ]] || known+=(--ignore-vuln "$name")
 done <"$setup/audit-known.txt"
 
-# Strict: a package that is not known there is not taken for a good one.
+# Strict: a package that the service does not know counts as an error.
 said=$("$tool/bin/pip-audit" --strict --disable-pip --require-hashes -r "$setup/requirements.lock" \
     --progress-spinner off "${known[@]}" "$@" 2>&1) && status=0 || status=$?
 if ((status)) && ! grep -q 'Found [0-9]* known vulnerabilit' <<<"$said"; then
-    die "the advisories cannot be asked (${said##*$'\n'}); try again where PyPI's own service can be reached," \
-        "or OSV's: make audit ARGS='-s osv'"
+    die "the advisories cannot be fetched (${said##*$'\n'}); try again where PyPI's own service can be reached," \
+        "or use OSV's: make audit ARGS='-s osv'"
 fi
 printf '%s\n' "$said"
 exit "$status"

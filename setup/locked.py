@@ -2,9 +2,9 @@
 
 usage: python -I -S setup/locked.py REPORT, a file that `pip install --report` wrote
 
-Ends with status 1, and a sentence for each, where a file of a pinned version is none of those that the lock knows.
-What the lock does not pin is named: a build from another index than PyPI, such as PyTorch's for CPUs, and what only it
-needs. The standard library is enough, so that nothing of what it compares runs before.
+Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock
+does not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires.
+It uses only the standard library, so that nothing that it checks has run before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOCK = Path(__file__).with_name("requirements.lock")
 
 
 def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
-    """SHA-256 sums of the files of each name and version."""
+    """SHA-256 of the files of each (name, version)."""
     sums: dict[tuple[str, str], set[str]] = {}
     for line in text.splitlines():
         if pin := re.match(r"(\S+?)==(\S+)", line):
@@ -29,7 +29,7 @@ def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
 
 
 def main(report: Path) -> int:
-    """The exit status."""
+    """Compare, print what differs or is not in the lock, and return the exit status."""
     lock, status, unknown = read_lock(LOCK.read_text()), 0, []
     for item in json.loads(report.read_text())["install"]:
         source, about = item["download_info"], item["metadata"]
@@ -43,8 +43,8 @@ def main(report: Path) -> int:
         elif found not in files:
             file = source["url"].rpartition("/")[2]
             print(
-                f"set-up: {file} has SHA-256 {found}, which {LOCK.name} does not know: it is not the file that was "
-                "published; look where pip fetches from (pip config list), or write the lock anew (make lock)",
+                f"set-up: {file} has SHA-256 {found}, which is not in {LOCK.name}: it is not the file that was "
+                "published; check which index pip uses (pip config list), or update the lock (make lock)",
                 file=sys.stderr,
             )
             status = 1

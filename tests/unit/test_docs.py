@@ -1,29 +1,73 @@
-"""The documentation speaks of what is there."""
+"""Links, messages, options, paths, tables and pictures of the documentation agree with the code."""
 
 from __future__ import annotations
 
 import ast
+import dataclasses
+import html
 import re
+from pathlib import Path
 
 import pytest
 from support.jobs import ROOT
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 VARIES = re.compile(
-    r"\.\.\.|[0-9]+(?:\.[0-9]+)*|node[12]|runs/NAME|SIG[A-Z]+|\b(?:mpirun|torchrun|torch|mxnet|mnist|MPI|dense2\.bias)\b"
-    r"|train\.npz|\[pytorch\]|--seed|\(.*?\)|each process thinks it is alone|rank (?=[0-9])"
+    r"\.\.\.|[0-9]+(?:\.[0-9]+)*|node[12]|runs/NAME|SIG[A-Z]+|\b(?:mpirun|torchrun|torch|mxnet|mnist|MPI|HVDTRAIN_TOKEN|dense2\.bias)\b"
+    r"|train\.npz|\[pytorch\]|--seed|\(.*?\)|each process sees only itself|; |rank (?=[0-9])"
 )
 
 
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub forms them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+def test_link_targets_exist(page):
+    text = page.read_text()
+    targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    for target in targets:
+        path, _, anchor = target.partition("#")
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            other = page.parent / path if path else page
+            assert other.exists(), f"{page.name}: {target}"
+            assert not anchor or anchor in anchors(other), f"{page.name}: {target}"
 
 
-def said_by_the_code() -> str:
-    """All texts of the package, with a mark where a value is put in."""
+def test_readme_has_at_most_120_lines():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 120
+
+
+def test_readme_links_to_all_pages():
+    readme = (ROOT / "README.md").read_text()
+    for page in [*(ROOT / "docs").glob("*.md"), ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "SECURITY.md"]:
+        assert f"]({page.relative_to(ROOT)})" in readme, page.name
+
+
+def test_pages_use_standard_terms():
+    """The words on the left of the project's table of terms do not come back."""
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        assert not re.findall(
+            r"(?i)\b(?:mends?|mended|by what you have|the words|keeper|alike|door)\b", page.read_text()
+        ), page.name
+
+
+def test_paths_named_in_pages_exist():
+    """All paths in the pages for contributors, such as `launch/agent.py`; elsewhere `hvdtrain/...` and `tests/...`."""
+    frameworks = ("torch", "mxnet", "tensorflow")
+    for page in PAGES:
+        own = page.name in ("CONTRIBUTING.md", "architecture.md")
+        for name in re.findall(r"`([\w<>*.-]*/[\w<>*./-]*|[\w*]+\.py)`", page.read_text()):
+            if own or name.startswith(("hvdtrain/", "tests/")):
+                for path in {name.replace("<framework>", framework) for framework in frameworks}:
+                    found = [*ROOT.glob(path), *(ROOT / "hvdtrain").glob(path)]
+                    assert found, f"{page.name}: {name}"
+
+
+def texts_of_the_code() -> str:
+    """All string constants of the package; a null character replaces each formatted value."""
     texts = []
     for path in (ROOT / "hvdtrain").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -34,8 +78,8 @@ def said_by_the_code() -> str:
     return "\n".join(texts)
 
 
-def test_messages_that_are_explained_are_those_of_the_code():
-    code = said_by_the_code()
+def test_explained_messages_are_those_of_the_code():
+    code = texts_of_the_code()
     explained = re.findall(r"\*\*`(.+?)`\*\*", (ROOT / "docs" / "messages.md").read_text())
     assert len(explained) > 25
     for message in explained:
@@ -43,11 +87,11 @@ def test_messages_that_are_explained_are_those_of_the_code():
         pieces = [piece for piece in pieces if len(piece) > 8]
         assert pieces, message
         for piece in pieces:
-            assert piece in code, f"{message}: nobody says {piece!r}"
+            assert piece in code, f"{message}: the code has no {piece!r}"
 
 
-def test_commands_of_the_pages_have_options_that_exist():
-    """Options of launch and of training, in lines that start them."""
+def test_options_in_example_commands_exist():
+    """Options of launch and of training, in the lines that start them."""
     import contextlib
     import io
 
@@ -55,9 +99,9 @@ def test_commands_of_the_pages_have_options_that_exist():
     from hvdtrain.cli.training_options import parse
 
     known = io.StringIO()
-    for words in (["local"], ["horovodrun"], ["mpirun"], ["srun"], ["sbatch"]):
+    for launcher in ("local", "horovodrun", "mpirun", "srun", "sbatch"):
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
-            launch.parse([*words, "--help"])
+            launch.parse([launcher, "--help"])
     with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
         parse(["--help"], "program", None, console=True)
     options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue()))
@@ -68,16 +112,80 @@ def test_commands_of_the_pages_have_options_that_exist():
                 assert option in options | {"--hosts"}, f"{page.name}: {line}"
 
 
-def test_the_doctor_s_page_lists_its_checks():
-    from hvdtrain.cli.doctor import CHECKS, TOGETHER
+def test_doctor_page_lists_all_checks():
+    from hvdtrain.doctor.registry import CHECKS
 
-    rows = [f"| `{one.name}` | {one.topic} | {one.about} |" for one in CHECKS]
-    rows += [f"| `{name}` | job | {about}, in a job |" for name, about in TOGETHER.items()]
+    rows = [f"| `{one.name}` | {one.topic} | {one.about}{', in a job' * (one.where == 'job')} |" for one in CHECKS]
     page = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks\n")[2].splitlines()
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 
 
-def test_the_manifest_for_kubernetes_is_valid():
+def test_reference_lists_all_training_options_with_their_defaults():
+    from hvdtrain.config.options import Config
+    from hvdtrain.config.runtime import RuntimeOptions
+
+    rows = re.findall(r"^\| `--([a-z-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
+    fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]
+    listed = {name.replace("-", "_"): default for name, default in rows}
+    assert listed == {one.name: "" if one.default is None else str(one.default) for one in fields}
+
+
+def test_reference_lists_all_commands():
+    from hvdtrain.__main__ import COMMANDS
+
+    page = (ROOT / "docs" / "reference.md").read_text()
+    for command in COMMANDS:
+        assert f"| `python -m hvdtrain {command}" in page, command
+
+
+def test_strategy_in_the_guide_is_that_of_the_code():
+    page, torch = (ROOT / "docs" / "strategies.md").read_text(), ROOT / "hvdtrain" / "frameworks" / "torch"
+    (example,) = re.findall(r"```python\n(.*?)```", page, re.S)
+    (entry,) = re.findall(r"^    StrategyEntry.*$", page, re.M)
+    assert example in (torch / "strategies.py").read_text()
+    assert entry in (torch / "registry.py").read_text()
+
+
+DOT = ROOT / "docs" / "architecture.dot"
+
+
+def test_architecture_picture_is_that_of_its_source():
+    """Every label of the source is in the rendered picture; `make docs-pictures` renders it."""
+    picture = html.unescape(DOT.with_suffix(".svg").read_text()).replace("\xa0", " ")
+    for label in re.findall(r'label="((?:[^"\\]|\\.)*)"', DOT.read_text()):
+        for line in label.replace('\\"', '"').split("\\n"):
+            assert line.strip() in picture, line
+
+
+def drawn_imports() -> dict[str, set[str]]:
+    """The arrows between folders in the picture: folder, and those that it imports directly or through others."""
+    cluster = DOT.read_text().partition("subgraph cluster_imports")[2].partition("subgraph")[0]
+    arrows: dict[str, set[str]] = {}
+    for left, right in re.findall(r"^ *([\w{} ]+?) -> ([\w{} ]+)$", cluster, re.M):
+        for one in left.strip("{}").split():
+            arrows.setdefault(one, set()).update(right.strip("{}").split())
+    for _ in arrows:
+        for reached in arrows.values():
+            reached |= {far for near in reached for far in arrows.get(near, set())}
+    return arrows
+
+
+def test_architecture_picture_shows_the_imports():
+    """Each import from folder to folder is an arrow or a chain of arrows of the picture."""
+    package, drawn = ROOT / "hvdtrain", drawn_imports()
+
+    def box(part: str) -> str:
+        name = part.removesuffix(".py")
+        boxes = {"system": "base", "errors": "base", "__main__": "entry"}
+        return "entry" if name.endswith("_lenet") else boxes.get(name, name)
+
+    for path in package.rglob("*.py"):
+        own = box(path.relative_to(package).parts[0])
+        for other in re.findall(r"^ *(?:from|import) hvdtrain\.(\w+)", path.read_text(), re.M):
+            assert box(other) in drawn.get(own, set()) | {own}, f"{path.relative_to(ROOT)} imports {other}"
+
+
+def test_kubernetes_manifest_is_valid():
     import json
 
     import jsonschema
@@ -95,6 +203,6 @@ def test_the_manifest_for_kubernetes_is_valid():
         mounted = {mount["name"] for one in pod["containers"] for mount in one["volumeMounts"]}
         assert mounted == {volume["name"] for volume in pod["volumes"]}
     del spec["mpiReplicaSpecs"]["Worker"]["replicas"]
-    spec["slotsPerWorkers"] = 1  # a slip of the pen is noticed
+    spec["slotsPerWorkers"] = 1  # a misspelt field is rejected
     with pytest.raises(jsonschema.ValidationError, match="slotsPerWorkers"):
         jsonschema.validate(job, schema)

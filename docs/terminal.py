@@ -1,0 +1,47 @@
+"""Draw docs/terminal.svg from a real run on two processes: `make docs-pictures`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+COMMAND = "horovodrun -np 2 python -m hvdtrain.torch_lenet"
+PICTURE = Path(__file__).with_name("terminal.svg")
+LABEL = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>:")
+"""What horovodrun and mpirun put before each piece of output that they forward, empty pieces included."""
+
+
+def run() -> list[str]:
+    """The ranks' output, one label per line, without what horovodrun itself prints before it starts them."""
+    with tempfile.TemporaryDirectory() as folder:
+        job = subprocess.run(
+            COMMAND.split(), cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    lines = []
+    for line in job.stdout.splitlines():
+        label, text = LABEL.match(line), LABEL.sub("", line).strip()
+        if label and text:
+            lines.append(label[0] + text)
+    return lines
+
+
+def draw(lines: list[str]) -> None:
+    """Write the picture: the command, then its output with dimmed labels."""
+    with open("/dev/null", "w") as nowhere:
+        console = Console(record=True, width=120, file=nowhere)
+        console.print(Text.assemble(("$ ", "bold green"), (COMMAND, "bold")))
+        for line in lines:
+            text = Text(line)
+            text.highlight_regex(LABEL, "dim")
+            text.highlight_regex(r"test accuracy [0-9.]+", "bold green")
+            console.print(text)
+        PICTURE.write_text(console.export_svg(title="hvdtrain", unique_id="hvdtrain"))
+
+
+if __name__ == "__main__":
+    draw(run())
