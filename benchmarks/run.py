@@ -58,9 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=200, help="steps of a job, at least 60; default: 200")
     parser.add_argument("--repeats", type=int, default=5, help="how often each job runs; default: 5")
-    parser.add_argument(
-        "--output", type=Path, default=Path("runs/bench.jsonl"), help="file to append results to"
-    )
+    parser.add_argument("--output", type=Path, default=Path("runs/bench.jsonl"), help="file to append results to")
     options = parser.parse_args()
     data = default_dataset()
     options.output.parent.mkdir(parents=True, exist_ok=True)

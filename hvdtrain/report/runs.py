@@ -129,7 +129,7 @@ def read_run(folder: Path) -> FinishedRun:
 
 def _default_api(framework: str) -> str:
     """The programming style that --api auto means; empty for an unknown framework."""
-    return next(iter(STYLES.get(framework, ())), "")
+    return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
 
 
 def _settings(options: dict[str, Any], config: JsonRecord, host: dict[str, str]) -> dict[str, str]:
