@@ -13,10 +13,9 @@ Framework = Literal["mxnet", "torch", "tensorflow"]
 
 @dataclass(frozen=True)
 class Config:
-    """What decides the result of a run; recorded in its folder, and identical on all ranks.
+    """What decides the result of a run; recorded in its folder, and identical on all ranks."""
 
-    The texts below the options are their --help. Raises UserError for a value that cannot work.
-    """
+    # The texts below the options are their --help.
 
     recipe: Literal["digits", "book", "fashion"] = "digits"
     """Named set of defaults; options given in addition override it."""

@@ -22,10 +22,9 @@ MINIMA = {
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What does not change the result of a run, and may differ between ranks.
+    """What does not change the result of a run, and may differ between ranks."""
 
-    The texts below the options are their --help. Raises UserError for a value that cannot work.
-    """
+    # The texts below the options are their --help.
 
     runs: Path = Path("runs")
     """Folder that contains all runs."""

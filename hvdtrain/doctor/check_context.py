@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.errors import UserError
-from hvdtrain.system import slurm
-from hvdtrain.system.rank_info import RankInfo, detect, host_name
-
-if TYPE_CHECKING:
-    from hvdtrain.doctor.connected_job import ConnectedJob
-
-LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")
-"""Variables in which launchers pass the number of ranks on a host."""
+from hvdtrain.doctor.connected_job import ConnectedJob
+from hvdtrain.doctor.subprocesses import Completed, probe_command
+from hvdtrain.system.rank_info import RankInfo, host_name
 
 
 @dataclass
@@ -79,21 +70,3 @@ class CheckContext:
         if key not in self._answers:
             self._answers[key] = ask()
         return self._answers[key]
-
-
-def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
-    """The command line of a part of the probe, which ends itself after `limit_s`."""
-    return [sys.executable, "-m", "hvdtrain.doctor.probe", f"{limit_s:.0f}", part, *arguments]
-
-
-def local_size(environment: Mapping[str, str] = os.environ) -> int:
-    """Number of ranks on this host, from the launcher's variables.
-
-    hvdtrain's launcher does not pass it: then all ranks of the job. 1 without a launcher.
-    """
-    for name in LOCAL_SIZE:
-        if environment.get(name, "").isdecimal():
-            return max(int(environment[name]), 1)
-    with suppress(KeyError, ValueError, IndexError, UserError):
-        return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
-    return detect(environment).size if environment.get("HVDTRAIN_SIZE") else 1

@@ -10,10 +10,9 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.doctor.check_context import CheckContext, local_size
-from hvdtrain.doctor.checks.allreduce import wrong_size
 from hvdtrain.doctor.findings import Finding, fail, ok
 from hvdtrain.doctor.mpi_helper import MpiHelper
+from hvdtrain.doctor.remedies import wrong_size
 from hvdtrain.doctor.rendezvous import RENDEZVOUS_S, Rendezvous, from_gloo_store
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import rank_info
@@ -21,25 +20,25 @@ from hvdtrain.system import rank_info
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
     from hvdtrain.collectives.ring import RingGroup
 
-HELPER_LIMIT_S = 120
-
 
 class ConnectedJob:
     """This rank's connection to the other ranks of its job.
 
+    helper_limit_s: seconds that a process may take that runs MPI for this rank.
+    timeout_s: seconds after which a silent neighbor counts as lost.
     connected: False if the ranks could not connect, or lost each other.
     hosts: each rank's host; only this one's while not connected.
     findings: what there is to report about connecting.
     """
 
-    def __init__(self, context: CheckContext, timeout_s: float) -> None:
-        self._rank, self._host = context.rank_info, context.host
+    def __init__(self, rank: rank_info.RankInfo, host: str, helper_limit_s: float, timeout_s: float) -> None:
+        self._rank, self._host, self._helper_limit_s = rank, host, helper_limit_s
         self._ring: RingGroup | None = None
-        self.hosts = [context.host]
+        self.hosts = [host]
         self.findings: list[Finding] = []
         self.mpi_helper: MpiHelper | None = None
         try:
-            self._connect(context, timeout_s)
+            self._connect(timeout_s)
         except Exception as error:  # whatever it is, rank 0 must still report its own findings
             self.findings.append(cannot_exchange(error))
 
@@ -47,8 +46,8 @@ class ConnectedJob:
     def connected(self) -> bool:
         return self._ring is not None
 
-    def _connect(self, context: CheckContext, timeout_s: float) -> None:
-        host, port, token = self._rendezvous(context)
+    def _connect(self, timeout_s: float) -> None:
+        host, port, token = self._rendezvous()
         from hvdtrain.collectives.ring import RingGroup
 
         began = time.monotonic()
@@ -58,13 +57,13 @@ class ConnectedJob:
         seconds = time.monotonic() - began
         self.findings.append(ok(f"{ranks}, reach each other over TCP (connected in {seconds:.1f} s)"))
 
-    def _rendezvous(self, context: CheckContext) -> Rendezvous:
+    def _rendezvous(self) -> Rendezvous:
         launcher = self._rank.launcher
         if launcher == "horovodrun":
             return from_gloo_store(self._rank)
         if launcher not in ("mpirun", "mpiexec"):
             return Rendezvous(*rank_info.rendezvous(), rank_info.token())
-        self.mpi_helper = MpiHelper(context.limit(HELPER_LIMIT_S))
+        self.mpi_helper = MpiHelper(self._helper_limit_s)
         deadline = time.monotonic() + RENDEZVOUS_S
         size = self.mpi_helper.size(deadline)
         if size != self._rank.size:
@@ -75,7 +74,7 @@ class ConnectedJob:
     @property
     def local_ranks(self) -> int:
         """Number of ranks on this host."""
-        return self.hosts.count(self._host) if self.connected else local_size()
+        return self.hosts.count(self._host) if self.connected else rank_info.local_size()
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, in their order; all ranks must call it. Raises HvdtrainError."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from hvdtrain.doctor import reports
 from hvdtrain.doctor.check import Check, run_check
-from hvdtrain.doctor.check_context import CheckContext, local_size
+from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.job import check_meeting
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES, Finding
@@ -17,6 +17,7 @@ from hvdtrain.doctor.registry import CHECKS, QUICK
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 
+HELPER_LIMIT_S = 120
 BUDGET_S = 150
 """Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
 
@@ -63,7 +64,7 @@ def examine(options: Options) -> dict[str, Any]:
 
 def quick() -> list[dict[str, Any]]:
     """Findings of the `QUICK` checks on this host, for a run's record. Starts no process."""
-    context = CheckContext(rank_info.detect(), local_size(), time.monotonic() + BUDGET_S)
+    context = CheckContext(rank_info.detect(), rank_info.local_size(), time.monotonic() + BUDGET_S)
     chosen = [one for one in CHECKS if one.name in QUICK]
     return [row for one in chosen for row in reports.rows(one, run_check(one, context))]
 
@@ -85,7 +86,9 @@ def _report(context: CheckContext, findings: list[dict[str, Any]]) -> dict[str, 
 
 def _examine_job(context: CheckContext, options: Options) -> list[dict[str, Any]]:
     """Reports of all ranks; of this one only, if the ranks cannot connect."""
-    context.job = job = ConnectedJob(context, timeout_s=BUDGET_S + 60)
+    context.job = job = ConnectedJob(
+        context.rank_info, context.host, context.limit(HELPER_LIMIT_S), timeout_s=BUDGET_S + 60
+    )
     try:
         context.ranks = job.local_ranks
         leads = context.rank_info.rank == 0

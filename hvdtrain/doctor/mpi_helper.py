@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check_context import probe_command
 from hvdtrain.doctor.rendezvous import RENDEZVOUS_S, Rendezvous, offer
 from hvdtrain.system.processes import end_with_parent
 
@@ -30,7 +29,8 @@ class MpiHelper:
     def __init__(self, limit_s: float) -> None:
         # The address by which Open MPI's own daemons reach the host of mpirun.
         daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
-        command = probe_command("mpi", json.dumps(offer(daemon.group(1) if daemon else "")), limit_s=limit_s)
+        rendezvous = offer(daemon.group(1) if daemon else "")
+        command = subprocesses.probe_command("mpi", json.dumps(rendezvous), limit_s=limit_s)
         self._err = os.memfd_create("err")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._err, preexec_fn=end_with_parent

@@ -56,6 +56,11 @@ def error_line(text: str) -> str:
     return (errors or lines or [""])[-1][:200]
 
 
+def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
+    """The command line of a part of the probe, which ends itself after `limit_s`."""
+    return [sys.executable, "-m", "hvdtrain.doctor.probe", f"{limit_s:.0f}", part, *arguments]
+
+
 def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Completed:
     """Run a program to its end, or end it after `limit_s`; raises nothing."""
     # Files in memory, not pipes: a grandchild that survives would hold a pipe open, and /tmp may be full.

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint
-from hvdtrain.report.rows import Difference, Row
+from hvdtrain.report.rows import Row, WeightDifference
 from hvdtrain.report.runs import FinishedRun
 from hvdtrain.runs import checkpoints
 
@@ -27,14 +27,14 @@ class References:
             if run.options["strategy"] == "single" and run.replicas == 1:
                 self._references.setdefault(_training(run), []).append(run)
 
-    def difference(self, row: Row) -> Difference | None:
+    def difference(self, row: Row) -> WeightDifference | None:
         """The largest difference over the row's runs; None if no run of a single process is comparable."""
         pairs = [(run, reference) for run in row.runs if (reference := self._reference(run))]
         if not pairs:
             return None
         others = [(run, reference) for run, reference in pairs if run is not reference]
         found = [(self._largest(run, reference), reference) for run, reference in others]
-        return Difference(*max(found, key=lambda one: one[0])) if found else Difference(None, pairs[0][1])
+        return WeightDifference(*max(found, key=lambda one: one[0])) if found else WeightDifference(None, pairs[0][1])
 
     def _reference(self, run: FinishedRun) -> FinishedRun | None:
         """The run of a single process to compare with, preferably of the same framework."""

@@ -34,7 +34,7 @@ class Row:
     note: str = ""
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
-    difference: Difference | None = None
+    difference: WeightDifference | None = None
 
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
@@ -66,7 +66,7 @@ class Scaling(NamedTuple):
     """Karp-Flatt metric, for strong scaling over more than one replica."""
 
 
-class Difference(NamedTuple):
+class WeightDifference(NamedTuple):
     """How far a row's parameters are from those of a single process."""
 
     largest: float | None

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +47,8 @@ TOKEN = "HVDTRAIN_TOKEN"
 """The per-job secret by which the ranks of a job authenticate each other."""
 TOKEN_FILE = "HVDTRAIN_TOKEN_FILE"
 """A file that holds the token, where it must not be among the variables."""
+LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")
+"""Variables in which launchers pass the number of ranks on a host."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
 """Which launcher hvdtrain's own one used: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
@@ -78,6 +81,19 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
         # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
         return RankInfo(TF_CONFIG, int(config["task"]["index"]), len(config["cluster"]["worker"]), 0)
     return RankInfo("none", 0, 1, 0)
+
+
+def local_size(environment: Mapping[str, str] = os.environ) -> int:
+    """Number of ranks on this host, from the launcher's variables.
+
+    hvdtrain's launcher does not pass it: then all ranks of the job. 1 without a launcher.
+    """
+    for name in LOCAL_SIZE:
+        if environment.get(name, "").isdecimal():
+            return max(int(environment[name]), 1)
+    with suppress(KeyError, ValueError, IndexError, UserError):
+        return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
+    return detect(environment).size if environment.get("HVDTRAIN_SIZE") else 1
 
 
 def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """Imports descend from folder to folder, and no folder but frameworks imports a framework."""
 
 import ast
+import graphlib
 import subprocess
 import sys
 
@@ -63,6 +64,22 @@ def test_imports_descend_from_folder_to_folder():
             else:
                 assert own == "frameworks" or top not in FRAMEWORK_PACKAGES, where
                 assert own not in STANDARD_LIBRARY_ONLY or top in sys.stdlib_module_names, where
+
+
+def module_name(path):
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def test_no_files_import_each_other_in_a_circle():
+    files = {module_name(path): path for path in (ROOT / "hvdtrain").rglob("*.py")}
+    graph = {}
+    for name, path in files.items():
+        nodes = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)]
+        # `from package import name` imports a file of that name, if there is one.
+        found = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
+        graph[name] = {full if full in files else module for module, full in found} & files.keys()
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 def test_help_imports_no_framework():

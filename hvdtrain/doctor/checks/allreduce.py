@@ -12,13 +12,13 @@ from typing import Any
 
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext, probe_command
+from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import built, first_loadable
 from hvdtrain.doctor.checks.mpi import is_open_mpi, mpirun_command
-from hvdtrain.doctor.checks.software import SETUP
 from hvdtrain.doctor.findings import Finding, fail, ok
 from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
-from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.doctor.remedies import SETUP, wrong_size
+from hvdtrain.doctor.subprocesses import Completed, probe_command
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 
 
@@ -53,19 +53,6 @@ def judge(launcher: str, completed: Completed, expected: int = 2) -> Finding:
         text = f"{launcher}: an allreduce over {expected} processes failed ({completed.reason()})"
         return fail(text, _job_remedy(completed))
     return measured(launcher, results, expected)
-
-
-def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
-    """Horovod does not see all processes of the launcher. gloo: they should connect over Gloo, else over MPI."""
-    each = "every process is rank 0 and would train alone" if size == 1 else f"Horovod sees {size}"
-    builds = "Gloo" if gloo else "MPI; use the mpirun of the MPI that it was built with"
-    remedy = (
-        "unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS; see horovodrun --check-build: "
-        f"{SETUP} builds Horovod with {builds}"
-    )
-    if launcher.endswith("srun") and not gloo:
-        remedy = "python -m hvdtrain launch srun, which uses Gloo; or srun --mpi=pmix, if the site's MPI supports it"
-    return fail(f"{launcher} started {expected} processes, but {each}", remedy)
 
 
 def uses_gloo() -> bool:

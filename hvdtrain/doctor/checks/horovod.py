@@ -14,8 +14,9 @@ from typing import Any
 
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.software import FRAMEWORKS, SETUP, framework_version, has_module, installed_version
+from hvdtrain.doctor.checks.software import FRAMEWORKS, framework_version, has_module, installed_version
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.remedies import SETUP
 
 REBUILD = f"rm -f .venv/.hvdtrain-horovod .venv/.hvdtrain-setup && {SETUP}, which rebuilds Horovod"
 

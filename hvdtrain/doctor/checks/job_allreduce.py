@@ -9,11 +9,13 @@ from typing import Any
 
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext, probe_command
+from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks import horovod
-from hvdtrain.doctor.checks.allreduce import measured, uses_gloo, with_controller, wrong_size
-from hvdtrain.doctor.checks.software import FRAMEWORKS, SETUP, has_module
+from hvdtrain.doctor.checks.allreduce import measured, uses_gloo, with_controller
+from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
+from hvdtrain.doctor.remedies import SETUP, wrong_size
+from hvdtrain.doctor.subprocesses import probe_command
 from hvdtrain.system import rank_info
 
 Result = tuple[list[dict[str, Any]], str]

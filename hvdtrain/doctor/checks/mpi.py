@@ -13,8 +13,9 @@ from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import built, first_loadable
-from hvdtrain.doctor.checks.software import SETUP, has_module
+from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.remedies import SETUP
 from hvdtrain.doctor.subprocesses import Completed
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.doctor.remedies import SETUP
 
 FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 """In the order in which a check tries them."""
 PINS = Path(__file__).parents[3] / "setup" / "constraints.txt"
-SETUP = "make setup"
 EXTRAS = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
 DISTRIBUTIONS = {
     "torch": ("torch",),

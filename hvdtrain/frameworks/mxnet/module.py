@@ -85,7 +85,7 @@ class ModuleKVStore(ModuleStrategy, MXNetKVStore):
         return optimizer
 
 
-class Feed(mx.io.DataIter):
+class ModuleFeed(mx.io.DataIter):
     """Feeds `fit` one batch after another, each as an NDArrayIter."""
 
     def __init__(self, batches: Iterator[Batch], set_lr: Callable[[float], None], module: mx.mod.Module) -> None:
@@ -172,7 +172,7 @@ class ModuleLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # parameters and optimizer exist already
             self._module.fit(
-                Feed(batches, self._states.set_lr, self._module),
+                ModuleFeed(batches, self._states.set_lr, self._module),
                 eval_metric=NoMetric(),
                 batch_end_callback=on_step_end,
                 kvstore=self._strategy.kvstore,

@@ -50,7 +50,7 @@ class KerasStrategy(TensorFlowStrategy):
         """The data set that fit reads."""
         return rows
 
-    def callbacks(self, feed: Feed, steps: int) -> list[tf.keras.callbacks.Callback]:
+    def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:
         """Callbacks besides `feed`."""
         return []
 
@@ -74,7 +74,7 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     def wrap_optimizer(self, optimizer: KerasSGD) -> KerasSGD:
         return self._keras.DistributedOptimizer(optimizer, compression=self._compression, op=self._op)
 
-    def callbacks(self, feed: Feed, steps: int) -> list[tf.keras.callbacks.Callback]:
+    def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:
         callbacks = self._keras.callbacks
         # Horovod's LearningRateWarmupCallback adds its own warm-up to this class; here the rate is hvdtrain's.
         schedule = callbacks.LearningRateScheduleCallback(
@@ -145,7 +145,7 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
         return {**super().get_config(), **self._options, "learning_rate": rate}
 
 
-class Feed(tf.keras.callbacks.Callback):
+class KerasFeed(tf.keras.callbacks.Callback):
     """Gives fit the rows of each step when the step begins, and calls `after` when it is done."""
 
     _supports_tf_logs = True  # losses stay tensors, so a step does not wait for the one before
@@ -206,7 +206,7 @@ class KerasLearner(TensorFlowLearner):
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train on `steps` batches by Keras' loop (see `FitLearner`)."""
         strategy = self._strategy
-        feed = Feed(batches, after, self.devices, strategy.summed_ranks)
+        feed = KerasFeed(batches, after, self.devices, strategy.summed_ranks)
         image = self._model.input_shape[1:]
         signature = tuple(
             tf.TensorSpec(shape, dtype)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from hvdtrain.doctor.check_context import local_size
-from hvdtrain.doctor.checks.allreduce import wrong_size
 from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
 from hvdtrain.doctor.checks.mpi import identify
 from hvdtrain.doctor.checks.software import read_pins
+from hvdtrain.doctor.remedies import wrong_size
+from hvdtrain.system.rank_info import local_size
 
 
 def test_remedy_depends_on_the_launcher():

@@ -11,9 +11,10 @@ from support.jobs import ROOT
 
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import run_check
-from hvdtrain.doctor.check_context import CheckContext, probe_command
+from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.mpi import check_slots
 from hvdtrain.doctor.registry import CHECKS
+from hvdtrain.doctor.subprocesses import probe_command
 from hvdtrain.system.rank_info import RankInfo
 
 
