@@ -75,7 +75,7 @@ def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["hvdtrain.torch_lenet"], "not start this job as an elastic one; start by python -m hvdtrain launch horovodrun --elastic"),
+        (["hvdtrain.torch_lenet"], "an elastic one; start by python -m hvdtrain launch horovodrun --elastic"),
         (["hvdtrain.mxnet_lenet"], "Horovod supports it for PyTorch and TensorFlow"),
         (["hvdtrain.torch_lenet", "--strategy", "ddp"], "launch --restarts N, which restarts all ranks"),
     ],
