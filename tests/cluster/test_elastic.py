@@ -75,9 +75,9 @@ def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["hvdtrain.torch_lenet"], "--elastic: start by python -m hvdtrain launch horovodrun --elastic"),
-        (["hvdtrain.mxnet_lenet"], "Horovod has it for PyTorch and TensorFlow"),
-        (["hvdtrain.torch_lenet", "--strategy", "ddp"], "launch --restarts N starts all others again"),
+        (["hvdtrain.torch_lenet"], "an elastic one; start by python -m hvdtrain launch horovodrun --elastic"),
+        (["hvdtrain.mxnet_lenet"], "Horovod supports it for PyTorch and TensorFlow"),
+        (["hvdtrain.torch_lenet", "--strategy", "ddp"], "launch --restarts N, which restarts all ranks"),
     ],
 )
 def test_programs_that_cannot_be_elastic(tmp_path, words, sentence):
