@@ -98,6 +98,6 @@ def test_a_job_with_an_invalid_name_is_not_restarted(tmp_path):
     program = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "a" * 300)
     status, output = run([*launch("local", 1, "--restarts", "2"), *program], tmp_path)
     assert status == 2, output
-    assert "cannot be made (File name too long); give another folder by --runs" in output
+    assert "cannot be created (File name too long); choose another folder with --runs" in output
     assert "restarting" not in output
     assert "Traceback" not in output
