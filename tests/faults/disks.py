@@ -86,7 +86,7 @@ def gone(suite: Suite, launcher: str, framework: str) -> Row:
     job.run.rename(aside)
     moved = time.time()
     job.end(2)
-    detected = job.reported(", as runs/run is gone: bring it back", moved, 1)
+    detected = job.reported(", as runs/run is gone; bring it back", moved, 1)
     if job.run.exists():
         raise Mismatch(f"it started over:\n{job.output}")
     aside.rename(job.run)
