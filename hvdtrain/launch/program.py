@@ -11,12 +11,16 @@ from hvdtrain.errors import UserError
 
 OWN = re.compile(r"hvdtrain(\.(torch|mxnet|tensorflow)_lenet)?")
 """Modules that have the options --name, --runs and --auto-resume."""
+COMMAND = "hvdtrain"
+"""The command that an installation adds; `hvdtrain train` is `python -m hvdtrain train`."""
 RUNS = "runs"
 """Their default for --runs."""
 
 
 def is_own(program: Sequence[str]) -> bool:
     """Whether it is one of hvdtrain's own training programs."""
+    if program and Path(program[0]).name == COMMAND:
+        return True
     modules = [program[i + 1] for i, word in enumerate(program[:-1]) if word == "-m"]
     return bool(modules and OWN.fullmatch(modules[0]))
 

@@ -36,9 +36,12 @@ def test_options_by_which_a_program_resumes():
     own = ("python", "-m", "hvdtrain.mxnet_lenet", "--runs", "/shared/my runs", "--name=a")
     assert resumable(own) == (*own, "--auto-resume")
     assert str(run_folder(resumable(own))) == "/shared/my runs/a"
-    unnamed = resumable(("python", "-m", "hvdtrain", "train"))
-    assert unnamed[4] == "--name"
-    assert unnamed[5].startswith("job-")
+    for command in (("python", "-m", "hvdtrain", "train"), ("/opt/venv/bin/hvdtrain", "train")):
+        unnamed = resumable(command)
+        assert unnamed[: len(command)] == command
+        assert unnamed[-3] == "--name"
+        assert unnamed[-2].startswith("job-")
+        assert unnamed[-1] == "--auto-resume"
     other = ("python", "train.py", "--name", "a")
     assert resumable(other) == other
     assert run_folder(other) is None
