@@ -1,42 +1,61 @@
 """All frameworks and numbers of ranks end with the same weights, started by the real launchers."""
 
-import functools
 import json
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, PROGRAMS, distance, launcher, newest, run, train, train_several
-from support.parity import EVERY_STEP, PLAIN, after, checksums
+from support.jobs import FRAMEWORKS, PROGRAMS, distance, newest, run, train
+from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference
+from support.shared_runs import SharedRun
 
 from hvdtrain.networks.description import Conv, Dense, Flatten, Pool, Relu
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 
 
-@pytest.fixture(scope="session")
-def reference(tmp_path_factory):
-    """One process in PyTorch without Horovod: the run that all others are compared with."""
-    folder = tmp_path_factory.mktemp("reference")
-    return train(folder, "torch", "--strategy", "single", *PLAIN, *EVERY_STEP)
+def on_two_ranks(framework, name, *options, own_job=False):
+    """A run on two ranks of horovodrun."""
+    return SharedRun(framework, name, options, "gloo", 2, own_job)
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize(("by", "np"), [("alone", 1), ("gloo", 2), ("mpi", 2), ("mpirun", 4)])
-def test_weights_equal_those_of_one_process(tmp_path, reference, framework, by, np):
-    run_folder = train(tmp_path, framework, *PLAIN, *EVERY_STEP, by=by, np=np)
-    assert distance(after(run_folder, 1), after(reference, 1)) < 1e-6
-    assert distance(after(run_folder, 16), after(reference, 16)) < 1e-5
-    for moment in ("starts", "ends"):
-        sums = checksums(run_folder, moment)
-        assert len(sums) == np
-        assert len(set(sums)) == 1, "ranks must be bit-identical"
-    one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference))
-    assert one["accuracy"] == other["accuracy"]
-    assert one["confusion"] == other["confusion"]
+def shared_case(framework, shared, *others):
+    """A framework's case, with its run; it needs the `others`, too."""
+    return pytest.param(shared, marks=pytest.mark.trains(shared, *others), id=framework)
 
 
 @pytest.mark.parametrize(
-    ("framework", "by"), [("torch", "gloo"), ("mxnet", "gloo"), ("tensorflow", "gloo"), ("mxnet", "mpirun")]
+    "broadcast", [shared_case(name, on_two_ranks(name, "broadcast", "apart")) for name in FRAMEWORKS]
+)
+def test_broadcast_makes_different_initial_weights_identical(shared_jobs, broadcast):
+    assert "equal on all ranks" in shared_jobs.output(broadcast)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [shared_case(name, on_two_ranks(name, "weights", *PLAIN, *EVERY_STEP), reference()) for name in FRAMEWORKS],
+)
+def test_weights_over_gloo_equal_those_of_one_process(shared_jobs, weights):
+    assert_same_training(shared_jobs.folder(weights), shared_jobs.folder(reference()), ranks=2)
+
+
+@pytest.mark.trains(reference())
+@pytest.mark.parametrize(
+    "framework", ["mxnet", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("torch", "tensorflow"))]
+)
+@pytest.mark.parametrize(("by", "np"), [pytest.param("alone", 1, marks=pytest.mark.matrix), ("mpi", 2), ("mpirun", 4)])
+def test_weights_equal_those_of_one_process(tmp_path, shared_jobs, framework, by, np):
+    run_folder = train(tmp_path, framework, *PLAIN, *EVERY_STEP, by=by, np=np)
+    assert_same_training(run_folder, shared_jobs.folder(reference()), ranks=np)
+
+
+@pytest.mark.parametrize(
+    ("framework", "by"),
+    [
+        ("mxnet", "gloo"),
+        pytest.param("torch", "gloo", marks=pytest.mark.matrix),
+        pytest.param("tensorflow", "gloo", marks=pytest.mark.matrix),
+        pytest.param("mxnet", "mpirun", marks=pytest.mark.matrix),
+    ],
 )
 def test_eight_ranks_with_default_options_are_identical(tmp_path, framework, by):
     """horovodrun -np 8 python -m hvdtrain.<framework>_lenet for a few steps, and the same with mpirun."""
@@ -44,14 +63,6 @@ def test_eight_ranks_with_default_options_are_identical(tmp_path, framework, by)
     sums = checksums(run_folder, "ends")
     assert len(sums) == 8
     assert len(set(sums)) == 1
-
-
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_broadcast_makes_different_initial_weights_identical(tmp_path, framework):
-    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "apart", framework]
-    status, output = run(command, tmp_path)
-    assert status == 0, output
-    assert "equal on all ranks" in output
 
 
 def numpy_logits(network, weights, images):
@@ -77,15 +88,13 @@ def numpy_logits(network, weights, images):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("model", ["lenet", "cifar_lenet"])
-def test_logits_equal_a_numpy_reference(tmp_path, framework, model):
-    path = tmp_path / "logits.npy"
-    status, output = run(["python", str(PROGRAMS), "logits", framework, str(path), model], tmp_path)
+def test_logits_equal_a_numpy_reference(tmp_path, framework):
+    status, output = run(["python", str(PROGRAMS), "logits", framework, *NETWORKS], tmp_path)
     assert status == 0, output
-    network = NETWORKS[model]
-    images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-    expected = numpy_logits(network, initial_weights(network, "xavier", 0), images)
-    assert np.abs(np.load(path) - expected).max() < 1e-5
+    for model, network in NETWORKS.items():
+        images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
+        expected = numpy_logits(network, initial_weights(network, "xavier", 0), images)
+        assert np.abs(np.load(tmp_path / f"{model}.npy") - expected).max() < 1e-5
 
 
 def test_average_pool_is_bit_identical_to_pytorch(tmp_path):
@@ -114,64 +123,67 @@ VARIANTS = {
     "exact": ((*PLAIN, "--batch-size", "100", "--remainder", "pad"),
               (*PLAIN, "--batch-size", "100", "--remainder", "exact"), 1e-5, FRAMEWORKS),
 }  # fmt: skip
-CASES = [(name, framework) for name, (*_, frameworks) in VARIANTS.items() for framework in frameworks]
 
 
-@pytest.fixture(scope="session")
-def expected(tmp_path_factory):
-    """Weights of one process in PyTorch with these options, computed once."""
-
-    @functools.cache
-    def weights(options):
-        return newest(train(tmp_path_factory.mktemp("expected"), "torch", "--strategy", "single", *options)).weights
-
-    return weights
+def variant_case(variant, framework):
+    """Variants with the same options of one process share that run, which has the name of the first of them."""
+    plain, own, tolerance, _ = VARIANTS[variant]
+    first = next(name for name, (options, *_) in VARIANTS.items() if options == plain)
+    expected, got = one_process(first, *plain), on_two_ranks(framework, variant, *own)
+    marks = pytest.mark.trains(expected, got)
+    return pytest.param(variant, got, expected, tolerance, marks=marks, id=f"{variant}-{framework}")
 
 
-@pytest.fixture(scope="session")
-def on_two_ranks(tmp_path_factory):
-    """The folder of a framework's runs, one per variant, all trained in one job of two ranks."""
-
-    @functools.cache
-    def runs(framework):
-        options = {name: own for name, (_, own, _, supporting) in VARIANTS.items() if framework in supporting}
-        return train_several(tmp_path_factory.mktemp(framework), framework, options, "gloo", 2)
-
-    return runs
-
-
-@pytest.mark.parametrize(("variant", "framework"), CASES)
-def test_option_has_the_same_effect_in_all_frameworks(on_two_ranks, expected, variant, framework):
-    plain, _, tolerance, _ = VARIANTS[variant]
-    got = newest(on_two_ranks(framework) / variant).weights
-    assert distance(got, expected(plain)) < tolerance
+@pytest.mark.parametrize(
+    ("variant", "got", "expected", "tolerance"),
+    [variant_case(name, framework) for name, (*_, frameworks) in VARIANTS.items() for framework in frameworks],
+)
+def test_option_has_the_same_effect_in_all_frameworks(shared_jobs, variant, got, expected, tolerance):
+    weights, expected_weights = (newest(shared_jobs.folder(shared)).weights for shared in (got, expected))
+    assert distance(weights, expected_weights) < tolerance
     if variant == "compression":
-        assert distance(got, expected(plain)) > 1e-7, "nothing was compressed"
+        assert distance(weights, expected_weights) > 1e-7, "nothing was compressed"
 
 
-@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
 def test_adasum(tmp_path, framework):
     """Adasum is between the sum and the average of gradients, so there is no reference: it must train."""
     run_folder = train(tmp_path, framework, "--op", "adasum", "--lr", "0.02", "--epochs", "3", by="mpirun", np=2)
     assert json.loads((run_folder / "result.json").read_text())["accuracy"] > 0.6
 
 
-@pytest.mark.parametrize(
-    ("framework", "precision"),
-    [("torch", "bf16"), ("torch", "fp16"), ("mxnet", "bf16"), ("tensorflow", "bf16"), ("tensorflow", "fp16")],
-)
-def test_low_precision_trains(tmp_path, framework, precision):
-    epochs = "2" if precision == "fp16" else "4"  # fp16 is slow on a CPU
+def low_precision(framework, precision):
+    """A run that is long enough to train. fp16 is slow on a CPU, so it is shorter."""
+    epochs = "2" if precision == "fp16" else "4"
     options = ("--precision", precision, "--epochs", epochs, "--clip-norm", "5", "--warmup-epochs", "0")
-    run_folder = train(tmp_path, framework, *options, by="gloo", np=2)
-    assert json.loads((run_folder / "result.json").read_text())["accuracy"] > (0.7 if precision == "fp16" else 0.9)
+    # MXNet's bf16 changes all graphs of its process.
+    return on_two_ranks(framework, precision, *options, own_job=framework == "mxnet")
+
+
+@pytest.mark.parametrize("low", [shared_case(name, low_precision(name, "bf16")) for name in FRAMEWORKS])
+def test_bf16_trains(shared_jobs, low):
+    assert_trained(shared_jobs.folder(low), accuracy=0.9)
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("low", [shared_case(name, low_precision(name, "fp16")) for name in ("torch", "tensorflow")])
+def test_fp16_trains(shared_jobs, low):
+    assert_trained(shared_jobs.folder(low), accuracy=0.7)
+
+
+def assert_trained(run_folder, accuracy):
+    assert json.loads((run_folder / "result.json").read_text())["accuracy"] > accuracy
     assert len(set(checksums(run_folder, "ends"))) == 1
 
 
-def test_adam_agrees_in_all_frameworks(tmp_path):
+ADAM = ("--optimizer", "adam", "--lr", "0.001", "--max-steps", "16", "--strategy", "single")
+ADAM_RUNS = [SharedRun(framework, "adam", ADAM) for framework in FRAMEWORKS]
+
+
+@pytest.mark.trains(*ADAM_RUNS)
+def test_adam_agrees_in_all_frameworks(shared_jobs):
     """On average only: near 0, rounding decides the sign of a gradient, and Adam's step does not depend on its size."""
-    options = ("--optimizer", "adam", "--lr", "0.001", "--max-steps", "16", "--strategy", "single")
-    torch, mxnet, tensorflow = (newest(train(tmp_path, name, "--name", name, *options)).weights for name in FRAMEWORKS)
+    torch, mxnet, tensorflow = (newest(shared_jobs.folder(shared)).weights for shared in ADAM_RUNS)
     for other in (mxnet, tensorflow):
         for name, value in torch.items():
             assert np.abs(value - other[name]).mean() < 2e-5, name

@@ -1,6 +1,6 @@
 """Every strategy ends with the weights of one process, started by the launcher that it is made for."""
 
-import functools
+import dataclasses
 import json
 import os
 import signal
@@ -16,139 +16,130 @@ from support.jobs import (
     real_data_folder,
     run,
     start,
-    train,
-    train_several,
     wait_for_a_step,
 )
-from support.parity import EVERY_STEP, PLAIN, after, checksums
+from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
+from support.shared_runs import SharedRun
 
 from hvdtrain.system.processes import free_port
 
 # Framework, strategy, options, launcher; each on two ranks, or on two devices of one process.
-ROWS = [
-    ("torch", "ddp", (), "local"),
+SHORT_ROWS = [
     ("torch", "ddp", (), "torchrun"),
     ("torch", "dataparallel", (), "alone"),
     ("torch", "manual", (), "alone"),
+    ("torch", "ring", (), "local"),
+    ("torch", "mpi", (), "mpirun"),
     ("tensorflow", "mirrored", (), "alone"),
-    ("tensorflow", "multiworker", (), "local"),
     ("tensorflow", "single", ("--api", "fit"), "alone"),
     ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
     ("tensorflow", "mirrored", ("--api", "fit"), "alone"),
-    ("tensorflow", "multiworker", ("--api", "fit"), "local"),
     ("mxnet", "kvstore", ("--kvstore", "local"), "alone"),
     ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
     ("mxnet", "kvstore", ("--kvstore", "dist_sync"), "local"),
-    ("mxnet", "kvstore", ("--kvstore", "dist_device_sync"), "local"),
     ("mxnet", "single", ("--api", "module"), "alone"),
     ("mxnet", "horovod", ("--api", "module"), "gloo"),
     ("mxnet", "kvstore", ("--api", "module"), "alone"),
-    ("mxnet", "kvstore", ("--api", "module", "--kvstore", "dist_sync"), "local"),
     ("mxnet", "single", ("--api", "ndarray"), "alone"),
     ("mxnet", "horovod", ("--api", "ndarray"), "gloo"),
     ("mxnet", "manual", (), "alone"),
-    *((framework, "ring", (), "local") for framework in FRAMEWORKS),
-    *((framework, "mpi", (), "mpirun") for framework in FRAMEWORKS),
+    ("mxnet", "ring", (), "local"),
 ]
-NAMES = ["-".join([framework, strategy, *options[1::2], by]) for framework, strategy, options, by in ROWS]
-
-
-@pytest.fixture(scope="session")
-def one_process(tmp_path_factory):
-    """One process in PyTorch, once per data set: the run that all rows are compared with."""
-
-    @functools.cache
-    def reference(data):
-        folder = tmp_path_factory.mktemp("one")
-        return train(folder, "torch", "--strategy", "single", "--data", data, *PLAIN, *EVERY_STEP)
-
-    return reference
-
+MATRIX_ROWS = [
+    ("torch", "ddp", (), "local"),
+    ("tensorflow", "multiworker", (), "local"),
+    ("tensorflow", "multiworker", ("--api", "fit"), "local"),
+    ("tensorflow", "ring", (), "local"),
+    ("tensorflow", "mpi", (), "mpirun"),
+    ("mxnet", "kvstore", ("--kvstore", "dist_device_sync"), "local"),
+    ("mxnet", "kvstore", ("--api", "module", "--kvstore", "dist_sync"), "local"),
+    ("mxnet", "mpi", (), "mpirun"),
+]
+ROWS = SHORT_ROWS + MATRIX_ROWS
 
 STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
 """Strategies that a process can start only once: of torch.distributed, TensorFlow's collectives, MXNet's servers."""
 
 
-def train_each(folder, row, runs):
-    """Train with each of these options, in one job if the strategy allows that; the folder of the runs, by name."""
+def row_name(row):
     framework, strategy, options, by = row
-    ranks = 1 if by == "alone" else 2
-    runs = {name: ("--strategy", strategy, *options, *own) for name, own in runs.items()}
-    if not STARTS_ONCE & {strategy, *options}:
-        return train_several(folder, framework, runs, by, ranks)
-    for name, own in runs.items():
-        train(folder, framework, *own, "--name", name, by=by, np=ranks)
-    return folder / "runs"
+    return "-".join([framework, strategy, *options[1::2], by])
 
 
-@pytest.fixture(scope="session")
-def row_runs(tmp_path_factory):
-    """The folder of a row's runs, one per data set, trained once."""
-    data_sets = ("digits", "fashion-mnist") if real_data_folder() else ("digits",)
-    options = {data: (*PLAIN, *EVERY_STEP, "--data", data) for data in data_sets}
-
-    @functools.cache
-    def runs(row):
-        return train_each(tmp_path_factory.mktemp("row"), row, options)
-
-    return runs
+def row_run(row, name, *own_options):
+    """A run of a row."""
+    framework, strategy, options, by = row
+    own_job = bool(STARTS_ONCE & {strategy, *options})
+    options = ("--strategy", strategy, *options, *own_options)
+    return SharedRun(framework, f"{row_name(row)}-{name}", options, by, 1 if by == "alone" else 2, own_job)
 
 
-@pytest.mark.parametrize("row", ROWS, ids=NAMES)
-@pytest.mark.parametrize("data", ["digits", "fashion-mnist"])
-def test_weights_and_accuracy_equal_those_of_one_process(request, one_process, row_runs, row, data):
-    if data == "fashion-mnist":
-        request.getfixturevalue("real_data")
-    _, strategy, _, by = row
-    reference, ranks = one_process(data), 1 if by == "alone" else 2
-    run_folder = row_runs(row) / data
-    assert distance(after(run_folder, 1), after(reference, 1)) < 1e-6
-    assert distance(after(run_folder, 16), after(reference, 16)) < 1e-5
-    for moment in ("starts", "ends"):
-        sums = checksums(run_folder, moment)
-        assert len(sums) == ranks
-        assert len(set(sums)) == 1
-    one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference))
-    assert one["confusion"] == other["confusion"]
+def row_case(row, data):
+    """The row's strategy trained with a data set; skipped if the data set is not here."""
+    trained = row_run(row, data, "--data", data, *PLAIN, *EVERY_STEP)
+    available = data == "digits" or real_data_folder()
+    marks = [
+        pytest.mark.trains(trained, reference(data))
+        if available
+        else pytest.mark.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")
+    ]
+    if data != "digits" or row in MATRIX_ROWS:
+        marks.append(pytest.mark.matrix)
+    return pytest.param(row, data, trained, marks=marks, id=f"{data}-{row_name(row)}")
+
+
+@pytest.mark.parametrize(
+    ("row", "data", "trained"), [row_case(row, data) for data in ("digits", "fashion-mnist") for row in ROWS]
+)
+def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data, trained):
+    run_folder = shared_jobs.folder(trained)
+    assert_same_training(run_folder, shared_jobs.folder(reference(data)), trained.ranks)
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
-    assert ranks * devices == (1 if strategy == "single" else 2)
+    assert trained.ranks * devices == (1 if row[1] == "single" else 2)
 
 
 # One row per learner: each has the same momentum, and resumes bit for bit.
-LEARNERS = [
-    ("torch", "ddp", (), "local"),
+SHORT_LEARNERS = [
     ("torch", "manual", (), "alone"),
     ("tensorflow", "mirrored", (), "alone"),
-    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
     ("mxnet", "kvstore", ("--kvstore", "device"), "alone"),
     ("mxnet", "kvstore", ("--api", "module"), "alone"),
     ("mxnet", "manual", (), "alone"),
 ]
-
+MATRIX_LEARNERS = [
+    ("torch", "ddp", (), "local"),
+    ("tensorflow", "horovod", ("--api", "fit"), "gloo"),
+]
 
 # Only 8 steps, because momentum amplifies rounding; in the warm-up, where the learning rate changes at each step.
 RECIPE = (
     *("--momentum", "0.9", "--nesterov", "--weight-decay", "0.001", "--lr", "0.02"),
     *("--schedule", "cosine", "--warmup-epochs", "0.5"),
 )
+EIGHT_STEPS = one_process("momentum-recipe", *RECIPE, "--max-steps", "8")
 
 
-@pytest.fixture(scope="session")
-def eight_steps(tmp_path_factory):
-    """Weights of one process in PyTorch after 8 steps with momentum."""
-    folder = tmp_path_factory.mktemp("one")
-    return newest(train(folder, "torch", "--strategy", "single", *RECIPE, "--max-steps", "8")).weights
+def learner_case(row):
+    """The row's strategy trained for 5 of 8 steps, resumed, and trained for all 8 steps."""
+    interrupted = row_run(row, "interrupted", *RECIPE, "--max-steps", "5")
+    resume = ("--resume", f"runs/{interrupted.folder_name}", "--max-steps", "8")
+    runs = (
+        interrupted,
+        dataclasses.replace(interrupted, options=resume),
+        row_run(row, "straight", *RECIPE, "--max-steps", "8"),
+    )
+    marks = [pytest.mark.trains(EIGHT_STEPS, *runs), *([pytest.mark.matrix] if row in MATRIX_LEARNERS else [])]
+    return pytest.param(*runs, marks=marks, id=row_name(row))
 
 
-@pytest.mark.parametrize("row", LEARNERS)
-def test_momentum_and_resume(tmp_path, eight_steps, row):
-    framework, _, _, by = row
-    steps = {"run": (*RECIPE, "--max-steps", "5"), "straight": (*RECIPE, "--max-steps", "8")}
-    runs = train_each(tmp_path, row, steps)
-    resume, ranks = ("--resume", "runs/run", "--max-steps", "8"), 1 if by == "alone" else 2
-    resumed = newest(train(tmp_path, framework, *resume, by=by, np=ranks)).weights
-    assert distance(resumed, eight_steps) < 2e-5
-    assert distance(resumed, newest(runs / "straight").weights) == 0
+@pytest.mark.parametrize(
+    ("interrupted", "resumed", "straight"), [learner_case(row) for row in SHORT_LEARNERS + MATRIX_LEARNERS]
+)
+def test_momentum_and_resume(shared_jobs, interrupted, resumed, straight):
+    shared_jobs.folder(interrupted)  # must be trained before it can be resumed
+    weights = newest(shared_jobs.folder(resumed)).weights
+    assert distance(weights, newest(shared_jobs.folder(EIGHT_STEPS)).weights) < 2e-5
+    assert distance(weights, newest(shared_jobs.folder(straight)).weights) == 0
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -235,7 +226,7 @@ def test_ring_without_a_rendezvous_address(tmp_path):
     assert "torchrun set no MASTER_ADDR and MASTER_PORT" in output
 
 
-@pytest.mark.parametrize("strategy", ["ring", "ddp"])
+@pytest.mark.parametrize("strategy", ["ring", pytest.param("ddp", marks=pytest.mark.matrix)])
 def test_a_killed_rank_ends_the_job(tmp_path, strategy):
     """The launcher reports the rank and the signal, and leaves no process behind."""
     command = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
@@ -268,7 +259,8 @@ def test_adasum_needs_mpi(tmp_path):
     assert "--op adasum: Horovod has no Adasum over Gloo; start by horovodrun --mpi or mpirun" in output
 
 
-def test_multiworker_by_tf_config(tmp_path, one_process):
+@pytest.mark.trains(reference())
+def test_multiworker_by_tf_config(tmp_path, shared_jobs):
     """As in TensorFlow's documentation: the same program on each worker, with TF_CONFIG set."""
     port = free_port()
     workers = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
@@ -280,11 +272,12 @@ def test_multiworker_by_tf_config(tmp_path, one_process):
     for process in processes:
         status, output = finish(process)
         assert status == 0, output
-    assert distance(after(tmp_path / "runs" / "run", 16), after(one_process("digits"), 16)) < 1e-5
+    assert distance(after(tmp_path / "runs" / "run", 16), after(shared_jobs.folder(reference()), 16)) < 1e-5
 
 
-@pytest.mark.parametrize("framework", ["tensorflow", "torch"])
-def test_slurm_variables_suffice(tmp_path, one_process, framework):
+@pytest.mark.trains(reference())
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+def test_slurm_variables_suffice(tmp_path, shared_jobs, framework):
     """With the variables that srun sets for the tasks of a step on one node; the test needs no Slurm."""
     strategy = {"tensorflow": "multiworker", "torch": "ddp"}[framework]
     options = ("--strategy", strategy, "--name", "run", *PLAIN, *EVERY_STEP)
@@ -294,4 +287,4 @@ def test_slurm_variables_suffice(tmp_path, one_process, framework):
     for task in tasks:
         status, output = finish(task)
         assert status == 0, output
-    assert distance(after(tmp_path / "runs" / "run", 16), after(one_process("digits"), 16)) < 1e-5
+    assert distance(after(tmp_path / "runs" / "run", 16), after(shared_jobs.folder(reference()), 16)) < 1e-5

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -135,11 +135,16 @@ def train(folder: Path, framework: str, *options: str, by: str = "alone", np: in
     return folder / "runs" / name
 
 
+def several(framework: str, trainings: Iterable[tuple[str, ...]], by: str, np: int) -> list[str]:
+    """The command line of a job that trains with each of these options, one after the other."""
+    options = [word for given in trainings for word in ("--then", *given)][1:]
+    return [*launcher(by, np), "python", str(PROGRAMS), "several", framework, *options]
+
+
 def train_several(folder: Path, framework: str, runs: dict[str, tuple[str, ...]], by: str, np: int) -> Path:
     """Train with each of the options, by name, in one job, which starts the framework once; the folder of the runs."""
-    options = [word for name, given in runs.items() for word in ("--then", *given, "--name", name)][1:]
-    job = ["python", str(PROGRAMS), "several", framework]
-    status, output = run([*launcher(by, np), *job, *options], folder, timeout_s=300)
+    command = several(framework, [(*given, "--name", name) for name, given in runs.items()], by, np)
+    status, output = run(command, folder, timeout_s=300)
     assert status == 0, output[-6000:]
     return folder / "runs"
 

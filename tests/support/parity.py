@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
+from support.jobs import distance
+from support.shared_runs import SharedRun
 
 PLAIN = (
     *("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0"),
     *("--max-steps", "16"),
 )
 EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
+
+
+def one_process(name: str, *options: str) -> SharedRun:
+    """A run in one process of PyTorch without Horovod, with which others are compared."""
+    return SharedRun("torch", f"one-process-{name}", ("--strategy", "single", *options))
+
+
+def reference(data: str = "digits") -> SharedRun:
+    """The run with which all frameworks and strategies are compared."""
+    return one_process(data, "--data", data, *PLAIN, *EVERY_STEP)
 
 
 def after(run_folder: Path, step: int) -> Weights:
@@ -23,3 +36,16 @@ def checksums(run_folder: Path, moment: str) -> list[str]:
     """The checksum of parameters that each rank logged, at the `moment` "starts" or "ends"."""
     logs = sorted((run_folder / "logs").glob("rank-*.log"))
     return [log.read_text().split(f"{moment} with parameters ")[1].split()[0] for log in logs]
+
+
+def assert_same_training(run_folder: Path, reference_folder: Path, ranks: int) -> None:
+    """Both runs have PLAIN and EVERY_STEP: equal weights but for rounding, identical on all ranks, equal scores."""
+    assert distance(after(run_folder, 1), after(reference_folder, 1)) < 1e-6
+    assert distance(after(run_folder, 16), after(reference_folder, 16)) < 1e-5
+    for moment in ("starts", "ends"):
+        sums = checksums(run_folder, moment)
+        assert len(sums) == ranks
+        assert len(set(sums)) == 1, "ranks must be bit-identical"
+    one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference_folder))
+    assert one["accuracy"] == other["accuracy"]
+    assert one["confusion"] == other["confusion"]

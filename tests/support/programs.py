@@ -145,10 +145,16 @@ def disk(framework: str, options: list[str]) -> None:
 
 
 def several(framework: str, options: list[str]) -> None:
-    """Several trainings in one process, with `--then` between their options: launcher and framework start once."""
+    """Several trainings in one process, with `--then` between their options: launcher and framework start once.
+
+    The option `apart` stands for the program of that name.
+    """
     while options:
         end = options.index("--then") if "--then" in options else len(options)
-        train(*parse(options[:end], "several", framework, console=True), examine_host)
+        if options[0] == "apart":
+            apart(framework, [])
+        else:
+            train(*parse(options[:end], "several", framework, console=True), examine_host)
         options = options[end + 1 :]
 
 
@@ -181,13 +187,13 @@ def apart(framework: str, _: list[str]) -> None:
 
 
 def logits(framework: str, options: list[str]) -> None:
-    """Write the logits of fixed images to a file."""
-    path, model = options
-    network = NETWORKS[model]
-    images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-    config = Config(framework=framework, strategy="single", model=model)
-    learner = build_learner(config, initial_weights(network, "xavier", 0), RuntimeOptions(device="cpu"))
-    np.save(path, learner.logits(images))
+    """Write the logits of fixed images to a file for each of the networks, which the options name."""
+    for model in options:
+        network = NETWORKS[model]
+        images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
+        config = Config(framework=framework, strategy="single", model=model)
+        learner = build_learner(config, initial_weights(network, "xavier", 0), RuntimeOptions(device="cpu"))
+        np.save(f"{model}.npy", learner.logits(images))
 
 
 def pooling(_: str, __: list[str]) -> None:
