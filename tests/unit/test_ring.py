@@ -90,11 +90,16 @@ def test_a_lost_neighbor_is_reported():
 
 
 def test_a_silent_neighbor_is_reported():
+    reported = threading.Event()
+
     def job(ring):
         if ring.rank == 1:
-            time.sleep(3)
+            reported.wait(20)
             return "late"
-        ring.sum(np.ones(4))
+        try:
+            ring.sum(np.ones(4))
+        finally:
+            reported.set()
         return "finished"
 
     first, _ = on_every_rank(2, job, timeout_s=1)
