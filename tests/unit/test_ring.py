@@ -117,8 +117,9 @@ def test_a_rank_that_never_connects():
     assert time.monotonic() - started < 20
 
 
-def test_unknown_callers_are_rejected():
-    """Callers that do not know the token, or send invalid lines, do not hinder the ranks."""
+def test_unknown_callers_are_rejected(monkeypatch):
+    """Callers that do not know the token, or send invalid lines or nothing, do not hinder the ranks."""
+    monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
     address = ("127.0.0.1", free_port())
     made = []
 
