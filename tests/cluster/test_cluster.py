@@ -15,6 +15,7 @@ from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_f
 
 from hvdtrain.system.slurm import hostnames
 
+MATRIX = pytest.mark.matrix
 QUICK = ("--max-steps", "6", "--lr", "0.02", "--device", "cpu")
 LAUNCH = [sys.executable, "-m", "hvdtrain", "launch"]
 
@@ -51,8 +52,8 @@ def program(framework: str, *options: str) -> list[str]:
 HOSTS = [
     ("torch", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
     ("mxnet", ["mpirun"], "host1:1,host2:1,host3:1", ()),
-    ("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", ()),
-    ("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring")),
+    pytest.param("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", (), marks=MATRIX),
+    pytest.param("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring"), marks=MATRIX),
 ]
 
 
@@ -80,7 +81,10 @@ SLEEP = (
 )
 
 
-@pytest.mark.parametrize("by", [["horovodrun", "--interface", "eth0"], ["mpirun"], ["horovodrun", "--mpi"]])
+@pytest.mark.parametrize(
+    "by",
+    [["horovodrun", "--interface", "eth0"], ["mpirun"], pytest.param(["horovodrun", "--mpi"], marks=MATRIX)],
+)
 def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
     """The job ends at once on all hosts, the message names the rank, and no process stays behind."""
     skip_if_the_folder_has_a_space(by)
@@ -105,6 +109,7 @@ def ranks_on(hosts: Hosts, name: str) -> list[int]:
     return [pid for pid, line in hosts.processes(name).items() if line.startswith("python -c import os, signal")]
 
 
+@MATRIX
 def test_a_host_that_loses_its_network(hosts, tmp_path):
     """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
     words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
@@ -169,11 +174,11 @@ def slurm(hosts, tmp_path_factory):
 IN_SLURM = [
     ("torch", ["srun", "--nodes", "2"], ()),
     ("mxnet", ["srun", "--nodes", "2", "--mpi", "pmix"], ()),
-    ("torch", ["mpirun"], ("--strategy", "mpi")),
-    ("tensorflow", ["horovodrun"], ()),
-    ("torch", ["srun", "--nodes", "2", "--interface", "eth0"], ("--strategy", "ddp")),
-    ("tensorflow", ["srun", "--nodes", "2"], ("--strategy", "multiworker")),
-    ("mxnet", ["srun", "--nodes", "2"], ("--strategy", "kvstore", "--kvstore", "dist_sync")),
+    pytest.param("torch", ["mpirun"], ("--strategy", "mpi"), marks=MATRIX),
+    pytest.param("tensorflow", ["horovodrun"], (), marks=MATRIX),
+    pytest.param("torch", ["srun", "--nodes", "2", "--interface", "eth0"], ("--strategy", "ddp"), marks=MATRIX),
+    pytest.param("tensorflow", ["srun", "--nodes", "2"], ("--strategy", "multiworker"), marks=MATRIX),
+    pytest.param("mxnet", ["srun", "--nodes", "2"], ("--strategy", "kvstore", "--kvstore", "dist_sync"), marks=MATRIX),
 ]
 
 
@@ -192,6 +197,7 @@ def test_training_in_slurm_equals_one_process(slurm, tmp_path, one_process, fram
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
 
 
+@MATRIX
 def test_a_killed_rank_in_slurm_restarts_the_job(slurm, tmp_path):
     """In the same allocation, from the newest checkpoint, with the final weights of an undisturbed job."""
     options = ["--max-steps", "8", "--lr", "0.02", "--checkpoint-every", "2", "--device", "cpu", "--strategy", "ring"]
@@ -223,7 +229,8 @@ def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
     """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one."""
     slow = ["python", str(PROGRAMS), "slowly_at_first", "torch"]
     options = ["--max-steps", "60", "--lr", "0.02", "--device", "cpu", "--auto-resume", "--name", "run"]
-    job = submit(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "35")
+    # Slurm's shortest limit is one minute, so the signal comes after 12 s.
+    job = submit(slurm, tmp_path, [*slow, *options], "--time", "1", "--signal-before", "48")
     wait_for(lambda: slurm.state(job) == "COMPLETED", 180, lambda: f"{slurm.state(job)}: {log(tmp_path, job)}")
     text = log(tmp_path, job)
     assert "was asked to stop by SIGUSR1; the checkpoint of step" in text, text
@@ -250,6 +257,7 @@ def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
 
 
+@MATRIX
 def test_the_command_line_of_a_dry_run_works_with_srun(slurm, tmp_path):
     """Each agent sets Horovod's variables from Slurm's, and the rendezvous server runs on rank 0's node."""
     status, line = slurm.run(

@@ -8,6 +8,7 @@ from support.elastic import ELASTIC, LAUNCH, Job
 from support.jobs import run, wait_for
 
 
+@pytest.mark.matrix
 def test_a_killed_rank_and_a_new_host(tmp_path):
     with Job(tmp_path, "tensorflow", "localhost:1 127.0.0.1:1") as job:
         job.lose_a_rank_and_gain_a_host()
@@ -15,7 +16,7 @@ def test_a_killed_rank_and_a_new_host(tmp_path):
 
 
 def test_a_host_is_removed(tmp_path):
-    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
+    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1", HVDTRAIN_TEST_STEP_S="0.15") as job:
         job.lose_a_host()
         job.end()
 

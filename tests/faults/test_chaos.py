@@ -1,4 +1,4 @@
-"""A short part of the fault suite: disks that fail. `make chaos` runs all faults."""
+"""A short part of the fault suite: disks that fail, and a rank that hangs. `make chaos` runs all faults."""
 
 import os
 import sys
@@ -28,12 +28,13 @@ def suite(tmp_path_factory):
     [
         ("full", "mxnet"),
         ("disk", "mxnet"),
+        ("sleep", "mxnet"),
         pytest.param("stall", "mxnet", marks=pytest.mark.matrix),
         pytest.param("full", "torch", marks=pytest.mark.matrix),
         pytest.param("gone", "torch", marks=pytest.mark.matrix),
     ],
 )
-def test_disk_fault(suite, fault, framework):
+def test_fault(suite, fault, framework):
     """The job ends with a message, or restarts, and ends at the weights of an undisturbed job."""
     row = FAULTS[fault].inject(suite, "local", framework)
     assert row.ran

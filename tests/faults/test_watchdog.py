@@ -7,15 +7,20 @@ import time
 import pytest
 from support.jobs import PROGRAMS, finish, launcher, pids_of_ranks, run, running, start, wait_for
 
+MATRIX = pytest.mark.matrix
 LONG = ("--epochs", "40", "--log-every", "5")
 HANG = ("--hang-timeout", "4")
 
 
 @pytest.mark.parametrize(
     ("framework", "options", "by"),
-    [("torch", ("--strategy", "ring"), "local"), ("torch", ("--strategy", "ddp"), "local"), ("mxnet", (), "gloo"),
-     ("tensorflow", (), "mpirun")],
-)  # fmt: skip
+    [
+        ("torch", ("--strategy", "ring"), "local"),
+        pytest.param("torch", ("--strategy", "ddp"), "local", marks=MATRIX),
+        pytest.param("mxnet", (), "gloo", marks=MATRIX),
+        pytest.param("tensorflow", (), "mpirun", marks=MATRIX),
+    ],
+)
 def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by):
     """SIGSTOP stops all threads of a process, the watchdog's included."""
     command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, *HANG, "--name", "run"]
@@ -34,7 +39,14 @@ def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by
     wait_for(lambda: not any(map(running, pids)), 10)
 
 
-@pytest.mark.parametrize(("framework", "by"), [("torch", "gloo"), ("mxnet", "mpirun"), ("tensorflow", "gloo")])
+@pytest.mark.parametrize(
+    ("framework", "by"),
+    [
+        ("mxnet", "mpirun"),
+        pytest.param("torch", "gloo", marks=MATRIX),
+        pytest.param("tensorflow", "gloo", marks=MATRIX),
+    ],
+)
 def test_sleeping_rank_is_named_with_its_place_in_the_code(tmp_path, framework, by):
     command = [*launcher(by, 2), "python", str(PROGRAMS), "sleep", framework, "--name", "run", *HANG]
     status, output = run(command, tmp_path, 90)

@@ -31,6 +31,7 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
+@pytest.mark.matrix
 def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     before: dict[str, float] = {}
     for stop, finished in ((signal.SIGTERM, 2), (signal.SIGKILL, 4)):
@@ -99,6 +100,7 @@ def test_failed_job_is_reported_and_others_run(tmp_path):
     assert set(results(tmp_path)) == {"torch-single-np1-r0"}
 
 
+@pytest.mark.matrix
 def test_weak_scaling_multiplies_the_global_batch(tmp_path):
     options = ("--rows", "torch/ring", "--np", "2", "--steps", "20", "--repeats", "1", "--data", "synthetic",
              "--batch-size", "32", "--scaling", "weak", "--output", "bench")  # fmt: skip

@@ -3,10 +3,12 @@
 import json
 import random
 import shutil
+from pathlib import Path
 
 import pytest
 from faults.checkpoint_files import kills_while_writing
-from support.jobs import FRAMEWORKS, distance, newest, run, train
+from support.jobs import FRAMEWORKS, distance, newest, run, train, train_several
+from support.matrix import cases
 
 RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")
 
@@ -18,18 +20,17 @@ def test_200_kills_while_writing(tmp_path):
 RUN = ("--momentum", "0.9", "--lr", "0.02", "--epochs", "2")
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(tmp_path, framework):
-    whole = newest(train(tmp_path, framework, "--name", "whole", *RUN, by="gloo", np=2))
-    train(tmp_path, framework, "--name", "part", *RUN, "--max-steps", "30", by="gloo", np=2)
+    folder = train_several(tmp_path, framework, {"whole": RUN, "part": (*RUN, "--max-steps", "30")}, "gloo", 2)
     train(tmp_path, framework, "--resume", "runs/part", "--max-steps", "0", by="gloo", np=2)
-    resumed = newest(tmp_path / "runs" / "part")
+    whole, resumed = newest(folder / "whole"), newest(folder / "part")
     assert resumed.position == whole.position
     assert distance(resumed.weights, whole.weights) == 0
     assert distance(resumed.optimizer.arrays, whole.optimizer.arrays) == 0
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_resume_in_another_framework_and_with_another_size(tmp_path, framework):
     """Two ranks in one framework, then one process in another: the same as one process throughout."""
     other = FRAMEWORKS[(FRAMEWORKS.index(framework) + 1) % 3]
@@ -41,8 +42,19 @@ def test_resume_in_another_framework_and_with_another_size(tmp_path, framework):
     assert distance(resumed.weights, whole.weights) < 1e-4
 
 
-def test_resume_with_options_that_do_not_match(tmp_path):
-    folder = train(tmp_path, "torch", "--strategy", "single", "--max-steps", "3")
+@pytest.fixture(scope="module")
+def three_steps(tmp_path_factory):
+    """A run of one process, which tests copy."""
+    return train(tmp_path_factory.mktemp("three"), "torch", "--strategy", "single", "--max-steps", "3")
+
+
+@pytest.fixture
+def folder(three_steps, tmp_path):
+    """The folder of a test's own copy of the run, `runs/run`."""
+    return Path(shutil.copytree(three_steps, tmp_path / "runs" / "run"))
+
+
+def test_resume_with_options_that_do_not_match(tmp_path, folder):
     for options, message in (
         (("--seed", "4"), "--seed is 4 here and 0 in the checkpoint"),
         (("--data", "synthetic"), "the fingerprint of --data"),
@@ -57,10 +69,18 @@ def test_resume_with_options_that_do_not_match(tmp_path):
     assert "no intact checkpoint" in output
 
 
-def test_resume_with_another_optimizer_warns(tmp_path):
-    folder = train(tmp_path, "torch", "--strategy", "single", "--max-steps", "3")
+def test_resume_with_another_optimizer_warns(tmp_path, folder):
     command = [*RESUME, str(folder), "--optimizer", "adam", "--max-steps", "4"]
     status, output = run(command, tmp_path)
     assert status == 0, output
     assert "no optimizer state of adam, which starts from zero" in output
     assert len(json.loads((folder / "config.json").read_text())) > 3
+
+
+def test_existing_run_is_not_overwritten(tmp_path, folder):
+    before = (folder / "metrics.jsonl").read_text()
+    options = ("--strategy", "single", "--max-steps", "2", "--name", "run")
+    status, output = run(["python", "-m", "hvdtrain.torch_lenet", *options], tmp_path)
+    assert status == 2, output
+    assert "runs/run exists; choose another --name, or resume it with --resume runs/run" in output
+    assert (folder / "metrics.jsonl").read_text() == before

@@ -22,6 +22,7 @@ from support.doctor import (
 )
 from support.jobs import ROOT, finish, launcher, start
 from support.jobs import run as run_command
+from support.matrix import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.registry import QUICK
@@ -74,7 +75,7 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("by", JOBS)
+@pytest.mark.parametrize("by", cases(JOBS, short={"horovodrun", "mpirun", "launch local"}))
 def test_working_job(by, tmp_path):
     names = ("meeting", "identical", "clocks", "shared-folder", "horovod-size", "limits", "threads", "variables")
     result = doctor(tmp_path, "--only", *names, by=JOBS[by])

@@ -104,7 +104,7 @@ def test_signals_to_the_launcher_reach_all_ranks(tmp_path, by):
 
 def test_sigusr1_waits_until_the_program_handles_it(tmp_path):
     """A program that still imports a framework would be ended by it."""
-    late = f"import os, time\nprint('here', os.getpid(), flush=True)\ntime.sleep(1)\n{HANDLING}"
+    late = f"import os, time\nprint('here', os.getpid(), flush=True)\ntime.sleep(0.3)\n{HANDLING}"
     process, output = begin(tmp_path, "local", late)
     pids("here", output)
     process.send_signal(signal.SIGUSR1)
@@ -119,6 +119,6 @@ def local(code: str, *options: str, ranks: int = 2) -> list[str]:
 
 
 def test_the_time_limit_stops_the_ranks(tmp_path):
-    status, output = run(local(HANDLING, "--time-limit", "2"), tmp_path)
+    status, output = run(local(HANDLING, "--time-limit", "1"), tmp_path)
     assert (status, output.count("received SIGTERM")) == (75, 2), output
-    assert "the time limit of 2 s is reached" in output
+    assert "the time limit of 1 s is reached" in output

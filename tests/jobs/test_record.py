@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 from support.events import read_events
-from support.jobs import BIN, launcher, run, start, train, wait_for
+from support.jobs import BIN, launcher, run, start, wait_for
 
 from hvdtrain.runs import metrics
 
 
-def test_files_of_a_run(tmp_path):
-    folder = train(tmp_path, "torch", "--epochs", "2", "--tensorboard", by="gloo", np=2)
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """The folder of a run of two ranks, and the output of its job."""
+    folder = tmp_path_factory.mktemp("job")
+    options = ("--epochs", "2", "--tensorboard", "--name", "run")
+    status, output = run([*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", *options], folder)
+    assert status == 0, output
+    return folder / "runs" / "run", output
+
+
+def test_files_of_a_run(job):
+    folder, _ = job
     config = json.loads((folder / "config.json").read_text())
     assert config["config"]["epochs"] == 2
     assert config["ranks"] == 2
@@ -34,9 +44,8 @@ def test_files_of_a_run(tmp_path):
     assert sorted(path.name for path in (folder / "logs").iterdir()) == ["rank-0.log", "rank-1.log"]
 
 
-def test_only_rank_0_prints(tmp_path):
-    status, output = run([*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--max-steps", "2"], tmp_path)
-    assert status == 0
+def test_only_rank_0_prints(job, tmp_path):
+    _, output = job
     assert "[0]<stderr>" in output
     assert "[1]<" not in output
     quiet = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--quiet"]

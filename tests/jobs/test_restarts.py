@@ -27,7 +27,7 @@ def attempts(folder) -> list[dict]:
     ("framework", "by", "options"),
     [
         ("torch", "local", ("--strategy", "ring")),
-        ("mxnet", "horovodrun", ("--strategy", "horovod")),
+        pytest.param("mxnet", "horovodrun", ("--strategy", "horovod"), marks=pytest.mark.matrix),
     ],
 )
 def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):

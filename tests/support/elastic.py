@@ -36,7 +36,7 @@ class Job:
             "run",
             *OPTIONS,
         ]
-        self.process = start([*words, *program], folder, HVDTRAIN_TEST_STEP_S="0.25", **environment)
+        self.process = start([*words, *program], folder, **{"HVDTRAIN_TEST_STEP_S": "0.25", **environment})
 
     def __enter__(self) -> Job:
         return self

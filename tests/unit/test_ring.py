@@ -90,11 +90,16 @@ def test_a_lost_neighbor_is_reported():
 
 
 def test_a_silent_neighbor_is_reported():
+    reported = threading.Event()
+
     def job(ring):
         if ring.rank == 1:
-            time.sleep(3)
+            reported.wait(20)
             return "late"
-        ring.sum(np.ones(4))
+        try:
+            ring.sum(np.ones(4))
+        finally:
+            reported.set()
         return "finished"
 
     first, _ = on_every_rank(2, job, timeout_s=1)
@@ -112,8 +117,9 @@ def test_a_rank_that_never_connects():
     assert time.monotonic() - started < 20
 
 
-def test_unknown_callers_are_rejected():
-    """Callers that do not know the token, or send invalid lines, do not hinder the ranks."""
+def test_unknown_callers_are_rejected(monkeypatch):
+    """Callers that do not know the token, or send invalid lines or nothing, do not hinder the ranks."""
+    monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
     address = ("127.0.0.1", free_port())
     made = []
 

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from support.jobs import wait_for
 from support.untrusted import PASSWORD, Harm, save_checkpoint
 
 from hvdtrain.collectives.ring import RingGroup, start, unpacked
@@ -89,6 +90,7 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
     """It sends a byte now and then, and never completes a message."""
     monkeypatch.setattr("hvdtrain.collectives.ring_rendezvous.HELLO_TIMEOUT_S", 0.5)
     address, made = ("127.0.0.1", free_port()), []
+    stranger = socket.socket()
 
     def rank(number):
         ring = RingGroup(rank_info.RankInfo("test", number, 2, number), address, PASSWORD, start_timeout_s=10)
@@ -97,8 +99,8 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
 
     threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
     threads[0].start()
-    time.sleep(0.3)
-    with socket.create_connection(address) as stranger:
+    wait_for(lambda: stranger.connect_ex(address) == 0, 10)  # once rank 0 listens
+    with stranger:
         threads[1].start()
         began = time.monotonic()
         while len(made) < 2 and time.monotonic() - began < 5:
