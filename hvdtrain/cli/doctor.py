@@ -62,12 +62,12 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def run(given: argparse.Namespace) -> int:
     """Examine, write and print the report; the exit status, which in a job is rank 0's."""
-    for name in set(given.only) & RENAMED.keys():
+    rank = _rank()
+    for name in set(given.only) & RENAMED.keys() if rank == 0 else ():
         print(f"hvdtrain: the check {name} is now called {RENAMED[name]}; use --only {RENAMED[name]}", file=sys.stderr)
     only = tuple(RENAMED.get(name, name) for name in given.only)
     hosts = tuple(filter(None, (host.strip() for host in given.hosts.split(","))))
     report = examine(Options(only, hosts, given.ranks, given.runs))
-    rank = _rank()
     if rank != 0:
         for one in report["findings"]:
             if one["check"] == "meeting" and one["status"] == "fail":

@@ -102,7 +102,7 @@ def check_job(job: Job) -> list[str]:
     if job.ranks < 1:
         raise UserError(f"-n {job.ranks} is invalid", "give 1 or more")
     if not job.program:
-        raise UserError("no program to start", "python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet")
+        raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
     slots = sum(host.slots for host in job.hosts)
     if job.hosts and job.ranks > slots and not job.oversubscribe:
         listed = ", ".join(f"{name}:{count}" for name, count in job.hosts)

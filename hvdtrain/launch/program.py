@@ -9,20 +9,18 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 
-OWN = re.compile(r"hvdtrain(\.(torch|mxnet|tensorflow)_lenet)?")
-"""Modules that have the options --name, --runs and --auto-resume."""
-COMMAND = "hvdtrain"
-"""The command that an installation adds; `hvdtrain train` is `python -m hvdtrain train`."""
+ENTRY_POINT = re.compile(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet")
+"""Modules that have the options --name, --runs and --auto-resume, as `hvdtrain train` has."""
 RUNS = "runs"
 """Their default for --runs."""
 
 
 def is_own(program: Sequence[str]) -> bool:
     """Whether it is one of hvdtrain's own training programs."""
-    if program and Path(program[0]).name == COMMAND:
-        return True
-    modules = [program[i + 1] for i, word in enumerate(program[:-1]) if word == "-m"]
-    return bool(modules and OWN.fullmatch(modules[0]))
+    module = next((list(program[i + 1 :]) for i, word in enumerate(program) if word == "-m"), None)
+    if module is None:
+        return bool(program) and [Path(program[0]).name, *program[1:2]] == ["hvdtrain", "train"]
+    return module[:2] == ["hvdtrain", "train"] or bool(module and ENTRY_POINT.fullmatch(module[0]))
 
 
 def option_value(program: Sequence[str], option: str) -> str:

@@ -43,7 +43,8 @@ def test_options_by_which_a_program_resumes():
         assert unnamed[-2].startswith("job-")
         assert unnamed[-1] == "--auto-resume"
     other = ("python", "train.py", "--name", "a")
-    assert resumable(other) == other
+    for program in (other, ("hvdtrain", "doctor"), ("hvdtrain",), ("python", "-m", "hvdtrain", "doctor"), ("x", "-m")):
+        assert resumable(program) == program
     assert run_folder(other) is None
     assert option_value(("--name", "a", "--name"), "--name") == ""
     with pytest.raises(UserError, match="give the run's --name"):
