@@ -50,7 +50,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Python 3.11's argparse makes an empty list of `--option=--`."""
     values = [(name, value) for name, value in vars(options).items() if name not in ("env", "program")]
-    for name, value in [*values, *(("env", word) for word in options.env)]:
+    for name, value in [*values, *(("env", value) for value in options.env)]:
         if value == []:
             parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
 

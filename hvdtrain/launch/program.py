@@ -17,7 +17,7 @@ RUNS = "runs"
 
 def is_own(program: Sequence[str]) -> bool:
     """Whether it is one of hvdtrain's own training programs."""
-    module = next((list(program[i + 1 :]) for i, word in enumerate(program) if word == "-m"), None)
+    module = next((list(program[i + 1 :]) for i, argument in enumerate(program) if argument == "-m"), None)
     if module is None:
         return bool(program) and [Path(program[0]).name, *program[1:2]] == ["hvdtrain", "train"]
     return module[:2] == ["hvdtrain", "train"] or bool(module and ENTRY_POINT.fullmatch(module[0]))
@@ -26,11 +26,11 @@ def is_own(program: Sequence[str]) -> bool:
 def option_value(program: Sequence[str], option: str) -> str:
     """The value of `--option VALUE` or `--option=VALUE`, the last one; empty where the option is missing."""
     found = ""
-    for word, following in zip(program, [*program[1:], ""], strict=True):
-        if word == option:
+    for argument, following in zip(program, [*program[1:], ""], strict=True):
+        if argument == option:
             found = following
-        elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
+        elif argument.startswith(f"{option}="):
+            found = argument.partition("=")[2]
     return found
 
 

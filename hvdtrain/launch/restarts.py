@@ -148,7 +148,7 @@ def reduced(job: Job, min_ranks: int) -> Job:
     """
     if not job.hosts:
         return job
-    unusable = {one.host: one.problem for one in hosts.ask(hosts.elsewhere(job.hosts)) if one.problem}
+    unusable = {one.host: one.problem for one in hosts.inspect(hosts.other_hosts(job.hosts)) if one.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)

@@ -24,7 +24,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failur
     Raises UserError where the job cannot start. An elastic job replaces this process by horovodrun.
     """
     environment = own_programs_first(os.environ)
-    hosts.check_hosts(hosts.elsewhere(job.hosts))
+    hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
     if job.output_dir:

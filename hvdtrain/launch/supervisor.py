@@ -117,7 +117,7 @@ class Supervisor:
     async def _token_variable(self, spec: LaunchSpec) -> dict[str, str]:
         if not spec.token_in_file:
             return {rank_info.TOKEN: self._token}
-        others = hosts.elsewhere(self._job.hosts)
+        others = hosts.other_hosts(self._job.hosts)
         self._token_file = await asyncio.to_thread(hosts.distribute_token, others, self._token)
         return {rank_info.TOKEN_FILE: self._token_file}
 
@@ -125,7 +125,7 @@ class Supervisor:
         path, self._token_file = self._token_file, ""
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(hosts.remove_token, hosts.elsewhere(self._job.hosts), path)
+                await asyncio.to_thread(hosts.remove_token, hosts.other_hosts(self._job.hosts), path)
 
     async def _watch(self, spec: LaunchSpec, process: LauncherProcess) -> None:
         """Show what a launcher itself prints, and notice its end."""
