@@ -91,7 +91,7 @@ def _join(own: RankInfo, address: tuple[str, int], token: str, deadline: float) 
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
         answer = _read_line(server, deadline)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
-            raise OSError("what listens there does not know this job's token")
+            raise OSError("the process that listens there does not know this job's token")
         return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
 
 
@@ -105,7 +105,7 @@ def _accept(
 ) -> tuple[socket.socket, dict[str, Any]]:
     """A connection from one of the `expected` ranks of this job, and its hello; other callers are disconnected.
 
-    nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent a challenge of its own.
+    nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent its own challenge.
     """
     while True:
         listener.settimeout(_remaining(deadline))

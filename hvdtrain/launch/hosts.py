@@ -20,7 +20,7 @@ from hvdtrain.system import versions
 from hvdtrain.system.rank_info import host_name
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-"""BatchMode: without asking for a password, which nobody would enter."""
+"""BatchMode: fail instead of asking for a password."""
 TIMEOUT_S = 30.0
 
 
@@ -104,7 +104,7 @@ def distribute_token(hosts: list[str], token: str) -> str:
     It goes through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
     the host, where the file cannot be written.
     """
-    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which nobody else can have created before
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
     try:
         _run_everywhere(hosts, f"umask 077 && cat > {path}", token)
     except UserError:

@@ -1,4 +1,4 @@
-"""What the launcher knows about the program that it starts: whether it can resume by itself, and its run folder."""
+"""The program that the launcher starts: whether it can resume by itself, and the folder of its run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def option_value(program: Sequence[str], option: str) -> str:
 def resumable(program: tuple[str, ...]) -> tuple[str, ...]:
     """The program with the options by which it resumes when the same command line is started again.
 
-    A program that is not hvdtrain's own stays as it is. Raises UserError for --resume, which would start from the same
+    A program that is not hvdtrain's own is unchanged. Raises UserError for --resume, which would start from the same
     checkpoint each time.
     """
     if not is_own(program) or "--auto-resume" in program:
