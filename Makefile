@@ -34,7 +34,7 @@ setup: ## Create the virtual environment and build Horovod for the frameworks
 train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensorflow); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
 
-test: setup ## Run the short test suite, which tests every promise; ARGS are passed to pytest
+test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -m "not matrix" $(ARGS)
 
 test-all: setup ## Run all tests: every framework with every launcher; ARGS are passed to pytest

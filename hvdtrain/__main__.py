@@ -16,7 +16,7 @@ commands:
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
 
-Each framework also has an entry point of its own, whose source shows how to launch it:
+Each framework also has its own entry point, whose source shows how to launch it:
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
 

@@ -1,4 +1,4 @@
-"""The ways in which a command ends other than planned, and the exit status of each.
+"""The errors that end a command, and the exit status of each.
 
 An error has two parts: `reason`, what happened and where, and `remedy`, what the user can do about it.
 """
@@ -8,7 +8,7 @@ class HvdtrainError(Exception):
     """An error that one sentence explains; users never see its traceback.
 
     reason: what happened and where, without a final period.
-    remedy: what to do about it; empty where the reason says it all.
+    remedy: what to do about it; empty if the reason is enough.
     """
 
     exit_status = 1

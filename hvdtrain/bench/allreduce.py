@@ -8,13 +8,13 @@ for different numbers of ranks can be compared.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from hvdtrain.bench.strategies import environment
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 
@@ -74,9 +74,7 @@ def run(options: AllreduceBenchOptions) -> str:
 def measure(library: str, options: AllreduceBenchOptions) -> dict[int, float]:
     """Seconds of an allreduce for each size. Raises TrainingError if the job fails."""
     command = [*LAUNCHERS[library](options.np), sys.executable, "-m", "hvdtrain.frameworks.allreduce", library]
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    environment = {"OMP_NUM_THREADS": "1", "HOROVOD_LOG_LEVEL": "error", **os.environ, "PATH": path}
-    done = subprocess.run([*command, *map(str, options.sizes)], env=environment, text=True, capture_output=True)
+    done = subprocess.run([*command, *map(str, options.sizes)], env=environment(), text=True, capture_output=True)
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]

@@ -20,7 +20,7 @@ GRACE_S = 10
 
 
 class BenchRunner:
-    """Runs jobs, each in subprocesses of their own, and prints the progress to stderr."""
+    """Runs each job in new subprocesses, and prints the progress to stderr."""
 
     def __init__(self, options: StrategyBenchOptions) -> None:
         self._options = options

@@ -114,13 +114,13 @@ def _rows_of(framework: str) -> list[BenchRow]:
     if listed.returncode:
         reason = listed.stderr.strip().splitlines()[-1].removeprefix("hvdtrain: rank 0: ")
         return [BenchRow(framework, "single", "", "", "one", reason)]
-    offers = json.loads(listed.stdout.strip().splitlines()[-1])
-    default_api = offers[0]["api"]
+    strategies = json.loads(listed.stdout.strip().splitlines()[-1])
+    default_api = strategies[0]["api"]
     rows = []
-    for offer in offers:
-        api = "" if offer["api"] == default_api else offer["api"]
-        stores = STORES.items() if offer["strategy"] == "kvstore" else (("", offer["over"]),)
-        rows += [BenchRow(framework, offer["strategy"], api, store, over, offer["problem"]) for store, over in stores]
+    for one in strategies:
+        api = "" if one["api"] == default_api else one["api"]
+        stores = STORES.items() if one["strategy"] == "kvstore" else (("", one["over"]),)
+        rows += [BenchRow(framework, one["strategy"], api, store, over, one["problem"]) for store, over in stores]
     return rows
 
 

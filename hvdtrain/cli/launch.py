@@ -39,7 +39,7 @@ def _print(message: object) -> None:
 
 
 def launch(options: argparse.Namespace) -> int:
-    """Run the job that the options describe; its exit status. Raises UserError where it cannot start."""
+    """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
     job, policy = describe(options), RestartPolicy(options.restarts, vars(options).get("min_ranks", 0))
     for warning in check_job(job):
         _print(warning)
@@ -114,7 +114,7 @@ def requested_variables(given: list[str], environment: Mapping[str, str]) -> dic
 
 
 def seconds(text: str) -> float:
-    """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError where the text is not a time."""
+    """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError if the text is not a time."""
     match = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d+)?)", text)
     if not match or len(text) > 20 or not any(float(part) for part in match.groups() if part):
         raise UserError(

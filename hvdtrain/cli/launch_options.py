@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 
 from hvdtrain.launch import horovod_options, sbatch
+from hvdtrain.launch.job import START_TIMEOUT_S
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet
@@ -49,7 +50,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Python 3.11's argparse makes an empty list of `--option=--`."""
     values = [(name, value) for name, value in vars(options).items() if name not in ("env", "program")]
-    for name, value in [*values, *(("env", word) for word in options.env)]:
+    for name, value in [*values, *(("env", value) for value in options.env)]:
         if value == []:
             parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
 
@@ -111,8 +112,8 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     )
     add("--output-dir", type=Path, metavar="DIR", help="write each rank's output to files, too")
     add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
-    add("--start-timeout", type=positive, default=120, metavar="S",
-        help="seconds to wait until all ranks have registered (default: 120)")  # fmt: skip
+    add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
+        help=f"seconds to wait until all ranks have registered (default: {START_TIMEOUT_S:g})")  # fmt: skip
     add(
         "--restarts", type=int, default=0, metavar="N", help="restart the job up to N times after failures (default: 0)"
     )

@@ -31,7 +31,7 @@ class PredictOptions:
     """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
     images: tyro.conf.Positional[tuple[Path, ...]]
     """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM); they are resized to the network's input."""
-    framework: Literal["recorded", "mxnet", "torch", "tensorflow"] = "recorded"
+    framework: Literal["recorded", Framework] = "recorded"
     """Framework to compute in; by default the one that wrote the checkpoint."""
     invert: bool = False
     """Invert the images: the built-in data sets have light drawings on a dark background."""

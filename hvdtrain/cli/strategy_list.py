@@ -17,10 +17,10 @@ def show(framework: Framework) -> None:
     tuning.set_environment()
     listed = registry.list_strategies(framework)
     if os.environ.get(JSON):
-        print(json.dumps([offer._asdict() for offer in listed]))
+        print(json.dumps([row._asdict() for row in listed]))
         return
     print(f"Strategies of {framework}, for --strategy; give --api to choose one of several styles\n")
-    for offer in listed:
-        print(f"  {offer.strategy:13} {offer.api:8} {offer.about}")
-        if offer.problem:
-            print(f"  {'':22} not here: {offer.problem}")
+    for row in listed:
+        print(f"  {row.strategy:13} {row.api:8} {row.about}")
+        if row.problem:
+            print(f"  {'':22} not here: {row.problem}")

@@ -16,7 +16,7 @@ from hvdtrain.system import rank_info
 log = logging.getLogger("hvdtrain")
 
 # A launcher ends the job when the first of its processes fails, so the rank that ends first is the one whose error is
-# seen: rank 0 for an error of all ranks, then a rank with an error of its own, last those that only lost another rank.
+# seen: rank 0 for an error of all ranks, then a rank that failed alone, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
 

@@ -47,25 +47,25 @@ that a sender could choose."""
 class RingGroup:
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
-    place: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
+    rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
     rank 0 is a rank like the others. token: the job's secret. Raises UserError if the ring is not complete within
     `start_timeout_s`, TrainingError if a neighbor dies or sends nothing for `timeout_s`.
     """
 
     def __init__(
         self,
-        place: rank_info.RankInfo,
+        rank: rank_info.RankInfo,
         address: tuple[str, int],
         token: str = "",
         start_timeout_s: float = 120,
         timeout_s: float = 300,
     ) -> None:
-        self.rank, self.size, self.local_rank = place.rank, place.size, place.local_rank
+        self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
         self._timeout_s = timeout_s
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
             deadline = time.monotonic() + start_timeout_s
-            self._next, self._previous = connect_neighbors(place, address, token, deadline)
+            self._next, self._previous = connect_neighbors(rank, address, token, deadline)
 
     def free_address(self) -> str:
         """host:port on the interface that the ring uses, where another server can listen; the port is free now."""

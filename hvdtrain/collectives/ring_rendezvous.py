@@ -38,7 +38,7 @@ class Peers(NamedTuple):
 
 
 def connect_neighbors(
-    place: RankInfo, address: tuple[str, int], token: str, deadline: float
+    own: RankInfo, address: tuple[str, int], token: str, deadline: float
 ) -> tuple[socket.socket, socket.socket]:
     """Non-blocking connections to the next rank and from the previous one.
 
@@ -46,15 +46,15 @@ def connect_neighbors(
     complete by then.
     """
     try:
-        peers, listener = (_serve if place.rank == 0 else _join)(place, address, token, deadline)
-        next_rank = (place.rank + 1) % place.size
+        peers, listener = (_serve if own.rank == 0 else _join)(own, address, token, deadline)
+        next_rank = (own.rank + 1) % own.size
         following = socket.create_connection(peers.addresses[next_rank], timeout=_remaining(deadline))
-        _send_line(following, _hello(token, peers.nonce, "ring", place.rank))
-        previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(place.rank - 1) % place.size})
+        _send_line(following, _hello(token, peers.nonce, "ring", own.rank))
+        previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(own.rank - 1) % own.size})
         listener.close()
     except (OSError, *INVALID_LINE) as error:
         raise UserError(
-            f"rank {place.rank} cannot join the ring of {place.size} at {address[0]}:{address[1]} ({error})",
+            f"rank {own.rank} cannot join the ring of {own.size} at {address[0]}:{address[1]} ({error})",
             "check that all ranks were started and can reach that address",
         ) from None
     for link in (following, previous):
@@ -63,17 +63,17 @@ def connect_neighbors(
     return following, previous
 
 
-def _serve(place: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _serve(own: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
     """Rank 0's part: accept all other ranks, and send them the addresses. Also returns rank 0's own listener."""
     with contextlib.ExitStack() as connections:
-        server = connections.enter_context(socket.create_server(address, backlog=place.size))
+        server = connections.enter_context(socket.create_server(address, backlog=own.size))
         listener = socket.create_server((server.getsockname()[0], 0))
         callers: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
-        for _ in range(place.size - 1):
-            missing = set(range(1, place.size)) - set(callers)
+        for _ in range(own.size - 1):
+            missing = set(range(1, own.size)) - set(callers)
             caller, hello = _accept(server, token, "", deadline, missing)
             callers[hello["rank"]] = connections.enter_context(caller), hello
-        others = [(callers[rank][0].getpeername()[0], callers[rank][1]["port"]) for rank in range(1, place.size)]
+        others = [(callers[rank][0].getpeername()[0], callers[rank][1]["port"]) for rank in range(1, own.size)]
         peers = Peers([listener.getsockname()[:2], *others], secrets.token_hex(16))
         for caller, hello in callers.values():
             own_proof = proof(token, hello["challenge"], "rank 0")
@@ -81,17 +81,17 @@ def _serve(place: RankInfo, address: tuple[str, int], token: str, deadline: floa
     return peers, listener
 
 
-def _join(place: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _join(own: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
     """The part of ranks 1 and above: connect to rank 0. Also returns this rank's listener."""
     with _connect(address, deadline) as server:
         # On the interface that reaches rank 0: the port is not open on other networks.
         listener = socket.create_server((server.getsockname()[0], 0))
         challenge = secrets.token_hex(16)
-        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", place.rank)
+        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", own.rank)
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
         answer = _read_line(server, deadline)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
-            raise OSError("what listens there does not know this job's token")
+            raise OSError("the process that listens there does not know this job's token")
         return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
 
 
@@ -105,7 +105,7 @@ def _accept(
 ) -> tuple[socket.socket, dict[str, Any]]:
     """A connection from one of the `expected` ranks of this job, and its hello; other callers are disconnected.
 
-    nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent a challenge of its own.
+    nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent its own challenge.
     """
     while True:
         listener.settimeout(_remaining(deadline))

@@ -26,7 +26,7 @@ def recorded(path: Path) -> Config:
 
 
 def from_record(record: dict[str, Any]) -> Config:
-    """A Config from its JSON form. Raises TypeError for names or values that this version does not know.
+    """A Config from its JSON form. Raises TypeError for names or values that are unknown to this version.
 
     Raises UserError for values that cannot work.
     """

@@ -29,7 +29,7 @@ class RuntimeOptions:
     runs: Path = Path("runs")
     """Folder that contains all runs."""
     name: str = ""
-    """Name of this run's folder; by default made of data, framework, strategy, number of ranks and time."""
+    """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
     resume: Path | None = None
     """Run folder or checkpoint to resume; the recorded options become the defaults."""
     auto_resume: bool = False

@@ -10,7 +10,7 @@ import numpy as np
 from hvdtrain.datasets.formats.idx import read_idx
 from hvdtrain.datasets.formats.npz import read_npz
 from hvdtrain.datasets.formats.reading import Arrays
-from hvdtrain.datasets.published import IDX_FILES, find
+from hvdtrain.datasets.published import IDX_FILES, find_file
 from hvdtrain.errors import UserError
 
 
@@ -22,7 +22,7 @@ def load_own(path: Path) -> Arrays:
     if any(os.path.exists(path / name) for name in ("train.npz", "test.npz")):
         train, test = (read_npz(path / name, ("images", "labels")) for name in ("train.npz", "test.npz"))
         return train + test
-    found = [find([path], file) for file in IDX_FILES]
+    found = [find_file([path], file) for file in IDX_FILES]
     if any(found):
         return tuple(_read_idx(path, file, at) for file, at in zip(IDX_FILES, found, strict=True))
     files = [path] if os.path.isfile(path) else sorted(path.glob("*.npz"))

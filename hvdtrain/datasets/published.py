@@ -98,7 +98,7 @@ def _load_cifar10(offline: bool) -> Arrays:
 def _locate(name: str, offline: bool) -> dict[str, Path]:
     """The path of each file of the data set; downloads those that are missing."""
     source, folders = PUBLISHED[name], _folders(name)
-    found = {file: find(folders, file) for file in source.sha256}
+    found = {file: find_file(folders, file) for file in source.sha256}
     missing = [file for file, path in found.items() if path is None]
     if missing and offline:
         raise NotOnThisHost(
@@ -121,7 +121,7 @@ def _folders(name: str) -> list[Path]:
     return [Path(os.path.expanduser(root), name) for root in roots if root]
 
 
-def find(folders: list[Path], file: str) -> Path | None:
+def find_file(folders: list[Path], file: str) -> Path | None:
     """The first of the folders' files with this name, with or without .gz."""
     candidates = (folder / spelling for folder in folders for spelling in _spellings(file))
     return next((path for path in candidates if os.path.isfile(path)), None)

@@ -1,4 +1,4 @@
-"""What a check is: a function that yields findings, with a name, a topic and the processes that run it."""
+"""The type of a check: a function that yields findings, with a name, a topic and the processes that run it."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from hvdtrain.system.rank_info import RankInfo, host_name
 
 @dataclass
 class CheckContext:
-    """Where the doctor runs and what for, with the answers that are too slow to ask for twice."""
+    """Where the doctor runs and what for, with results that are too slow to compute twice."""
 
     rank_info: RankInfo
     ranks: int
@@ -46,7 +46,7 @@ class CheckContext:
         return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
 
     def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
-        """Run a part of `hvdtrain.doctor.probe` in a process of its own; its merged messages, and how it ended."""
+        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended."""
         limit_s = self.limit(limit_s)
         command = probe_command(part, *arguments, limit_s=limit_s)
         completed = subprocesses.run(command, limit_s + 1, dict(os.environ))

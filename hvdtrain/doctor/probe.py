@@ -1,4 +1,4 @@
-"""Questions that the doctor asks in a process of their own, because they may crash, hang or never end.
+"""Checks that the doctor runs in a separate process, because they may crash or hang.
 
 usage: python -m hvdtrain.doctor.probe LIMIT_S PART ARGUMENTS...
 

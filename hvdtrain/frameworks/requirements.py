@@ -8,9 +8,7 @@ from collections.abc import Iterable
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Unsupported
-
-EXTRAS: dict[Framework, str] = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
-"""The extra of hvdtrain's package that installs a framework."""
+from hvdtrain.system.versions import EXTRAS
 
 UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
     "torch": (),

@@ -33,7 +33,7 @@ def keep_freed_memory() -> None:
     """Let glibc reuse the memory of freed tensors instead of returning it to the system.
 
     By default, each activation of some MB is mapped and unmapped once per step; on a virtual machine the page faults
-    took a third to a half of a step in PyTorch's bf16. One arena only, because backward runs in a thread of its own,
+    took a third to a half of a step in PyTorch's bf16. One arena only, because backward runs in a separate thread,
     and the arenas of threads cannot hold arrays of that size. Other C libraries are left as they are.
     """
     with contextlib.suppress(OSError, AttributeError):

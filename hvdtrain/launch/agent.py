@@ -24,6 +24,7 @@ from typing import Any
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import gloo, protocol
+from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.protocol import Channel, Closed
 from hvdtrain.system import network, rank_info, versions
 from hvdtrain.system.processes import end_with_parent, free_port, shell_status, would_end
@@ -54,7 +55,9 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m hvdtrain.launch.agent", allow_abbrev=False)
     parser.add_argument("--gloo", action="store_true", help="set Horovod's variables for Gloo")
     parser.add_argument("--interface", help="network interface between the hosts")
-    parser.add_argument("--start-timeout", type=float, default=120, help="seconds to connect to the supervisor")
+    parser.add_argument(
+        "--start-timeout", type=float, default=START_TIMEOUT_S, help="seconds to connect to the supervisor"
+    )
     parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
     parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
     parser.add_argument("program", nargs=argparse.REMAINDER)

@@ -1,4 +1,4 @@
-"""The attempts of a job that is restarted: how far each came, and their record in the run's folder."""
+"""The attempts of a job that is restarted: how far each got, and their record in the run's folder."""
 
 from __future__ import annotations
 

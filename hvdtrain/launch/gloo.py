@@ -43,7 +43,7 @@ def environment(rank: rank_info.RankInfo, address: str, port: int, interface: st
 def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
     """With srun from Slurm's variables; with other launchers all ranks are on this host.
 
-    Raises UserError where Slurm's variables are inconsistent.
+    Raises UserError if Slurm's variables are inconsistent.
     """
     if rank.launcher != "srun":
         return Layout(rank.size, 0, 1)
@@ -63,7 +63,7 @@ class Store:
     """The rendezvous server of Gloo's ranks, where they leave their addresses: GET, PUT and DELETE of /scope/key.
 
     It listens on one address (on all interfaces where `address` is empty) until this process ends. Horovod's protocol
-    has no authentication: whoever reaches the port can read and change the values. Raises UserError where the port
+    has no authentication: whoever reaches the port can read and change the values. Raises UserError if the port
     cannot be opened.
     """
 

@@ -106,7 +106,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def variables(options: argparse.Namespace) -> dict[str, str]:
     """The HOROVOD_* variables set by the options and the config file; options have priority.
 
-    Raises UserError where Horovod does not accept a value.
+    Raises UserError if Horovod does not accept a value.
     """
     file = _read(options.config_file) if options.config_file else {}
     found = {}

@@ -16,7 +16,7 @@ FORM = "write lines of the form: name slots=N"
 
 
 def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Hosts of `node1:4,node2:4`. Raises UserError where the text is not of that form or names a host twice."""
+    """Hosts of `node1:4,node2:4`. Raises UserError if the text is not of that form or names a host twice."""
     return _unique([_host(part.strip(), text) for part in text.split(",")])
 
 
@@ -30,7 +30,7 @@ def _host(part: str, text: str) -> Host:
 def read_hostfile(path: Path) -> tuple[Host, ...]:
     """Hosts of a file of `name slots=N` lines, the format of mpirun and horovodrun; # begins a comment.
 
-    Raises UserError where the file cannot be read or a line is of another form.
+    Raises UserError if the file cannot be read or a line is of another form.
     """
     try:
         lines = path.read_text().splitlines()
@@ -58,7 +58,7 @@ def _unique(hosts: list[Host]) -> tuple[Host, ...]:
 
 
 def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts of this Slurm allocation and their tasks. Raises UserError where Slurm's variables are inconsistent."""
+    """The hosts of this Slurm allocation and their tasks. Raises UserError if Slurm's variables are inconsistent."""
     names = slurm.hostnames(environment["SLURM_JOB_NODELIST"])
     counts = slurm.tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
     if len(names) != len(counts):

@@ -20,11 +20,11 @@ from hvdtrain.system import versions
 from hvdtrain.system.rank_info import host_name
 
 SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-"""BatchMode: without asking for a password, which nobody would enter."""
+"""BatchMode: fail instead of asking for a password."""
 TIMEOUT_S = 30.0
 
 
-class Answer(NamedTuple):
+class HostCheck(NamedTuple):
     """The result of checking one host."""
 
     host: str
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
     remedy: str = ""
 
 
-def elsewhere(hosts: Sequence[Host]) -> list[str]:
+def other_hosts(hosts: Sequence[Host]) -> list[str]:
     """Names of the hosts other than this one, which are reached by ssh."""
     here = host_name()
     return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
@@ -41,7 +41,7 @@ def elsewhere(hosts: Sequence[Host]) -> list[str]:
 
 def check_hosts(hosts: list[str]) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [answer for answer in ask(hosts) if answer.problem]
+    problems = [one for one in inspect(hosts) if one.problem]
     if len(problems) == 1:
         raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
@@ -49,7 +49,7 @@ def check_hosts(hosts: list[str]) -> None:
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
-def ask(hosts: list[str]) -> list[Answer]:
+def inspect(hosts: list[str]) -> list[HostCheck]:
     """Check all hosts at once."""
     if not hosts:
         return []  # then this host's versions are not needed either
@@ -57,10 +57,10 @@ def ask(hosts: list[str]) -> list[Answer]:
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
     here = versions.here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(lambda host: _ask(host, here), hosts))
+        return list(pool.map(lambda host: _inspect(host, here), hosts))
 
 
-def _ask(host: str, here: dict[str, str]) -> Answer:
+def _inspect(host: str, here: dict[str, str]) -> HostCheck:
     try:
         done = subprocess.run(
             [*SSH, host, _versions_command()],
@@ -70,20 +70,24 @@ def _ask(host: str, here: dict[str, str]) -> Answer:
             timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return Answer(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true")
+        return HostCheck(
+            host, f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true"
+        )
     last_line = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
     if done.returncode == 255:
-        return Answer(host, f"no ssh without a password ({last_line})", ssh_remedy(host, done.stderr))
+        return HostCheck(host, f"no ssh without a password ({last_line})", ssh_remedy(host, done.stderr))
     if done.returncode:
-        return Answer(
+        return HostCheck(
             host,
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({last_line})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
     differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), here)
     if differs:
-        return Answer(host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout")
-    return Answer(host)
+        return HostCheck(
+            host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout"
+        )
+    return HostCheck(host)
 
 
 def _versions_command() -> str:
@@ -100,7 +104,7 @@ def distribute_token(hosts: list[str], token: str) -> str:
     It goes through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
     the host, where the file cannot be written.
     """
-    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which nobody else can have created before
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
     try:
         _run_everywhere(hosts, f"umask 077 && cat > {path}", token)
     except UserError:

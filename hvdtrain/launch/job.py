@@ -10,6 +10,9 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 
+START_TIMEOUT_S = 120.0
+"""The default of --start-timeout."""
+
 
 class Host(NamedTuple):
     name: str
@@ -56,7 +59,7 @@ class Job:
     cores: int = field(default_factory=lambda: len(os.sched_getaffinity(0)))
     """Cores of this host; other hosts are assumed to have as many."""
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
-    start_timeout_s: float = 120
+    start_timeout_s: float = START_TIMEOUT_S
     """Between the registration of the first rank and that of the last one."""
     time_limit_s: float | None = None
     output_dir: Path | None = None

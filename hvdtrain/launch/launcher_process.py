@@ -24,7 +24,7 @@ class LauncherProcess:
 
     @classmethod
     async def start(cls, launcher: str, spec: LaunchSpec, environment: Mapping[str, str]) -> LauncherProcess:
-        """Raises UserError where the command cannot be started."""
+        """Raises UserError if the command cannot be started."""
         output = None if spec.on_terminal else asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(

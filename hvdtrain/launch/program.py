@@ -1,4 +1,4 @@
-"""What the launcher knows about the program that it starts: whether it can resume by itself, and its run folder."""
+"""The program that the launcher starts: whether it can resume by itself, and the folder of its run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUNS = "runs"
 
 def is_own(program: Sequence[str]) -> bool:
     """Whether it is one of hvdtrain's own training programs."""
-    module = next((list(program[i + 1 :]) for i, word in enumerate(program) if word == "-m"), None)
+    module = next((list(program[i + 1 :]) for i, argument in enumerate(program) if argument == "-m"), None)
     if module is None:
         return bool(program) and [Path(program[0]).name, *program[1:2]] == ["hvdtrain", "train"]
     return module[:2] == ["hvdtrain", "train"] or bool(module and ENTRY_POINT.fullmatch(module[0]))
@@ -26,18 +26,18 @@ def is_own(program: Sequence[str]) -> bool:
 def option_value(program: Sequence[str], option: str) -> str:
     """The value of `--option VALUE` or `--option=VALUE`, the last one; empty where the option is missing."""
     found = ""
-    for word, following in zip(program, [*program[1:], ""], strict=True):
-        if word == option:
+    for argument, following in zip(program, [*program[1:], ""], strict=True):
+        if argument == option:
             found = following
-        elif word.startswith(f"{option}="):
-            found = word.partition("=")[2]
+        elif argument.startswith(f"{option}="):
+            found = argument.partition("=")[2]
     return found
 
 
 def resumable(program: tuple[str, ...]) -> tuple[str, ...]:
     """The program with the options by which it resumes when the same command line is started again.
 
-    A program that is not hvdtrain's own stays as it is. Raises UserError for --resume, which would start from the same
+    A program that is not hvdtrain's own is unchanged. Raises UserError for --resume, which would start from the same
     checkpoint each time.
     """
     if not is_own(program) or "--auto-resume" in program:

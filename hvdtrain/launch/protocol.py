@@ -23,7 +23,7 @@ LINE_BYTES = 1 << 20
 """The longest message."""
 ANSWER_TIMEOUT_S = 5.0
 UNREACHABLE_AFTER_S = 1.0
-"""When a job ends, a host that acknowledges nothing for so long is not waited for."""
+"""When a job ends, a host that acknowledges nothing for this long is not waited for."""
 Message = dict[str, Any]
 
 
@@ -32,7 +32,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """A message that was received. Raises ValueError where the line is not a message."""
+    """A message that was received. Raises ValueError if the line is not a message."""
     try:
         message = json.loads(line)
     except RecursionError:
@@ -133,7 +133,7 @@ class Channel:
 def connect(token: str, timeout_s: float) -> Channel:
     """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
-    Raises UserError where none of the addresses leads to it within timeout_s seconds.
+    Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
     deadline, reasons = time.monotonic() + timeout_s, {}

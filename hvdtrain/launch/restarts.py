@@ -1,4 +1,4 @@
-"""Restarts a job after a failure, until it ends well or another attempt would fail, too.
+"""Restarts a job after a failure, until it succeeds or another attempt would fail, too.
 
 hvdtrain's own programs resume from their newest checkpoint, in the same order of samples. Hosts that no longer respond
 are left out where the job may have fewer ranks. Horovod's elastic mode does this inside the processes, for two
@@ -25,7 +25,7 @@ from hvdtrain.launch.result import Failure, JobResult, interrupted_status
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before the next attempt; doubled after each attempt without a newer checkpoint."""
 MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
-"""After so many in a row the cause of the failure is not one that goes away."""
+"""After this many in a row, the cause of the failure is not a temporary one."""
 
 
 class Restarts:
@@ -73,7 +73,7 @@ class Restarts:
     def _current_job(self) -> Job:
         """The job of this attempt: the first one is the job that was asked for.
 
-        Raises UserError where the hosts are not sufficient now, or the run's folder, which existed, is missing.
+        Raises UserError if the hosts are not sufficient now, or the run's folder, which existed, is missing.
         """
         if len(self._attempts) == 1:
             return self._job
@@ -144,11 +144,11 @@ async def signal_within(seconds: float) -> int:
 def reduced(job: Job, min_ranks: int) -> Job:
     """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-    Raises UserError where there are slots for fewer than `min_ranks` ranks.
+    Raises UserError if there are slots for fewer than `min_ranks` ranks.
     """
     if not job.hosts:
         return job
-    unusable = {one.host: one.problem for one in hosts.ask(hosts.elsewhere(job.hosts)) if one.problem}
+    unusable = {one.host: one.problem for one in hosts.inspect(hosts.other_hosts(job.hosts)) if one.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)

@@ -21,10 +21,10 @@ from hvdtrain.launch.supervisor import CONTROL_VARIABLES, Supervisor
 def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failure], None]) -> JobResult:
     """Run a job to its end. report: called with each failure, as soon as it happens.
 
-    Raises UserError where the job cannot start. An elastic job replaces this process by horovodrun.
+    Raises UserError if the job cannot start. An elastic job replaces this process by horovodrun.
     """
     environment = own_programs_first(os.environ)
-    hosts.check_hosts(hosts.elsewhere(job.hosts))
+    hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
     if job.output_dir:

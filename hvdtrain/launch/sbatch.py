@@ -13,6 +13,7 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options
+from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.program import is_own, option_value
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
@@ -102,7 +103,7 @@ def _launch_command(options: argparse.Namespace) -> list[str]:
     command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
     command += ["--time-limit", options.time_limit] if options.time_limit else []
     command += ["--restarts", str(options.restarts)] if options.restarts else []
-    command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != 120 else []
+    command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
     settings = [f"{name}={value}" for name, value in horovod_options.variables(options).items()]
     return [*command, *(word for variable in [*options.env, *settings] for word in ("--env", variable))]
 

@@ -65,7 +65,7 @@ class Supervisor:
         self._deadline: asyncio.TimerHandle | None = None
 
     async def run(self) -> JobResult:
-        """Run the job to its end. Raises UserError where it cannot be started at all."""
+        """Run the job to its end. Raises UserError if it cannot be started at all."""
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
             loop.add_signal_handler(number, self._on_signal, number)
@@ -102,7 +102,7 @@ class Supervisor:
         found = interfaces()
         real = [one.address for one in found if not one.virtual] or [one.address for one in found]
         on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
-        # Loopback last, and not for other hosts, where it leads to nobody or to a process without the token.
+        # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
         return real + ([] if on_other_hosts and real else ["127.0.0.1"])
 
     async def _start(self, address: str) -> None:
@@ -117,7 +117,7 @@ class Supervisor:
     async def _token_variable(self, spec: LaunchSpec) -> dict[str, str]:
         if not spec.token_in_file:
             return {rank_info.TOKEN: self._token}
-        others = hosts.elsewhere(self._job.hosts)
+        others = hosts.other_hosts(self._job.hosts)
         self._token_file = await asyncio.to_thread(hosts.distribute_token, others, self._token)
         return {rank_info.TOKEN_FILE: self._token_file}
 
@@ -125,7 +125,7 @@ class Supervisor:
         path, self._token_file = self._token_file, ""
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(hosts.remove_token, hosts.elsewhere(self._job.hosts), path)
+                await asyncio.to_thread(hosts.remove_token, hosts.other_hosts(self._job.hosts), path)
 
     async def _watch(self, spec: LaunchSpec, process: LauncherProcess) -> None:
         """Show what a launcher itself prints, and notice its end."""

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: safetensors files with a manifest of their SHA-256 sums. Knows no framework and no rank.
+"""Checkpoints on disk: safetensors files with a manifest of their SHA-256 sums. Independent of frameworks and ranks.
 
 A checkpoint is a folder `step-00000042` that appears complete or not at all: it is written under another name, each
 file and the folder are flushed to disk, it is renamed, and the parent folder is flushed. So a kill at any moment
@@ -182,7 +182,7 @@ def _arrays(data: bytes) -> Weights:
 
 
 def _verified(path: Path) -> dict[str, bytes]:
-    """The files of a checkpoint. Raises Damaged where one is missing or does not have the manifest's sum."""
+    """The files of a checkpoint. Raises Damaged if one is missing or does not have the manifest's sum."""
     try:
         sums = dict(json.loads(_read(path / MANIFEST))["sha256"])
         contents = {name: _read(path / name) for name in FILES}

@@ -1,4 +1,4 @@
-"""What a run prints: rank 0 on the console, every rank in a log file of its own."""
+"""What a run prints: rank 0 on the console, every rank in its own log file."""
 
 from __future__ import annotations
 

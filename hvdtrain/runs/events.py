@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import time
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.runs.console import log
+from hvdtrain.system.rank_info import host_name
 
 FLUSH_S = 10.0
 """How far TensorBoard's display may lag behind."""
@@ -26,7 +26,7 @@ class EventsWriter:
         from tensorboardX.record_writer import RecordWriter
 
         folder.mkdir(exist_ok=True)
-        self._path = folder / f"events.out.tfevents.{time.time():.0f}.{platform.node()}.{os.getpid()}"
+        self._path = folder / f"events.out.tfevents.{time.time():.0f}.{host_name()}.{os.getpid()}"
         self._file: RecordWriter | None = RecordWriter(str(self._path))
         self._flushed = 0.0
         self._add(file_version="brain.Event:2")

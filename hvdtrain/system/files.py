@@ -10,7 +10,7 @@ from pathlib import Path
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file under another name in the same folder, then rename it.
 
-    Raises OSError where the disk does not accept the content; the file at `path` is unchanged then.
+    Raises OSError if the disk does not accept the content; the file at `path` is unchanged then.
     """
     write_all_atomically({path: content})
 
@@ -18,7 +18,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
     """Write several files, each under another name first, and rename them only when all are written.
 
-    Raises OSError where the disk does not accept them; no file is changed then.
+    Raises OSError if the disk does not accept them; no file is changed then.
     """
     drafts = {path: path.with_name(f".{path.name}.{os.getpid()}") for path in contents}
     try:

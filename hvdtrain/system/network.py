@@ -44,7 +44,7 @@ def interfaces() -> list[Interface]:
 
 
 def address_of(name: str) -> str:
-    """The IPv4 address of an interface. Raises UserError where it has none."""
+    """The IPv4 address of an interface. Raises UserError if it has none."""
     if name == "lo":
         return "127.0.0.1"
     found = {interface.name: interface.address for interface in interfaces()}

@@ -9,6 +9,6 @@ import hmac
 def proof(token: str, challenge: str, role: str) -> str:
     """The response to a challenge, HMAC-SHA256 in hex digits (RFC 2104).
 
-    role: which side responds, so that nobody can send a response back to the side that made it.
+    role: which side responds, so that a response cannot be reflected to the side that made it.
     """
     return hmac.new(token.encode(), f"{role} {challenge}".encode(), hashlib.sha256).hexdigest()

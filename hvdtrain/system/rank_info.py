@@ -1,4 +1,4 @@
-"""Which rank this process is: one table of the environment variables that launchers set. Nothing is imported for it.
+"""Which rank this process is, from one table of the environment variables that launchers set; initializes no library.
 
 hvdtrain's own launcher comes first, as it may have started one of the others. Horovod's variables come next: with
 `horovodrun` inside a Slurm job every rank inherits the SLURM_* variables of the batch node, which would be wrong.
@@ -50,7 +50,7 @@ TOKEN_FILE = "HVDTRAIN_TOKEN_FILE"
 LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_SIZE", "MPI_LOCALNRANKS")
 """Variables in which launchers pass the number of ranks on a host."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
-"""Which launcher hvdtrain's own one used: local, horovodrun, mpirun or srun."""
+"""The launcher that `hvdtrain launch` used: local, horovodrun, mpirun or srun."""
 TF_CONFIG = "TF_CONFIG"
 ELASTIC = "HOROVOD_ELASTIC"
 """Set by Horovod in elastic jobs, whose number of ranks changes while they run."""
@@ -59,7 +59,7 @@ ELASTIC = "HOROVOD_ELASTIC"
 def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
     """This process's rank in its job; rank 0 of 1 where no launcher has set variables.
 
-    Raises UserError where the variables do not hold a rank below a size, or TF_CONFIG is not what TensorFlow reads.
+    Raises UserError if the variables do not hold a rank below a size, or TF_CONFIG is not what TensorFlow reads.
     """
     for launcher, names in VARIABLES.items():
         rank, size, local_rank = (environment.get(name) for name in names)
@@ -86,7 +86,8 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
 def local_size(environment: Mapping[str, str] = os.environ) -> int:
     """Number of ranks on this host, from the launcher's variables.
 
-    hvdtrain's launcher does not pass it: then all ranks of the job. 1 without a launcher.
+    hvdtrain's launcher does not pass it: then the number of all ranks. 1 without a launcher. Raises UserError as
+    `detect` does.
     """
     for name in LOCAL_SIZE:
         if environment.get(name, "").isdecimal():
@@ -100,7 +101,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Address and port where rank 0 waits for the other ranks.
 
     MASTER_ADDR, and MASTER_PORT + 1, as torchrun itself listens on MASTER_PORT; else the first worker of TF_CONFIG, or
-    the first node of the Slurm step. Raises UserError where none of these is set.
+    the first node of the Slurm step. Raises UserError if none of these is set.
     """
     address, port = environment.get(ADDRESS), environment.get(PORT, "")
     if not address and environment.get(TF_CONFIG):
@@ -120,7 +121,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
 
 
 def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """TF_CONFIG, which names TensorFlow's workers, parsed. Raises UserError where it is invalid."""
+    """TF_CONFIG, which names TensorFlow's workers, parsed. Raises UserError if it is invalid."""
     try:
         config = json.loads(environment[TF_CONFIG])
         workers, task = config["cluster"]["worker"], config["task"]
@@ -144,7 +145,7 @@ def _is_worker(worker: Any) -> bool:
 def token(environment: Mapping[str, str] = os.environ) -> str:
     """The per-job secret by which ranks authenticate each other; empty where the launcher set none.
 
-    Raises UserError where its file cannot be read, or users other than its owner can access it.
+    Raises UserError if its file cannot be read, or users other than its owner can access it.
     """
     path = environment.get(TOKEN_FILE)
     if not path or environment.get(TOKEN):

@@ -17,7 +17,7 @@ REMEDY = "start with srun or sbatch, and leave SLURM_* variables unchanged"
 def hostnames(nodes: str) -> list[str]:
     """The hosts of Slurm's node list: node01, node02, node07 and other for `node[01-02,07],other`.
 
-    Raises UserError where the list is not as Slurm writes it.
+    Raises UserError if the list is not as Slurm writes it.
     """
     names = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
     if ",".join(names) != nodes or not names or "[]" in nodes:
@@ -26,7 +26,7 @@ def hostnames(nodes: str) -> list[str]:
 
 
 def _limited(names: Iterable[str], nodes: str) -> list[str]:
-    """The names, generated one by one: a short list may expand to more names than fit into memory."""
+    """All names, unless there are too many: a short list may expand to more than fit into memory. Raises UserError."""
     found = list(itertools.islice(names, MAX_HOSTS + 1))
     if len(found) > MAX_HOSTS:
         raise UserError(f"the node list {nodes!r:.80} names more than {MAX_HOSTS} hosts", REMEDY)
@@ -55,7 +55,7 @@ def _numbers(part: str) -> list[str]:
 
 
 def tasks_per_node(text: str) -> list[int]:
-    """Tasks of each node: [2, 2, 2, 1] for `2(x3),1`. Raises UserError where the text is not as Slurm writes it."""
+    """Tasks of each node: [2, 2, 2, 1] for `2(x3),1`. Raises UserError if the text is not as Slurm writes it."""
     counts: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,5})\))?", part)

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import platform
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
-PACKAGES = (
-    "hvdtrain",
-    "horovod",
-    "torch",
-    "mxnet",
-    "mxnet-cu112",
-    "tensorflow",
-    "tensorflow-cpu",
-    "numpy",
-    "mpi4py",
-    "safetensors",
-)
+DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "mxnet": ("mxnet", "mxnet-cu112"),
+    "tensorflow": ("tensorflow-cpu", "tensorflow"),
+}
+"""The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
+EXTRAS = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
+"""The extra of hvdtrain's package that installs each framework."""
+PACKAGES = ("hvdtrain", "horovod", *itertools.chain(*DISTRIBUTIONS.values()), "numpy", "mpi4py", "safetensors")
 CODE = "the content of hvdtrain's files"
 
 

@@ -1,1 +1,1 @@
-"""The training loop and what it needs at each step; knows no framework and no launcher."""
+"""The training loop and what it needs at each step, independent of frameworks and launchers."""

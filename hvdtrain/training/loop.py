@@ -1,4 +1,4 @@
-"""The training loop. It knows no framework and does no rank arithmetic: those belong to the learner and to sharding."""
+"""The training loop. Frameworks are behind the learner, and rank arithmetic is in sharding."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class Training:
     def run(self) -> Scores:
         """Train to the last step; returns the last evaluation.
 
-        Raises TrainingError where a loss or parameter is not finite, ranks differ or a checkpoint cannot be written;
-        Stopped where a rank was asked to stop.
+        Raises TrainingError if a loss or parameter is not finite, ranks differ or a checkpoint cannot be written;
+        Stopped if a rank was asked to stop.
         """
         with self._stop, self._watchdog:
             self._reporter.started()

@@ -1,6 +1,6 @@
 """Losses of the steps between two logging steps: joined over all ranks, and watched for spikes.
 
-The watchdog knows this file: here a rank waits for its framework to finish the steps whose losses it reads.
+The watchdog refers to this file by name: here a rank waits for its framework to finish the steps whose losses it reads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Interval(NamedTuple):
     loss: float
     """Mean loss over the interval's rows."""
     not_finite: RankStep | None = None
-    """The first step whose loss was not finite on a rank of its own; of several ranks the one with the first step."""
+    """The first step whose loss was not finite, and the rank on which that happened."""
     stopping_rank: int | None = None
     """First rank that was asked to stop."""
 

@@ -21,7 +21,7 @@ from hvdtrain.training.throughput import Throughput
 def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter: Reporter) -> None:
     """Compare the ranks a last time and write the result; call it on every rank.
 
-    Raises TrainingError where ranks differ or the result cannot be written.
+    Raises TrainingError if ranks differ or the result cannot be written.
     """
     parameters = consistency.check_same_weights(run.learner, "after the last step")
     log.info("rank %d ends with parameters %s", run.group.rank, parameters)

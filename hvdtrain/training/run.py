@@ -1,4 +1,4 @@
-"""What one run consists of, and the numbers that follow from it."""
+"""One run: options, learner, data and folder, and the numbers that follow from them."""
 
 from __future__ import annotations
 

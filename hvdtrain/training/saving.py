@@ -41,7 +41,7 @@ class Saver:
     def save(self, position: Position, score: float = 0.0) -> None:
         """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
 
-        Raises TrainingError where a parameter is not finite or the disk does not accept the checkpoint.
+        Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
         """
         run = self._run
         weights = run.learner.weights()

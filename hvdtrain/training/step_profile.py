@@ -1,4 +1,4 @@
-"""What the time of a training step goes into (`--profile`): computing, communicating, and the loop with its data."""
+"""Where the time of a training step goes (`--profile`): computing, communicating, and the loop with its data."""
 
 from __future__ import annotations
 

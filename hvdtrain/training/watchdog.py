@@ -3,7 +3,7 @@
 Each rank has a thread that writes a heartbeat to the run's folder: its step, and what its training thread does. After
 too long without a step, the heartbeats show which rank holds up the others: one without a fresh heartbeat (its process
 is stopped, or its host is down), else one that is not in the framework's step while the others wait there for it.
-None of this uses Horovod, so it works where a collective never returns. The time is checked in a thread of its own,
+None of this uses Horovod, so it works where a collective never returns. The time is checked in a separate thread,
 so it works where the run's folder does not respond.
 """
 

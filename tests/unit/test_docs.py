@@ -14,7 +14,7 @@ from support.jobs import ROOT
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 VARIES = re.compile(
     r"\.\.\.|[0-9]+(?:\.[0-9]+)*|node[12]|runs/NAME|SIG[A-Z]+|\b(?:mpirun|torchrun|torch|mxnet|mnist|MPI|HVDTRAIN_TOKEN|dense2\.bias)\b"
-    r"|train\.npz|\[pytorch\]|--seed|\(.*?\)|each process sees only itself|; |rank (?=[0-9])"
+    r"|--data DIR: train|\[pytorch\]|--seed|\(.*?\)|each process sees only itself|; |rank (?=[0-9])"
 )
 
 

@@ -1,4 +1,4 @@
-"""What all readers share: errors that name the file, limits of size, decompression, and checksums."""
+"""Shared by all readers: errors that name the file, limits of size, decompression, and checksums."""
 
 from __future__ import annotations
 

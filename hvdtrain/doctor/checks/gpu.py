@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import built
-from hvdtrain.doctor.checks.software import DISTRIBUTIONS, FRAMEWORKS, has_module
+from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
+from hvdtrain.system.versions import DISTRIBUTIONS
 
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 VISIBLE = "CUDA_VISIBLE_DEVICES"

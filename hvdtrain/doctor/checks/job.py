@@ -23,7 +23,7 @@ from hvdtrain.system import versions
 
 CLOCK_ROUNDS = 10
 MAX_CLOCK_OFFSET_S = 1.0
-"""Beyond this, the order of events cannot be told from the ranks' logs and file times."""
+"""Beyond this, the order of events cannot be inferred from the ranks' logs and file times."""
 OPTIONS = (
     "OMP_NUM_THREADS",
     "HVDTRAIN_DATA",

@@ -166,7 +166,7 @@ def check_slots(context: CheckContext) -> Iterator[Finding]:
     if shutil.which("mpirun"):
         completed = context.run(mpirun_command(context, "-np", str(context.ranks), "true"), 30)
         if completed.status and "not enough slots" in completed.err + completed.out:
-            text = f"mpirun has not enough slots on this host for {context.ranks} ranks"
+            text = f"mpirun: there are not enough slots on this host for {context.ranks} ranks"
             yield fail(text, "mpirun --oversubscribe, or give the slots: -H host1:2,host2:2, or a --hostfile")
             return
     if not oversubscribed:

@@ -15,16 +15,11 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.doctor.remedies import SETUP
+from hvdtrain.system.versions import DISTRIBUTIONS, EXTRAS
 
-FRAMEWORKS = ("torch", "mxnet", "tensorflow")
+FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
 PINS = Path(__file__).parents[3] / "setup" / "constraints.txt"
-EXTRAS = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
-DISTRIBUTIONS = {
-    "torch": ("torch",),
-    "mxnet": ("mxnet", "mxnet-cu112"),
-    "tensorflow": ("tensorflow-cpu", "tensorflow"),
-}
 NUMPY_LIMIT = (1, 24)
 """MXNet 1.9.1 uses numpy.bool, which this version removed."""
 MAX_LISTED = 6

@@ -1,6 +1,6 @@
 """MXNet's oldest style: a Symbol bound by `mx.mod.Module` and trained by its `fit`.
 
-Module's own loop makes the steps; hvdtrain's loop feeds it the rows of each step as an `NDArrayIter`.
+Module's own loop runs the steps; hvdtrain's loop feeds it the rows of each step as an `NDArrayIter`.
 """
 
 from __future__ import annotations

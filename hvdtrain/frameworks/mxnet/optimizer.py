@@ -71,7 +71,7 @@ class OptimizerStates:
         return OptimizerState(arrays, scale=-self._lr if self._is_sgd else 1.0, updates=self._updates)
 
     def write(self, state: OptimizerState) -> None:
-        """Set the state on all devices. Raises KeyError if `state` has not the arrays of this optimizer."""
+        """Set the state on all devices. Raises KeyError if `state` lacks an array of this optimizer."""
         if self._is_sgd and state.scale < 0:  # written by MXNet: restored bit for bit
             self._lr, factor = -state.scale, 1.0
         else:

@@ -1,4 +1,4 @@
-"""Keras' `model.fit`: its own loop makes the steps, and hvdtrain's loop feeds it the rows of each.
+"""Keras' `model.fit`: its own loop runs the steps, and hvdtrain's loop feeds it the rows of each.
 
 A strategy changes what Keras' users change: where the model is built (`strategy.scope()`), or the optimizer (Horovod's
 `DistributedOptimizer`) and the callbacks.

@@ -105,7 +105,7 @@ class TorchDDP(TorchStrategy):
 class CPUReplicas(nn.Module):
     """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
 
-    As in DataParallel, the replicas' forward passes run in threads of their own. On a CPU, PyTorch runs backward in one
+    As in DataParallel, the replicas' forward passes run in separate threads. On a CPU, PyTorch runs backward in one
     thread.
     """
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch.hosts import elsewhere
+from hvdtrain.launch.hosts import other_hosts
 from hvdtrain.launch.job import Job, placed
 from hvdtrain.launch.launchers import open_mpi
 from hvdtrain.launch.launchers.open_mpi import listed
@@ -22,7 +22,7 @@ def build(
 
     Raises UserError for a Python whose folder it cannot pass on.
     """
-    if job.interface and job.hosts and not elsewhere(job.hosts):
+    if job.interface and job.hosts and not other_hosts(job.hosts):
         job = dataclasses.replace(job, interface="lo")  # the only one that it accepts where all hosts are this one
     if job.hosts and not job.interface and any(sign.isspace() for sign in python):
         raise UserError(

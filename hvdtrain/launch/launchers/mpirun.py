@@ -13,7 +13,7 @@ from hvdtrain.launch.launchers.settings import LaunchSpec, agent_command, passed
 NOT_EXPORTED = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"
 )
-"""Variables that every host has of its own, or that mpirun passes on itself."""
+"""Variables that each host sets for itself, or that mpirun passes on anyway."""
 
 
 def build(

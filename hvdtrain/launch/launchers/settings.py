@@ -43,7 +43,7 @@ class LaunchSpec(NamedTuple):
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job on other hosts needs, without those whose names say that they are secret."""
+    """The variables that a job on other hosts needs, without those whose names suggest a secret."""
     return {name: value for name, value in environment.items() if PASSED_ON.fullmatch(name) and not SECRET.search(name)}
 
 

@@ -35,8 +35,8 @@ def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
 
 
 def test_a_host_that_differs_gives_a_reason_and_a_remedy(monkeypatch):
-    problem = hosts.Answer("node3", "it differs from this host: python 2.7 against 3.10", "run make setup on both")
-    monkeypatch.setattr(hosts, "ask", lambda names: [hosts.Answer("node1"), problem])
+    problem = hosts.HostCheck("node3", "it differs from this host: python 2.7 against 3.10", "run make setup on both")
+    monkeypatch.setattr(hosts, "inspect", lambda names: [hosts.HostCheck("node1"), problem])
     with pytest.raises(UserError) as raised:
         hosts.check_hosts(["node1", "node3"])
     assert (raised.value.reason, raised.value.remedy) == (f"node3: {problem.problem}", problem.remedy)
@@ -46,9 +46,9 @@ def test_other_hosts_are_those_with_another_name_than_this_one(monkeypatch):
     """Slurm's name of the node counts as this host's name."""
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     names = ["localhost", "127.0.0.1", os.uname().nodename, "node1.cluster", "node9"]
-    assert hosts.elsewhere([Host(name, 1) for name in names]) == ["node1.cluster", "node9"]
+    assert hosts.other_hosts([Host(name, 1) for name in names]) == ["node1.cluster", "node9"]
     monkeypatch.setenv("SLURMD_NODENAME", "node9")
-    assert hosts.elsewhere([Host(name, 1) for name in ("localhost", "node1", "node9")]) == ["node1"]
+    assert hosts.other_hosts([Host(name, 1) for name in ("localhost", "node1", "node9")]) == ["node1"]
 
 
 SSH = """\

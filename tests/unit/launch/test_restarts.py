@@ -143,8 +143,8 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch, capsys):
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent = {"b"}
-    answer = lambda names: [hosts.Answer(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
-    monkeypatch.setattr(restarts.hosts, "ask", answer)
+    answer = lambda names: [hosts.HostCheck(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
+    monkeypatch.setattr(restarts.hosts, "inspect", answer)
     smaller = reduced(job, 2)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
     assert "continuing without b: no answer" in capsys.readouterr().err
