@@ -25,7 +25,7 @@ LAUNCHERS = {
     "mpi": mpirun_here,
     "mpi by hand": mpirun_here,
 }
-"""What performs the allreduce (see `hvdtrain.frameworks.allreduce`), and the launcher of its job."""
+"""What performs the allreduce (see `hvdtrain.frameworks.allreduce_benchmark`), and the launcher of its job."""
 COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
 """hvdtrain's own, and what it is compared with."""
 COMPARED_BYTES = (1 << 20, 64 << 20)
@@ -73,7 +73,13 @@ def run(options: AllreduceBenchOptions) -> str:
 
 def measure(library: str, options: AllreduceBenchOptions) -> dict[int, float]:
     """Seconds of an allreduce for each size. Raises TrainingError if the job fails."""
-    command = [*LAUNCHERS[library](options.np), sys.executable, "-m", "hvdtrain.frameworks.allreduce", library]
+    command = [
+        *LAUNCHERS[library](options.np),
+        sys.executable,
+        "-m",
+        "hvdtrain.frameworks.allreduce_benchmark",
+        library,
+    ]
     done = subprocess.run([*command, *map(str, options.sizes)], env=environment(), text=True, capture_output=True)
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:

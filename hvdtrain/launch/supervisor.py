@@ -167,7 +167,8 @@ class Supervisor:
     def _register_rank(self, rank: RankConnection) -> None:
         expected, size = self._job.ranks, rank.hello["size"]
         if size != expected or rank.number in self._ranks:
-            reason = f"{self._launcher} started {rank.name} of {size}, but {expected} ranks were requested"
+            started = f"rank {rank.number} of {size} on {rank.host}"
+            reason = f"{self._launcher} started {started}, but {expected} ranks were requested"
             remedy = "check with python -m hvdtrain doctor whether it belongs to another MPI than Horovod's"
             self._fail_at_start(reason, remedy)
             rank.end()

@@ -28,7 +28,7 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
         if not os.path.isdir(folder):
             raise UserError(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
         raise TrainingError(
-            reason, f"the checkpoints before it are whole: free disk space or repair the disk, then {resume}"
+            reason, f"earlier checkpoints are complete: free disk space or repair the disk, then {resume}"
         ) from None
 
 

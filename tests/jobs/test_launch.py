@@ -64,8 +64,8 @@ def test_a_launcher_of_another_mpi(tmp_path):
         timeout=60,
     )
     assert process.returncode == 2
-    assert "mpirun started rank 0 on" in process.stderr
-    assert "of 1, but 2 ranks were requested" in process.stderr
+    assert "mpirun started rank 0 of 1 on" in process.stderr
+    assert ", but 2 ranks were requested" in process.stderr
 
 
 def test_a_launcher_that_fails(tmp_path):

@@ -1,6 +1,6 @@
 """Times an allreduce by one of the libraries that strategies use; `python -m hvdtrain bench allreduce` starts it.
 
-usage: python -m hvdtrain.frameworks.allreduce METHOD BYTES...
+usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD BYTES...
 """
 
 from __future__ import annotations
