@@ -32,7 +32,7 @@ OPTIONS = [
     (("--data", "no-such-data"), "no-such-data"),
     (("--model", "cifar_lenet"), "1x28x28.*3x32x32"),
     (("--batch-size", "5000", "--remainder", "drop"), "--batch-size 5000: larger than the 1437 training images"),
-    (("--device", "gpu"), "--device gpu: the framework sees no GPU here"),
+    (("--device", "gpu"), "--device gpu: the framework sees no GPU on this host"),
     (("--op", "adasum", "--clip-norm", "1"), "Adasum"),
 ]
 
