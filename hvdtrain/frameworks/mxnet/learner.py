@@ -51,6 +51,12 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
     return load_array(labels.astype(np.float32), context)
 
 
+def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    """Summed loss, and the predicted classes, int64 (n,), of logits on any device."""
+    loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
+    return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
+
+
 class LazyLoss:
     """The sum of all devices' losses, which the engine may still be computing; MXNet's arrays have no float()."""
 
@@ -137,9 +143,7 @@ class MXNetLearner:
         return self._logits(images).asnumpy()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._logits(images)
-        loss = cross_entropy(mx.nd, logits, load_labels(labels, self._contexts[0])).sum()
-        return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
+        return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
         return {name: parameter.data(self._contexts[0]).asnumpy() for name, parameter in self._parameters.items()}

@@ -16,7 +16,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, load_labels
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
 from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
     cross_entropy,
@@ -200,9 +200,7 @@ class ModuleLearner:
         return self._logits(images).asnumpy()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._logits(images)
-        loss = cross_entropy(mx.nd, logits, load_labels(labels, self._contexts[0])).sum()
-        return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
+        return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
         return {name: arrays[0].asnumpy() for name, arrays in self._device_parameters().items()}

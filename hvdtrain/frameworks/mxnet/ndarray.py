@@ -17,7 +17,7 @@ from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
 from hvdtrain.frameworks.mxnet.network import cross_entropy, forward, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import Group, OptimizerState, Strategy, Unsupported
@@ -153,9 +153,7 @@ class NDArrayLearner:
         return self._logits(images).asnumpy()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._logits(images)
-        loss = cross_entropy(nd, logits, nd.array(labels, ctx=self._contexts[0])).sum()
-        return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
+        return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
         return {name: param.asnumpy() for name, param in self._params[0].items()}
