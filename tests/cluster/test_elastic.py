@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import psutil
 import pytest
 from support.elastic import ELASTIC, LAUNCH, Job
 from support.jobs import run, wait_for
@@ -25,13 +24,7 @@ def test_the_rendezvous_server_listens_on_one_interface(tmp_path):
     """It executes what it receives."""
     with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
         wait_for(lambda: len(job.workers()) == 2, 60, job.log)
-        listening = {
-            one.laddr.ip
-            for process in psutil.Process(job.process.pid).children(recursive=True) + [psutil.Process(job.process.pid)]
-            for one in process.net_connections("tcp4")
-            if one.status == psutil.CONN_LISTEN
-        }
-        assert listening == {"127.0.0.1"}
+        assert job.listening_addresses() == {"127.0.0.1"}
 
 
 INVALID = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -52,8 +54,25 @@ class Job:
         (self.folder / "hosts.new").replace(self.folder / "hosts.txt")
 
     def workers(self) -> list[psutil.Process]:
+        """The ranks' processes."""
         children = psutil.Process(self.process.pid).children(recursive=True)
-        return [one for one in children if one.name().startswith("python") and "slowly" in one.cmdline()]
+        return [child for child in children if self._is_worker(child)]
+
+    @staticmethod
+    def _is_worker(process: psutil.Process) -> bool:
+        try:
+            return process.name().startswith("python") and "slowly" in process.cmdline()
+        except psutil.NoSuchProcess:  # Horovod's driver runs hosts.sh every second
+            return False
+
+    def listening_addresses(self) -> set[str]:
+        """IPv4 addresses at which processes of the job accept connections."""
+        launcher = psutil.Process(self.process.pid)
+        connections: list[Any] = []
+        for process in [launcher, *launcher.children(recursive=True)]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                connections += process.net_connections("tcp4")
+        return {one.laddr.ip for one in connections if one.status == psutil.CONN_LISTEN}
 
     def wait_for(self, ranks: int) -> None:
         """Until that many ranks train and have completed some steps together."""
