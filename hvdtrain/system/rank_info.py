@@ -94,7 +94,7 @@ def local_size(environment: Mapping[str, str] = os.environ) -> int:
             return max(int(environment[name]), 1)
     with suppress(KeyError, ValueError, IndexError, UserError):
         return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
-    return detect(environment).size if environment.get("HVDTRAIN_SIZE") else 1
+    return detect(environment).size if environment.get(VARIABLES[LAUNCH][1]) else 1
 
 
 def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
