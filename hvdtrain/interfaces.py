@@ -159,6 +159,8 @@ class Learner(Protocol):
     """Kind of device: `cpu`, `cuda:0` and so on."""
     devices: int
     """Number of devices in this process, each with a copy of the network."""
+    state_by_rank: bool
+    """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
 
     @property
     def skipped(self) -> int:
@@ -243,6 +245,10 @@ class Checkpoint:
     score: float = 0.0
     """Test accuracy, 0 if it was not measured."""
     classes: tuple[str, ...] = field(default_factory=tuple)
+    init: str = ""
+    """How the weights were initialized; empty in checkpoints of older versions."""
+    other_ranks: tuple[Weights, ...] = ()
+    """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
 
 
 class ElasticMemory(Protocol):

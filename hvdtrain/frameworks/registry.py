@@ -84,6 +84,11 @@ def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:
             "--elastic: Horovod supports it for PyTorch and TensorFlow, with --strategy horovod and --api loop",
             "otherwise use launch --restarts N, which restarts all ranks",
         )
+    if config.framework == "torch" and config.op == "adasum":
+        raise UserError(
+            "--elastic: in PyTorch, Adasum has an optimizer state of its own on each rank, which a new rank cannot get",
+            "leave out --op adasum, or use launch --restarts N",
+        )
     if rank_info.ELASTIC not in os.environ:
         raise UserError(
             "--elastic: Horovod did not start this job as an elastic one",

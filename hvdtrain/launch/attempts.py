@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.files import write_atomically
 
 FILE = "attempts.json"
@@ -60,9 +61,9 @@ def write(attempts: list[Attempt], folder: Path | None) -> None:
 
 
 def newest_checkpoint(folder: Path | None) -> int | None:
-    """Step of the newest checkpoint in a run's folder, by its name; None where there is none."""
-    names = [path.name for path in _files(folder, "checkpoints/step-*")]
-    return max((int(name[5:]) for name in names if name[5:].isdecimal()), default=None)
+    """Step of the checkpoint from which the run in a folder resumes; None where there is none."""
+    newest = newest_whole(folder / "checkpoints") if folder else None
+    return newest.step if newest else None
 
 
 def last_step(folder: Path | None, since: float) -> int | None:

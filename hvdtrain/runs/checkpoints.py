@@ -3,82 +3,101 @@
 A checkpoint is a folder `step-00000042` that appears complete or not at all: it is written under another name, each
 file and the folder are flushed to disk, it is renamed, and the parent folder is flushed. So a kill at any moment
 leaves earlier checkpoints intact. Reading verifies every sum, so damage is detected.
+
+A new checkpoint takes no other's place. Those that it does not continue, because training resumed from an older one,
+are moved to the run's folder `branch-1`, `branch-2`, ..., where nothing resumes from them unless it is asked to.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import itertools
 import json
 import logging
 import math
 import os
 import shutil
-import stat
-from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as from_bytes
 from safetensors.numpy import save as to_bytes
 
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import Network, Weights
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.checkpoint_folder import BROKEN, FILES, LARGEST, MANIFEST, STATE, Damaged, Entry, Line
+
+__all__ = ["FILES", "LARGEST", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "manifest.json"
-FILES = ("weights.safetensors", "optimizer.safetensors", "state.json")
 UNFINISHED = ".writing-"
-LARGEST = 1 << 28
-"""Largest file that is read, in bytes; files of the largest built-in network have less than 1 MB."""
-BROKEN = (
-    OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError,
-)  # fmt: skip
-"""What reading a file may raise that was not written by `save`; it may come from anyone."""
+LARGEST_COUNT = 1 << 62
+OF_RANK = "rank-"
+"""In optimizer.safetensors, `rank-1/` begins the names of rank 1's arrays, where ranks have optimizers of their own."""
 
 
-class Damaged(HvdtrainError):
-    """A checkpoint is incomplete, or its content is not what `save` wrote."""
+def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None = None) -> Path:
+    """Write `folder/step-NNNNNNNN`, and remove all but the newest `keep` whole checkpoints of its line and the best.
 
-
-def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write `folder/step-NNNNNNNN`, then remove all but the newest `keep` checkpoints and the one with the best score.
-
-    Raises OSError if the disk does not accept it; older checkpoints are untouched then. The parent of `folder` must
-    exist: where a shared disk was unmounted, a new folder in its place would hide the loss.
+    parent: the checkpoint that training continues, of this run or another; by default the newest one in `folder`.
+    Raises OSError if the disk does not accept it, Damaged if it cannot be read back; older checkpoints are untouched
+    then. The parent of `folder` must exist: where a shared disk was unmounted, a new folder in its place would hide
+    the loss.
     """
     folder.mkdir(exist_ok=True)
-    final = folder / f"step-{checkpoint.position.step:08d}"
-    unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     for stale in folder.glob(f"{UNFINISHED}*"):
         shutil.rmtree(stale, ignore_errors=True)
+    number = checkpoint_folder.next_number(folder)
+    line = checkpoint_folder.extended(_parent_line(folder, parent), number)
+    history = {"written": number, "line": line, "parent": str(parent.path) if parent else ""}
+    final = _free_path(folder, f"step-{checkpoint.position.step:08d}")
+    unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
     unfinished.mkdir()
-    contents = _contents(checkpoint)
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    contents[MANIFEST] = json.dumps({"sha256": sums, "step": checkpoint.position.step}, indent=1).encode()
-    for name, data in contents.items():
+    for name, data in _contents(checkpoint, history).items():
         _write(unfinished / name, data)
     _flush_folder(unfinished)
-    _move_into_place(unfinished, final)
+    unfinished.rename(final)
     _flush_folder(folder)
-    _prune(folder, keep, newest=final)
+    load(final)
+    _set_branch_aside(folder, line)
+    _prune(folder, keep)
     return final
 
 
-def _contents(checkpoint: Checkpoint) -> dict[str, bytes]:
-    """The content of each of FILES."""
-    state = asdict(checkpoint)
-    del state["weights"]
+def _parent_line(folder: Path, parent: Entry | None) -> Line:
+    """The line that the next checkpoint in `folder` continues; empty if it is the first one of its run."""
+    if parent:
+        return parent.line if parent.path.parent.parent == folder.parent else ()
+    known = checkpoint_folder.entries(folder)
+    return known[-1].line if known else ()
+
+
+def _free_path(folder: Path, name: str) -> Path:
+    """`name`, or `name-2`, ... if there is such a checkpoint, of another line or before steps were renumbered."""
+    names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
+    return next(folder / one for one in names if not (folder / one).exists())
+
+
+def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, bytes]:
+    """The content of each file of a checkpoint, by name."""
+    state = {one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint)}
+    weights, others = state.pop("weights"), state.pop("other_ranks")
     state["optimizer"] = checkpoint.optimizer._replace(arrays={})._asdict()
-    contents = (
-        to_bytes(checkpoint.weights),
-        to_bytes(checkpoint.optimizer.arrays),
-        json.dumps(state, indent=1).encode(),
-    )
-    return dict(zip(FILES, contents, strict=True))
+    state["position"] = vars(checkpoint.position)
+    arrays = dict(checkpoint.optimizer.arrays)
+    for rank, own in enumerate(others, 1):
+        arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in own.items()}
+    files = (to_bytes(weights), to_bytes(arrays), json.dumps({**state, "history": history}, indent=1).encode())
+    contents = dict(zip(FILES, files, strict=True))
+    sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
+    return {**contents, MANIFEST: json.dumps({"sha256": sums, "step": checkpoint.position.step}, indent=1).encode()}
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -87,20 +106,6 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _move_into_place(unfinished: Path, final: Path) -> None:
-    """Rename the folder; a checkpoint of the same step, written before a resume, is removed."""
-    old = _set_aside(final) if final.exists() else None
-    unfinished.rename(final)
-    if old:
-        shutil.rmtree(old, ignore_errors=True)
-
-
-def _set_aside(path: Path) -> Path:
-    """Rename a checkpoint before it is removed, so that none is seen while parts of it are missing."""
-    aside = path.with_name(f"{UNFINISHED}{path.name}-{os.getpid()}-old")
-    return path.rename(aside)
 
 
 def _flush_folder(folder: Path) -> None:
@@ -112,58 +117,87 @@ def _flush_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _prune(folder: Path, keep: int, newest: Path) -> None:
-    """Remove old checkpoints; first read the newest one back. Raises Damaged."""
-    load(newest)
-    steps = listed(folder)
-    best = max(steps, key=lambda path: (_score(path), path.name))
-    for path in steps[:-keep]:
-        if path != best:
-            shutil.rmtree(_set_aside(path), ignore_errors=True)
+def _set_branch_aside(folder: Path, line: Line) -> None:
+    """Move checkpoints that are not on `line`, or are too damaged to tell, to the next branch of the run."""
+    on_line = {entry.path for entry in checkpoint_folder.entries(folder) if entry.is_on(line)}
+    left = [path for path in checkpoint_folder.paths(folder) if path not in on_line]
+    if not left:
+        return
+    branch = _free_path(folder.parent, f"branch-{len(checkpoint_folder.branches(folder.parent)) + 1}")
+    branch.mkdir()
+    for path in left:
+        path.rename(branch / path.name)
+    log.warning("%s keeps %d checkpoint(s) that training does not continue", branch, len(left))
 
 
-def listed(folder: Path) -> list[Path]:
-    """The complete checkpoints in `folder`, oldest first."""
-    # For names too long to be a path os.path.isdir is False, while pathlib raises.
-    return sorted(path for path in folder.glob("step-*") if path.is_dir()) if os.path.isdir(folder) else []
-
-
-def _score(path: Path) -> float:
-    """The score of a checkpoint, -1 if it cannot be read."""
-    try:
-        return float(json.loads(_read(path / "state.json"))["score"])
-    except BROKEN:
-        return -1.0
+def _prune(folder: Path, keep: int) -> None:
+    """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place."""
+    known = checkpoint_folder.entries(folder)
+    whole = [entry for entry in known if checkpoint_folder.is_whole(entry.path)]
+    newest, best = whole[-keep:], max(whole, key=lambda entry: (entry.score, entry.written))
+    for entry in known:
+        if entry.written < newest[0].written and entry != best:
+            # Renamed first, so that none is seen while parts of it are missing.
+            aside = entry.path.with_name(f"{UNFINISHED}{entry.path.name}-{os.getpid()}-old")
+            shutil.rmtree(entry.path.rename(aside), ignore_errors=True)
 
 
 def load(path: Path) -> Checkpoint:
     """The checkpoint in folder `path`. Raises Damaged, with the reason, if it is not what `save` wrote."""
-    contents = _verified(path)
+    contents = checkpoint_folder.verified(path)
     try:
-        weights, arrays = (_arrays(contents[name]) for name in FILES[:2])
-        state = json.loads(contents["state.json"])
+        weights, (arrays, *others) = _arrays(contents[FILES[0]]), _by_rank(_arrays(contents[FILES[1]]))
+        state = json.loads(contents[STATE])
+        state.pop("history", None)  # read by checkpoint_folder
         state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays})
         state["position"] = Position(**state["position"])
         state["classes"] = tuple(state["classes"])
-        found = Checkpoint(weights=weights, **state)
+        found = Checkpoint(weights=weights, other_ranks=tuple(others), **state)
         _check_values(found)
         return found
-    except BROKEN as error:
+    except (SafetensorError, *BROKEN) as error:
         raise Damaged(f"{path}: damaged, or written by another version of hvdtrain ({error})") from None
+
+
+def _arrays(data: bytes) -> Weights:
+    """The arrays of a file. Raises ValueError if one is not float32."""
+    arrays = {name: np.array(value) for name, value in from_bytes(data).items()}
+    for name, array in arrays.items():
+        if array.dtype != np.float32:
+            raise ValueError(f"{name} is {array.dtype}, not float32")
+    return arrays
+
+
+def _by_rank(arrays: Weights) -> list[Weights]:
+    """The optimizer's arrays of rank 0, and of the other ranks if they have their own."""
+    found: dict[int, Weights] = {0: {}}
+    for name, array in arrays.items():
+        rank, _, own = name.removeprefix(OF_RANK).partition("/") if name.startswith(OF_RANK) else ("0", "", name)
+        found.setdefault(int(rank), {})[own] = array
+    return [found[rank] for rank in range(len(found))]
 
 
 def _check_values(found: Checkpoint) -> None:
     """Raise ValueError for a value that `save` never writes; correct sums do not prove who wrote it."""
     optimizer = found.optimizer
     counts = (*vars(found.position).values(), optimizer.updates)
-    texts = (found.model, found.framework, found.optimizer_name, found.data, *found.classes)
+    texts = (found.model, found.framework, found.optimizer_name, found.data, found.init, *found.classes)
     if (
-        not all(type(count) is int and count >= 0 for count in counts)
+        not all(type(count) is int and 0 <= count < LARGEST_COUNT for count in counts)
         or not all(isinstance(text, str) for text in texts)
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
-        or not isinstance(optimizer.extra, dict)
+        or not _holds_numbers(optimizer.extra)
     ):
         raise ValueError("state.json has values that no run writes")
+
+
+def _holds_numbers(values: Any) -> bool:
+    """Whether it is a dictionary of finite numbers, or of such dictionaries."""
+    if not isinstance(values, dict):
+        return False
+    numbers = [value for value in values.values() if type(value) in (int, float)]
+    nested = [value for value in values.values() if type(value) not in (int, float)]
+    return all(map(math.isfinite, numbers)) and all(map(_holds_numbers, nested))
 
 
 def network(path: Path, saved: Checkpoint) -> Network:
@@ -177,38 +211,13 @@ def network(path: Path, saved: Checkpoint) -> Network:
     return known
 
 
-def _arrays(data: bytes) -> Weights:
-    return {name: np.array(value) for name, value in from_bytes(data).items()}
-
-
-def _verified(path: Path) -> dict[str, bytes]:
-    """The files of a checkpoint. Raises Damaged if one is missing or does not have the manifest's sum."""
-    try:
-        sums = dict(json.loads(_read(path / MANIFEST))["sha256"])
-        contents = {name: _read(path / name) for name in FILES}
-    except BROKEN as error:
-        raise Damaged(f"{path}: incomplete ({error})") from None
-    for name, data in contents.items():
-        if hashlib.sha256(data).hexdigest() != sums.get(name):
-            raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
-    return contents
-
-
-def _read(path: Path) -> bytes:
-    """The content of a file. Raises ValueError if it is not a regular file of at most LARGEST bytes."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise ValueError(f"{path.name} is not a regular file of at most {LARGEST} bytes")
-    return path.read_bytes()
-
-
 def newest(path: Path) -> tuple[Path, Checkpoint]:
-    """The checkpoint at `path`, or the newest intact one of the run in that folder; damaged ones are logged.
+    """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    Raises UserError if there is none.
+    Damaged ones are logged. Raises UserError if there is no whole one.
     """
     folder = path / "checkpoints" if os.path.isdir(path / "checkpoints") else path
-    candidates = [path] if os.path.isfile(path / MANIFEST) else listed(folder)[::-1]
+    candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
     for candidate in candidates:
         try:
             return candidate, load(candidate)
@@ -218,3 +227,10 @@ def newest(path: Path) -> tuple[Path, Checkpoint]:
         f"{path}: no intact checkpoint there ({len(candidates)} damaged)",
         "give a run's folder or one of its checkpoints",
     )
+
+
+def _candidates(folder: Path) -> list[Path]:
+    """The checkpoints to try: first those too damaged to be on a line, to report them, then the line, newest first."""
+    known = {entry.path for entry in checkpoint_folder.entries(folder)}
+    line = [entry.path for entry in checkpoint_folder.current_line(folder)]
+    return [path for path in checkpoint_folder.paths(folder) if path not in known] + line[::-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import platform
@@ -15,7 +16,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
 from hvdtrain.system import rank_info, versions
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import write_all_atomically, write_atomically
 
 
 def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: Path | None) -> Path:
@@ -44,26 +45,33 @@ def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner
     Raises OSError.
     """
     path = folder / "config.json"
-    if path.exists():
-        path.rename(folder / f"config-{len(list(folder.glob('config*.json')))}.json")
-    write_json(
-        path,
-        {
-            "config": to_record(config),
-            "runtime": to_record(runtime),
-            "ranks": learner.group.size,
-            "devices": learner.devices,
-            "device": learner.device,
-            "versions": versions.installed(),
-            "host": host(),
-            "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-        },
-    )
+    # All are written before any is renamed, so a full disk leaves the previous one where it is.
+    previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
+    options = {
+        "config": to_record(config),
+        "runtime": to_record(runtime),
+        "ranks": learner.group.size,
+        "devices": learner.devices,
+        "device": learner.device,
+        "versions": versions.installed(),
+        "host": host(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+    write_all_atomically({**previous, path: _json(options)})
+
+
+def _previous(folder: Path) -> Path:
+    """The first free name for a previous config.json."""
+    return next(path for number in itertools.count(1) if not (path := folder / f"config-{number}.json").exists())
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write a JSON object atomically. Raises OSError."""
-    write_atomically(path, json.dumps(value, indent=1) + "\n")
+    write_atomically(path, _json(value))
+
+
+def _json(value: dict[str, Any]) -> str:
+    return json.dumps(value, indent=1) + "\n"
 
 
 def host() -> dict[str, Any]:

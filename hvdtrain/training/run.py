@@ -71,7 +71,10 @@ class Run:
         return learning_rate(self.config, step, self.steps_per_epoch, self.group.size)
 
     def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:
-        """The state of training at `position`; `score` is the test accuracy, 0 if it was not measured there."""
+        """The state of training at `position`, with this rank's optimizer state only.
+
+        score: test accuracy, 0 if it was not measured there.
+        """
         return Checkpoint(
             weights=weights,
             optimizer=self.learner.optimizer_state(),
@@ -82,4 +85,5 @@ class Run:
             data=self.dataset.fingerprint,
             score=score,
             classes=self.dataset.classes,
+            init=self.config.init,
         )

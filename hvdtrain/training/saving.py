@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.interfaces import ElasticMemory, Position
+from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.training import consistency
 from hvdtrain.training.run import Run
 
@@ -33,10 +37,10 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
 
 
 class Saver:
-    """Saves the state of a run. memory: of an elastic job, else None."""
+    """Saves the state of a run. memory: of an elastic job, else None. parent: the checkpoint that it resumed from."""
 
-    def __init__(self, run: Run, memory: ElasticMemory | None) -> None:
-        self._run, self._memory = run, memory
+    def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
+        self._run, self._memory, self._parent = run, memory, parent
 
     def save(self, position: Position, score: float = 0.0) -> None:
         """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
@@ -46,9 +50,19 @@ class Saver:
         run = self._run
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step)
+        others = self._other_ranks()
         if run.is_rank_0:
+            state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
-                checkpoints.save(run.folder / "checkpoints", run.checkpoint(position, weights, score), run.runtime.keep)
+                path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
+            self._parent = checkpoint_folder.entry_of(path)
+
+    def _other_ranks(self) -> tuple[Weights, ...]:
+        """The optimizer's arrays of the other ranks, where each rank has its own."""
+        learner = self._run.learner
+        if not learner.state_by_rank:
+            return ()
+        return tuple(learner.group.gather(learner.optimizer_state().arrays)[1:])
 
     def commit(self, position: Position) -> None:
         """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""

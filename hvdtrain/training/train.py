@@ -53,7 +53,7 @@ def _train(
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
     consistency.check_same_options(learner.group, config, dataset.fingerprint)
-    folder, position = resume(config, runtime, learner, dataset, memory)
+    folder, position, parent = resume(config, runtime, learner, dataset, memory)
     run = Run(config, runtime, learner, dataset, folder)
     parameters = consistency.check_same_weights(learner, "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
@@ -62,7 +62,7 @@ def _train(
             _write_record(run, examine_host)
         reporter = Reporter(run, position.step)
     with contextlib.closing(reporter):
-        training = Training(run, position, reporter, Saver(run, memory))
+        training = Training(run, position, reporter, Saver(run, memory, parent))
         scores = training.run()
     result.write(run, scores, training.position.step, training.throughput, reporter)
     learner.group.close()

@@ -10,6 +10,9 @@ import time
 
 import pytest
 from support.jobs import PROGRAMS, distance, finish, newest, run, start, train
+from support.untrusted import save_checkpoint
+
+from hvdtrain.interfaces import Position
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu")
 NAMED = ("--name", "run", "--auto-resume")
@@ -45,9 +48,8 @@ def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
 
 def test_a_step_that_always_fails(tmp_path):
     """The first attempt writes a checkpoint of step 3, later attempts write none. (No framework, only files.)"""
-    code = (
-        "from pathlib import Path; Path('runs/run/checkpoints/step-00000003').mkdir(parents=True, exist_ok=True); 1/0"
-    )
+    save_checkpoint(tmp_path / "made", position=Position(step=3))
+    code = "import shutil; shutil.copytree('made', 'runs/run/checkpoints', dirs_exist_ok=True); 1/0"
     status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", code, *NAMED], tmp_path)
     assert status == 1, output
     assert "gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:" in output

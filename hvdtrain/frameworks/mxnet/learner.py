@@ -70,6 +70,8 @@ class LazyLoss:
 class MXNetLearner:
     """A hybridized Gluon network, trained with one strategy."""
 
+    state_by_rank = False
+
     def __init__(self, network: Network, weights: Weights, strategy: MXNetStrategy) -> None:
         config = strategy.config
         if config.precision == "bf16":

@@ -123,6 +123,8 @@ def weighted_loss(logits: mx.sym.Symbol) -> mx.sym.Symbol:
 class ModuleLearner:
     """A Symbol in a Module, trained by its `fit`."""
 
+    state_by_rank = False
+
     def __init__(self, network: Network, weights: Weights, strategy: ModuleStrategy) -> None:
         config = strategy.config
         os.environ["MXNET_UPDATE_ON_KVSTORE"] = "0"  # update in this process, where the state can be read

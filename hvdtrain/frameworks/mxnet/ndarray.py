@@ -116,6 +116,8 @@ def allreduce(data: list[nd.NDArray]) -> None:
 class NDArrayLearner:
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
+    state_by_rank = False
+
     def __init__(self, network: Network, weights: Weights, strategy: NDArrayStrategy) -> None:
         self.group = strategy.group
         self._contexts = choose_contexts(strategy)

@@ -31,6 +31,8 @@ def select_device(strategy: TensorFlowStrategy) -> str:
 class TensorFlowLearner:
     """A Keras network and its step, compiled into one graph, trained with one strategy."""
 
+    state_by_rank = False
+
     def __init__(self, network: Network, weights: Weights, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
         self.group, self.devices = strategy.group, strategy.devices
@@ -144,8 +146,7 @@ class TensorFlowLearner:
             for kind, slots in self._optimizer.slots.items()
             for name, slot in zip(self._parameters, slots, strict=True)
         }
-        extra = {"loss_scale": float(self._scale.value.numpy()), "good_steps": int(self._scale.good_steps.numpy())}
-        return OptimizerState(arrays, updates=int(self._optimizer.updates.numpy()), extra=extra)
+        return OptimizerState(arrays, updates=int(self._optimizer.updates.numpy()), extra=self._scale.state())
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for kind, slots in self._optimizer.slots.items():
@@ -153,6 +154,4 @@ class TensorFlowLearner:
                 value = state.arrays[f"{kind}/{name}"] / np.float32(state.scale)
                 slot.assign(self._layout.from_canonical(name, value))
         self._optimizer.updates.assign(state.updates)
-        if state.extra:
-            self._scale.value.assign(state.extra["loss_scale"])
-            self._scale.good_steps.assign(state.extra["good_steps"])
+        self._scale.load(state.extra)

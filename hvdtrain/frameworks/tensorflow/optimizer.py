@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
@@ -84,6 +86,19 @@ class LossScale:
 
     def remove(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         return [gradient / self.value for gradient in gradients] if self._enabled else gradients
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps of it: nothing in other precisions, which have no scale."""
+        if not self._enabled:
+            return {}
+        return {"loss_scale": float(self.value.numpy()), "good_steps": int(self.good_steps.numpy())}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Set what `state` returned; a state without a scale leaves the initial one."""
+        # Older versions wrote a scale of 1 for precisions without one.
+        if self._enabled and state.get("loss_scale", 1.0) != 1.0:
+            self.value.assign(state["loss_scale"])
+            self.good_steps.assign(state.get("good_steps", 0))
 
     def update(self, finite: tf.Tensor) -> None:
         """Adapt the scale after a step whose gradients were finite, or were not."""

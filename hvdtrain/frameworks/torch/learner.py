@@ -25,7 +25,7 @@ class TorchLearner:
         self.device = choose_device(
             strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
         )
-        self.devices = strategy.devices
+        self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
         self.skipped = 0
         self._config, self._network, self._strategy = config, network, strategy
         self._device_type = self.device.split(":")[0]

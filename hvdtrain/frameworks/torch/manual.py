@@ -62,6 +62,8 @@ def allreduce(data: list[torch.Tensor]) -> None:
 class TorchManualLearner:
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
+    state_by_rank = False
+
     def __init__(self, network: Network, weights: Weights, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
         self._device_names, self._config, self._network = strategy.device_names, strategy.config, network

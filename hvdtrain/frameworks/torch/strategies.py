@@ -25,6 +25,9 @@ from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
 class TorchStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
+    state_by_rank = False
+    """See `Learner.state_by_rank`."""
+
     def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
         """The module whose forward pass training calls."""
         return model
@@ -61,6 +64,7 @@ class TorchHorovod(TorchStrategy):
         if config.op == "adasum":
             group.require_adasum()
         super().__init__(config, runtime, group)
+        self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config

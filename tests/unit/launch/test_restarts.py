@@ -8,9 +8,11 @@ import signal
 import time
 
 import pytest
+from support.untrusted import save_checkpoint
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Position
 from hvdtrain.launch import hosts, restarts
 from hvdtrain.launch.job import Host, Job, RestartPolicy
 from hvdtrain.launch.program import option_value, resumable, run_folder
@@ -119,8 +121,8 @@ def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkey
 
     def results():
         for result in (KILLED, JobResult(0)):
-            (folder / "checkpoints" / "step-00000003").mkdir(parents=True, exist_ok=True)
-            (folder / "heartbeats").mkdir(exist_ok=True)
+            (folder / "heartbeats").mkdir(parents=True, exist_ok=True)
+            save_checkpoint(folder / "checkpoints", position=Position(step=3))
             (folder / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
             yield result
 
