@@ -11,9 +11,11 @@ from pathlib import Path
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY, WatchedJob
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.launch import attempts
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
+from hvdtrain.system import checkpoint_folder
 
 
 def flip(suite: Suite, launcher: str, framework: str) -> Row:
@@ -22,7 +24,7 @@ def flip(suite: Suite, launcher: str, framework: str) -> Row:
     job.wait_for_step(3 * EVERY)
     os.kill(job.process.pid, signal.SIGTERM)
     job.end(75)
-    newest = sorted((job.run / "checkpoints").glob("step-*"))[-1]
+    newest = checkpoint_folder.current_line(job.run / "checkpoints")[-1].path
     victim = newest / suite.random.choice(checkpoints.FILES)
     data = bytearray(victim.read_bytes())
     data[suite.random.randrange(len(data))] ^= 1 << suite.random.randrange(8)
@@ -40,18 +42,22 @@ def write(suite: Suite, launcher: str, framework: str) -> Row:
 
 
 def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> int:
-    """Kill a process that writes checkpoints, again and again; returns the step of the last checkpoint.
+    """Kill a process that writes checkpoints, again and again; returns the number of the last checkpoint.
 
-    Each checkpoint that the writer announced must exist or be pruned for newer ones, and each one that exists be whole.
+    One in ten resumes from an older checkpoint, and leaves a branch. Each checkpoint that the writer announced must
+    be the newest, or older than the newest, and each one that exists must be whole.
     """
+    checkpoints_folder = folder / "checkpoints"
     announced = 0
     for _ in range(kills):
+        line = checkpoint_folder.current_line(checkpoints_folder)
+        parent = generator.choice(line) if line and generator.random() < 0.1 else None
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:
             os.close(reader)
             try:
-                _write_until_killed(folder, writer)
+                _write_until_killed(checkpoints_folder, writer, parent)
             finally:
                 os._exit(1)
         os.close(writer)
@@ -59,23 +65,26 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
         time.sleep(generator.uniform(0, 0.02))  # any moment of a write
         os.kill(child, signal.SIGKILL)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-        for path in folder.glob("step-*"):
+        for path in folder.glob("*/step-*"):
             checkpoints.load(path)
         received += os.read(reader, 1 << 16)
         os.close(reader)
         announced = max(announced, int.from_bytes(received[-4:], "little"))
-        assert checkpoints.newest(folder)[1].position.step >= announced
+        newest = checkpoints.newest(folder)[1]
+        assert newest.position.epoch >= announced
+        assert attempts.newest_checkpoint(folder) == newest.position.step
     assert announced >= kills
     return announced
 
 
-def _write_until_killed(folder: Path, pipe: int) -> None:
-    """Save checkpoint after checkpoint, and announce the step of each once it is saved."""
-    step = checkpoints.newest(folder)[1].position.step if list(folder.glob("step-*")) else 0
+def _write_until_killed(folder: Path, pipe: int, parent: checkpoint_folder.Entry | None) -> None:
+    """Save checkpoint after checkpoint, and announce the number of each once it is saved."""
+    number = checkpoints.newest(folder)[1].position.epoch if checkpoint_folder.paths(folder) else 0
     weights = initial_weights(NETWORKS["lenet"], "xavier", 1)
     while True:
-        step += 1
-        position = Position(1, 128, step, 64, 0)
+        number += 1
+        position = Position(number, 128, number * 7919 % 1000, 64, 0)  # steps in no order, as if renumbered
         saved = Checkpoint(weights, OptimizerState({}, 0.0, 0, {}), position, "lenet", "torch", "sgd", "ab12")
-        checkpoints.save(folder, saved, keep=3)
-        os.write(pipe, step.to_bytes(4, "little"))
+        path = checkpoints.save(folder, saved, 3, parent)
+        parent = checkpoint_folder.entry_of(path)
+        os.write(pipe, number.to_bytes(4, "little"))

@@ -10,6 +10,7 @@ from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.checkpoint_folder import Entry
 
 PASSWORD = "correct-horse-battery"
 
@@ -24,8 +25,8 @@ class Harm:
         return os.mkdir, (str(self.path),)
 
 
-def save_checkpoint(folder: Path, **changes: Any) -> Path:
+def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **changes: Any) -> Path:
     """Save a valid checkpoint, but for these changes."""
     weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
     made = Checkpoint(weights, OptimizerState({}), Position(), "lenet", "torch", "sgd", "ab", 0.0, tuple("0123456789"))
-    return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep=1)
+    return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, parent)

@@ -1,0 +1,173 @@
+"""Which checkpoint is the newest, and what becomes of those that training does not continue."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+from support.untrusted import save_checkpoint
+
+from hvdtrain.interfaces import Position
+from hvdtrain.launch import attempts
+from hvdtrain.runs import checkpoints
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.checkpoint_folder import entry_of
+
+
+class Run:
+    """A run's folder, to which checkpoints are written that differ in their step only."""
+
+    def __init__(self, folder, keep=9):
+        folder.mkdir(exist_ok=True)
+        self.folder, self.keep = folder, keep
+
+    def save(self, *steps, parent=None, score=0.0):
+        """Write checkpoints; the first one continues `parent`, or the newest one."""
+        for step in steps:
+            position = Position(step=step)
+            path = save_checkpoint(self.place, self.keep, parent, position=position, score=score)
+            parent = entry_of(path)
+        return path
+
+    @property
+    def place(self):
+        return self.folder / "checkpoints"
+
+    def entry(self, step, folder="checkpoints"):
+        return entry_of(self.folder / folder / f"step-{step:08d}")
+
+    def names(self, folder="checkpoints"):
+        return [path.name.removeprefix("step-").lstrip("0") for path in checkpoint_folder.paths(self.folder / folder)]
+
+    def newest(self):
+        """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
+        found = checkpoints.newest(self.folder)[1].position.step
+        assert attempts.newest_checkpoint(self.folder) == found
+        return found
+
+    def damage(self, step, file=checkpoints.FILES[0]):
+        path = self.place / f"step-{step:08d}" / file
+        path.write_bytes(path.read_bytes()[:-1])
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path / "run")
+
+
+def test_the_newest_is_the_last_one_written_though_steps_were_renumbered(run):
+    run.keep = 2
+    for step in (92, 115, 138, 42, 48):
+        run.save(step)
+        assert run.newest() == step
+    assert run.names() == ["42", "48"]
+
+
+def test_steps_of_nine_digits(run):
+    run.keep = 1
+    run.save(99_999_999, 100_000_000)
+    assert run.newest() == 100_000_000
+    assert run.names() == ["100000000"]
+
+
+def test_a_branch_that_is_left_is_kept_and_never_resumed(run, caplog):
+    run.save(1, 2, 3, 4)
+    run.save(3, parent=run.entry(2))
+    assert "branch-1 keeps 2 checkpoint(s) that training does not continue" in caplog.text
+    assert run.newest() == 3
+    # The new step 3 did not take the old one's name: both are there.
+    assert (run.names(), run.names("branch-1")) == (["1", "2", "3-2"], ["3", "4"])
+    run.save(3, 4, 5, parent=run.entry(2))
+    assert (run.newest(), run.names("branch-2")) == (5, ["3-2"])
+    shutil.rmtree(checkpoints.newest(run.folder)[0])
+    assert run.newest() == 4
+    run.save(5, parent=run.entry(4, "branch-1"))
+    assert (run.newest(), run.names()) == (5, ["1", "2", "5"])
+
+
+def test_a_damaged_newest_checkpoint_falls_back_along_the_line(run):
+    run.save(1, 2, 3, 4)
+    run.save(5, parent=run.entry(2))
+    run.damage(5)
+    assert run.newest() == 2
+
+
+@pytest.mark.parametrize("moved", [0, 1])
+def test_a_kill_while_a_branch_is_moved(run, monkeypatch, moved):
+    run.save(1, 2, 3, 4)
+    older = run.entry(2)
+    renames = iter(range(9))
+    original = type(older.path).rename
+
+    def rename(path, target):
+        if path.name.startswith("step-") and next(renames) == moved:
+            raise KeyboardInterrupt
+        return original(path, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(older.path), "rename", rename)
+        run.save(7, parent=older)
+    assert run.newest() == 7
+    run.save(8)
+    assert run.newest() == 8
+    assert run.names() == ["1", "2", "7", "8"]
+
+
+def test_pruning_keeps_whole_checkpoints_besides_damaged_ones(run):
+    run.save(1, 2, 3)
+    run.damage(3)
+    run.keep = 2
+    run.save(4)
+    assert run.names() == ["2", "3", "4"]
+    run.keep = 1
+    run.damage(4, checkpoints.MANIFEST)
+    run.save(3, parent=run.entry(2))
+    assert run.names() == ["3-2"]
+    assert run.newest() == 3
+
+
+def test_the_best_whole_checkpoint_is_kept(run):
+    run.keep = 1
+    run.save(1, score=0.8)
+    run.save(2, score=0.9)
+    run.save(3)
+    assert run.names() == ["2", "3"]
+
+
+def test_a_new_run_that_continues_another_one(run, tmp_path):
+    run.save(1, 2, 3)
+    other = Run(tmp_path / "other")
+    path = other.save(4, parent=run.entry(3))
+    assert json.loads((path / "state.json").read_text())["history"] == {
+        **{"written": 1, "line": [[1, 1]], "parent": str(run.entry(3).path)}
+    }
+    other.save(5)
+    assert (run.newest(), other.newest(), other.names()) == (3, 5, ["4", "5"])
+
+
+def test_a_copy_of_a_run_is_a_run_of_its_own(run, tmp_path):
+    run.save(1, 2)
+    copy = Run(shutil.copytree(run.folder, tmp_path / "copy"))
+    copy.save(3)
+    run.save(4, parent=run.entry(1))
+    assert (copy.newest(), run.newest()) == (3, 4)
+
+
+def forget_history(path):
+    """Make a checkpoint one of an older version, which wrote no numbers."""
+    state = json.loads((path / "state.json").read_text())
+    del state["history"], state["init"]
+    (path / "state.json").write_text(json.dumps(state))
+    sums = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums, "step": 1}))
+
+
+def test_checkpoints_of_older_versions_are_ordered_by_step(run):
+    run.save(99_999_999, 20, 100_000_000)
+    for path in checkpoint_folder.paths(run.place):
+        forget_history(path)
+    assert run.newest() == 100_000_000
+    run.save(30, parent=run.entry(99_999_999))
+    assert run.newest() == 30
+    assert run.names("branch-1") == ["100000000"]
+    assert run.names() == ["20", "30", "99999999"]
