@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, PROGRAMS, distance, newest, run, train
+from support.jobs import FRAMEWORKS, PROGRAMS, distance, newest, run, train, train_several
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference
 from support.shared_runs import SharedRun
 
@@ -147,9 +147,16 @@ def test_option_has_the_same_effect_in_all_frameworks(shared_jobs, variant, got,
 
 @pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
 def test_adasum(tmp_path, framework):
-    """Adasum is between the sum and the average of gradients, so there is no reference: it must train."""
-    run_folder = train(tmp_path, framework, "--op", "adasum", "--lr", "0.02", "--epochs", "3", by="mpirun", np=2)
-    assert json.loads((run_folder / "result.json").read_text())["accuracy"] > 0.6
+    """Adasum is between the sum and the average of gradients, so there is no reference: it must train, and resume.
+
+    In PyTorch each rank has a momentum of its own.
+    """
+    options = ("--op", "adasum", "--lr", "0.02", "--epochs", "3")
+    resume = ("--resume", "runs/part", "--max-steps", "0")
+    runs = {"whole": options, "part": (*options, "--max-steps", "40"), "resumed": resume}
+    folder = train_several(tmp_path, framework, runs, by="mpirun", np=2)
+    assert json.loads((folder / "whole" / "result.json").read_text())["accuracy"] > 0.6
+    assert distance(newest(folder / "resumed").weights, newest(folder / "whole").weights) == 0
 
 
 def low_precision(framework, precision):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -30,3 +32,15 @@ def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **
     weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
     made = Checkpoint(weights, OptimizerState({}), Position(), "lenet", "torch", "sgd", "ab", 0.0, tuple("0123456789"))
     return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, parent)
+
+
+def rewrite(path: Path, name: str, content: bytes) -> None:
+    """Other content and a manifest that matches it, as an attacker would write them."""
+    (path / name).write_bytes(content)
+    sums = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums}))
+
+
+def changed_state(path: Path, **values: Any) -> bytes:
+    """The content of a checkpoint's state.json with other values."""
+    return json.dumps({**json.loads((path / "state.json").read_text()), **values}).encode()

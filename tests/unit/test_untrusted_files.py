@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import json
 import os
 import pickle
@@ -12,7 +11,7 @@ import re
 import numpy as np
 import pytest
 from support.jobs import ROOT
-from support.untrusted import PASSWORD, Harm, save_checkpoint
+from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_checkpoint
 
 from hvdtrain.cli import predict
 from hvdtrain.datasets import downloads
@@ -33,17 +32,6 @@ def test_no_file_is_unpickled_and_no_text_executed():
     for path in (ROOT / "hvdtrain").rglob("*.py"):
         assert not forbidden.findall(path.read_text()), path
         assert path.read_text().count("np.load(") == path.read_text().count("np.load(path, allow_pickle=False)"), path
-
-
-def rewrite(path, name, content):
-    """Other content and a manifest that matches it, as an attacker would write them."""
-    (path / name).write_bytes(content)
-    sums = {name: hashlib.sha256((path / name).read_bytes()).hexdigest() for name in checkpoints.FILES}
-    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums}))
-
-
-def changed_state(path, **values):
-    return json.dumps({**json.loads((path / "state.json").read_text()), **values}).encode()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,102 @@
+"""What a run may change when it resumes from a checkpoint, and the position as it counts from then on."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from pathlib import Path
+
+from hvdtrain.config.options import Config
+from hvdtrain.datasets import sharding
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Checkpoint, Dataset, Position
+
+
+class Rule(enum.Enum):
+    """What holds for an option of a resumed run that differs from that of the checkpoint."""
+
+    SAME = "an error: the checkpoint has no meaning with another value"
+    POSITION = "the position is counted anew, so that each row is still taken once in an epoch"
+    STATE = "the optimizer's state is converted; what the checkpoint lacks starts from its initial value"
+    FROM_HERE = "it applies to the steps from here on"
+
+
+RULES = {
+    "model": Rule.SAME,
+    "data": Rule.SAME,
+    "seed": Rule.SAME,
+    "init": Rule.SAME,
+    "batch_size": Rule.POSITION,
+    "batch_scope": Rule.POSITION,
+    "remainder": Rule.POSITION,
+    "framework": Rule.STATE,
+    "optimizer": Rule.STATE,
+    "momentum": Rule.STATE,
+    "precision": Rule.STATE,
+    "op": Rule.STATE,
+    "recipe": Rule.FROM_HERE,
+    "strategy": Rule.FROM_HERE,
+    "api": Rule.FROM_HERE,
+    "kvstore": Rule.FROM_HERE,
+    "epochs": Rule.FROM_HERE,
+    "max_steps": Rule.FROM_HERE,
+    "lr": Rule.FROM_HERE,
+    "nesterov": Rule.FROM_HERE,
+    "weight_decay": Rule.FROM_HERE,
+    "schedule": Rule.FROM_HERE,
+    "warmup_epochs": Rule.FROM_HERE,
+    "lr_gamma": Rule.FROM_HERE,
+    "lr_step_epochs": Rule.FROM_HERE,
+    "clip_norm": Rule.FROM_HERE,
+    "accumulate": Rule.FROM_HERE,
+    "compression": Rule.FROM_HERE,
+    "on_nan": Rule.FROM_HERE,
+}
+"""The rule of each option of `Config`."""
+
+
+def check_options(config: Config, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+    """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
+    values = {
+        "model": (config.model, saved.model),
+        "seed": (config.seed, saved.position.seed),
+        "init": (config.init, saved.init or config.init),
+        "data": (dataset.fingerprint[:16], saved.data[:16]),
+    }
+    for option in (name for name, rule in RULES.items() if rule is Rule.SAME):
+        ours, theirs = values[option]
+        if ours != theirs:
+            name = "the fingerprint of --data" if option == "data" else f"--{option}"
+            raise UserError(
+                f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint",
+                "use the options and the data of the run to resume",
+            )
+
+
+def check_position(path: Path, position: Position, samples: int) -> None:
+    """Raise UserError for a position at which no run on that many samples can be."""
+    batch, rows = position.global_batch, position.rows_in_epoch
+    if rows <= samples and batch:
+        complete = position.epoch + 1
+        for remainder in ("drop", "pad"):  # exact has as many steps as pad
+            steps, left = (sharding.steps_per_epoch(count, batch, remainder) for count in (samples, samples - rows))
+            if position.step == complete * steps - left:
+                return
+    raise UserError(
+        f"{path}: no run on {samples} images is at step {position.step}, after {position.epoch} epochs and {rows} rows "
+        f"in batches of {batch}",
+        "resume another checkpoint",
+    )
+
+
+def recounted(config: Config, position: Position, samples: int, size: int) -> Position:
+    """The position as `size` ranks count it, whose global batch or --remainder may differ from the checkpoint's.
+
+    Rows already taken in this epoch stay taken; if what is left of it has no step, the next epoch begins. Steps are
+    renumbered so that the epoch ends at a multiple of the new steps per epoch, which the learning rate follows.
+    """
+    batch = config.global_batch(size)
+    left = sharding.steps_per_epoch(samples - position.rows_in_epoch, batch, config.remainder)
+    step = (position.epoch + 1) * sharding.steps_per_epoch(samples, batch, config.remainder) - left
+    moved = dataclasses.replace(position, step=step, global_batch=batch)
+    return moved if left else dataclasses.replace(moved, epoch=position.epoch + 1, rows_in_epoch=0)

@@ -1,0 +1,127 @@
+"""What a resumed run may change, and that each row is taken once in an epoch whatever it changes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from support.fake_learner import numbered, use_fakes
+from support.untrusted import changed_state, rewrite
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Position
+from hvdtrain.runs import checkpoints
+from hvdtrain.training.compatibility import RULES, check_position, recounted
+from hvdtrain.training.train import train
+
+BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])
+
+
+def test_every_option_has_a_rule():
+    assert set(RULES) == {option.name for option in dataclasses.fields(Config)}
+
+
+@contextlib.contextmanager
+def fakes(samples):
+    """The fake learners that training uses inside, and a folder for its runs; files are not flushed to disk."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield use_fakes(patch, numbered(samples)), Path(folder)
+
+
+def train_in(runs, config):
+    train(config, RuntimeOptions(runs=runs, name="run", auto_resume=True, quiet=True), lambda: [])
+    return checkpoints.newest(runs / "run")[1].position
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 40), st.integers(1, 2), st.lists(st.tuples(BATCHES, REMAINDERS, st.integers(1, 5)), max_size=3))
+@example(40, 2, [(7, "drop", 6)])
+@example(40, 2, [(7, "pad", 7), (7, "drop", 1)])
+def test_each_row_is_taken_once_in_an_epoch(samples, epochs, sessions):
+    """Sessions of a few steps with another batch size and --remainder each; the last one trains to the end."""
+    with fakes(samples) as (learners, runs):
+        position = Position()
+        for batch, remainder, steps in [*sessions, (7, "pad", 0)]:
+            config = Config(epochs=epochs, batch_size=min(batch, samples), remainder=remainder)
+            start = recounted(config, position, samples, 1).step
+            config = dataclasses.replace(config, max_steps=start + steps if steps else 0)
+            position = train_in(runs, config)
+    taken = sum((one.taken for one in learners), Counter())
+    dropped = max((batch - 1 for batch, remainder, _ in sessions if remainder == "drop"), default=0)
+    assert position.epoch == epochs
+    assert max(taken.values()) <= epochs
+    assert epochs * samples - taken.total() <= epochs * dropped
+
+
+@given(st.integers(1, 300), BATCHES, BATCHES, st.integers(1, 9), REMAINDERS, REMAINDERS, st.integers(0, 99), st.data())
+def test_a_recounted_position_is_one_of_its_run(samples, batch, new, ranks, remainder, changed, epoch, data):
+    """Any position of a run, resumed by another number of ranks: it is inside of an epoch, and can be resumed again."""
+    config = Config(batch_size=batch, remainder=remainder)
+    rows = data.draw(st.integers(0, max(samples - 1, 0) // batch)) * batch
+    position = recounted(config, Position(epoch, rows, 0, batch), samples, 1)
+    other = Config(batch_size=new, batch_scope="per-rank", remainder=changed)
+    moved = recounted(other, position, samples, ranks)
+    check_position(Path("a"), moved, samples)
+    assert moved.global_batch == new * ranks
+    assert recounted(other, moved, samples, ranks) == moved or new * ranks > samples
+    assert (moved.epoch, moved.rows_in_epoch) in {(position.epoch, position.rows_in_epoch), (position.epoch + 1, 0)}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows_in_epoch": 10**9}, {"rows_in_epoch": 41}, {"rows_in_epoch": 16}, {"step": 3}, {"step": 0},
+        {"epoch": 1}, {"epoch": 10**18}, {"global_batch": 0}, {"global_batch": 10**18},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_position_that_no_run_has_is_an_error(change):
+    with fakes(40) as (_, runs):
+        config = Config(batch_size=8, epochs=2, max_steps=4)
+        position = train_in(runs, config)
+        assert position == Position(0, 32, 4, 8, 0)
+        path = checkpoints.newest(runs / "run")[0]
+        rewrite(path, "state.json", changed_state(path, position={**vars(position), **change}))
+        with pytest.raises(UserError, match="no run on 40 images is at step"):
+            train_in(runs, dataclasses.replace(config, max_steps=0))
+
+
+def test_an_option_that_must_be_the_same(tmp_path):
+    with fakes(40) as (_, runs):
+        train_in(runs, Config(epochs=1))
+        with pytest.raises(UserError, match="--init is book here and xavier in the checkpoint"):
+            train_in(runs, Config(epochs=2, init="book"))
+
+
+def test_options_stay_where_they_are_on_a_full_disk(monkeypatch):
+    with fakes(40) as (_, runs):
+        train_in(runs, Config(epochs=1))
+        before = {path.name: path.read_bytes() for path in (runs / "run").glob("config*.json")}
+        original = Path.write_bytes
+
+        def write_bytes(path, data):
+            if path.name.startswith(".config.json"):
+                raise OSError(28, "No space left on device")
+            return original(path, data)
+
+        with monkeypatch.context() as patch, pytest.raises(Exception, match="the record of this run cannot be written"):
+            patch.setattr(Path, "write_bytes", write_bytes)
+            train_in(runs, Config(epochs=2))
+        assert {path.name: path.read_bytes() for path in (runs / "run").glob("config*.json")} == before
+        train_in(runs, Config(epochs=2))
+        epochs = [
+            json.loads((runs / "run" / name).read_text())["config"]["epochs"]
+            for name in ("config-1.json", "config.json")
+        ]
+        assert epochs == [1, 2]
