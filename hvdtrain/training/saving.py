@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from hvdtrain.interfaces import ElasticMemory, Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.training import consistency
 from hvdtrain.training.run import Run
+
+MAX_SHARE = 0.01
+"""Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
 
 
 @contextlib.contextmanager
@@ -37,18 +41,28 @@ class Saver:
 
     def __init__(self, run: Run, memory: ElasticMemory | None) -> None:
         self._run, self._memory = run, memory
+        self._saved_at, self._took_s = time.monotonic(), 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint by --checkpoint-seconds; each rank has its own answer."""
+        interval_s = self._run.runtime.checkpoint_seconds
+        return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
 
     def save(self, position: Position, score: float = 0.0) -> None:
         """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
 
         Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
         """
-        run = self._run
+        run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step)
         if run.is_rank_0:
+            run.lock.check()
             with must_write(f"the checkpoint of step {position.step}", run.folder):
                 checkpoints.save(run.folder / "checkpoints", run.checkpoint(position, weights, score), run.runtime.keep)
+        self._saved_at = time.monotonic()
+        self._took_s = self._saved_at - began
 
     def commit(self, position: Position) -> None:
         """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""
