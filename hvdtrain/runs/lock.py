@@ -97,7 +97,7 @@ class RunLock:
                 pass
         except OSError as error:
             raise UserError(
-                f"{folder}: its lock cannot be written ({error.strerror})",
+                f"{folder}: its lock cannot be created ({error.strerror})",
                 "free disk space, or choose another folder with --runs",
             ) from None
         self._own = own
@@ -110,10 +110,15 @@ class RunLock:
             _wait_for_end(newest, own)
         path = folder / f"lock-{_number(newest) + 1}.json"
         try:
-            with open(path, "x") as file:
-                file.write(own.to_json())
+            file = open(path, "x")  # noqa: SIM115  (closed below)
         except FileExistsError:
             return False
+        try:
+            with file:
+                file.write(own.to_json())
+        except OSError:  # a full disk
+            path.unlink()
+            raise
         if _newest(folder) != path:  # it was created while this process looked at an older one
             path.unlink()
             return False
@@ -182,9 +187,11 @@ def _wait_for_end(path: Path, own: Holder) -> None:
     while True:
         holder = _read(path)
         runs = _runs(path, holder, own, first_touch)
+        if runs is None and time.monotonic() - began > STALE_S:
+            runs = bool(holder and holder.process.running())
         if runs is False:
             return
-        if runs or time.monotonic() - began > 2 * STALE_S:
+        if runs:
             raise UserError(
                 f"{path.parent} is in use by {_described(holder)}",
                 "wait for that job or stop it, or choose another --name",
