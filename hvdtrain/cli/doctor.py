@@ -7,7 +7,6 @@ rank 0 prints the report. It imports no framework: whatever may crash or hang ru
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from hvdtrain.doctor.reports import format_ranks
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
+from hvdtrain.system.json_text import to_json
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -90,7 +90,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
     """Write the JSON object. Raises UserError if the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(report, indent=1) + "\n")
+        write_atomically(path, to_json(report, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"--output {path} cannot be written ({error.strerror})", "give another file") from None
 
@@ -98,7 +98,7 @@ def write(path: Path, report: dict[str, Any]) -> None:
 def show(report: dict[str, Any], as_json: bool) -> None:
     """Print the report, as JSON or as text in the order of topics."""
     if as_json:
-        print(json.dumps(report))
+        print(to_json(report))
         return
     console = _console()
     for style, text in _lines(report):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import traceback
 from typing import Any, NoReturn
@@ -19,6 +20,8 @@ log = logging.getLogger("hvdtrain")
 # seen: rank 0 for an error of all ranks, then a rank that failed alone, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
+FOLDER_WAIT_S = 2.0
+"""How long the end of the process may wait for a run's folder that does not respond."""
 
 
 def main(
@@ -71,6 +74,18 @@ def examine_host() -> list[dict[str, Any]]:
     return quick()
 
 
+def _how_to_resume() -> str:
+    """The end of the message of a run that has a checkpoint."""
+    from hvdtrain.launch.attempts import newest_checkpoint
+    from hvdtrain.runs.console import open_folder
+
+    folder, steps = open_folder(), []
+    reading = threading.Thread(target=lambda: steps.append(newest_checkpoint(folder)), daemon=True)
+    reading.start()
+    reading.join(FOLDER_WAIT_S)
+    return f"; resume from step {steps[0]} with --resume {folder}" if steps and steps[0] is not None else ""
+
+
 def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
     """Write the error to this rank's log and stderr, and end at once.
 
@@ -79,6 +94,7 @@ def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
     if text and log.handlers:  # the log is open, so this import cannot fail
         from hvdtrain.runs.console import log_to_file
 
+        text += _how_to_resume() if rank == 0 and "--resume" not in text else ""
         log_to_file(logging.ERROR, text)
     time.sleep(wait_s)
     if text:

@@ -15,14 +15,18 @@ from hvdtrain.errors import UserError
 
 def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
-    folder = path if os.path.isfile(path / "config.json") else path.parent.parent
     try:
-        return from_record(json.loads((folder / "config.json").read_text())["config"])
+        return from_record(json.loads((run_folder(path) / "config.json").read_text())["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"--resume {path}: no valid config.json of a run there ({error})",
             "give a folder under runs/, or one of its checkpoints",
         ) from None
+
+
+def run_folder(path: Path) -> Path:
+    """The folder of the run at `path`, which is that folder or a checkpoint in it."""
+    return path if os.path.isfile(path / "config.json") else path.parent.parent
 
 
 def from_record(record: dict[str, Any]) -> Config:

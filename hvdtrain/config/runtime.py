@@ -12,6 +12,7 @@ MINIMA = {
     "keep": 1,
     "log_every": 1,
     "checkpoint_every": 0,
+    "checkpoint_seconds": 0,
     "check_sync": 0,
     "devices": 0,
     "profile": 0,
@@ -44,6 +45,8 @@ class RuntimeOptions:
     """Never access the network."""
     checkpoint_every: int = 0
     """Steps between checkpoints, in addition to those at the end of each epoch; 0 for none."""
+    checkpoint_seconds: float = 60.0
+    """Seconds between checkpoints, written at the next logging step within 1 % of the time; 0 for none by time."""
     keep: int = 3
     """Number of newest checkpoints to keep, in addition to the best."""
     profile: int = 0
@@ -61,7 +64,7 @@ class RuntimeOptions:
 
     def __post_init__(self) -> None:
         for name, minimum in MINIMA.items():
-            if getattr(self, name) < minimum:
+            if not getattr(self, name) >= minimum:  # written so that NaN is caught
                 raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be {minimum} or more")
         if self.auto_resume and (self.resume or not self.name):
             raise UserError("--auto-resume: it finds the run by its name", "give the run a --name, and no --resume")

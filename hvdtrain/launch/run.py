@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from hvdtrain.launch.launchers.settings import own_programs_first, passed_on
 from hvdtrain.launch.restarts import Restarts
 from hvdtrain.launch.result import Failure, JobResult
 from hvdtrain.launch.supervisor import CONTROL_VARIABLES, Supervisor
+from hvdtrain.system import rank_info
 
 
 def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failure], None]) -> JobResult:
@@ -23,7 +25,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failur
 
     Raises UserError if the job cannot start. An elastic job replaces this process by horovodrun.
     """
-    environment = own_programs_first(os.environ)
+    environment = {**own_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)

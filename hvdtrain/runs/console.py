@@ -17,7 +17,11 @@ log = logging.getLogger("hvdtrain")
 
 
 class RankLog(logging.FileHandler):
-    """A log file that loses what a full disk does not accept, so that training continues."""
+    """A log file in a run's folder. It loses what a full disk does not accept, so that training continues."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder
+        super().__init__(folder / "logs" / f"rank-{rank}.log")
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
@@ -33,7 +37,7 @@ def open_log(folder: Path, rank: int, quiet: bool) -> None:
     log.propagate = False
     try:
         (folder / "logs").mkdir(parents=True, exist_ok=True)
-        file = RankLog(folder / "logs" / f"rank-{rank}.log")
+        file = RankLog(folder, rank)
     except OSError as error:
         raise UserError(
             f"{folder}: the log cannot be written ({error.strerror})",
@@ -52,6 +56,11 @@ def close_log() -> None:
     for handler in list(log.handlers):
         log.removeHandler(handler)
         handler.close()
+
+
+def open_folder() -> Path | None:
+    """The folder of the run whose log is open."""
+    return next((handler.folder for handler in log.handlers if isinstance(handler, RankLog)), None)
 
 
 def log_to_file(level: int, text: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdtrain.runs.console import log
 from hvdtrain.runs.events import EventsWriter
+from hvdtrain.system.json_text import to_json
 
 
 class MetricsWriter:
@@ -26,7 +27,7 @@ class MetricsWriter:
     def write(self, kind: str, step: int, **values: float | list[Any]) -> None:
         """Write one record of a kind: `train`, `test` or `ranks`."""
         try:
-            self._file.write(json.dumps({"kind": kind, "step": step, **values}) + "\n")
+            self._file.write(to_json({"kind": kind, "step": step, **values}) + "\n")
         except OSError as error:
             if not self._lost:
                 log.warning("%s cannot be written (%s): training continues without it", self._path, error.strerror)

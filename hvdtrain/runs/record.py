@@ -2,41 +2,59 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import json
 import os
 import platform
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
+from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
 from hvdtrain.system import rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
+from hvdtrain.system.json_text import to_json
 
 
-def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: Path | None) -> Path:
-    """Create the folder of this run; a resumed run keeps its own, unless it is given another name.
+def continued_folder(runtime: RuntimeOptions) -> Path | None:
+    """The folder of a run that is continued in place by --resume or --auto-resume; None for a run with a new folder.
 
-    size: number of ranks. resumed: the folder of the run to resume, if any. Raises UserError if the folder of a new
-    run exists already, or cannot be created.
+    Raises UserError if it cannot be created.
     """
-    if resumed and (runtime.auto_resume or not runtime.name):
-        return resumed
+    if not runtime.auto_resume:
+        return run_folder(runtime.resume) if runtime.resume and not runtime.name else None
+    folder = runtime.runs / runtime.name
+    with _reporting(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
+    """Create the folder of a new run; without --name, one that no other job of the same second has.
+
+    size: number of ranks. Raises UserError if the folder of that name exists, or cannot be created.
+    """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    data = Path(config.data).name
-    folder = runtime.runs / (runtime.name or f"{data}-{config.framework}-{config.strategy}-np{size}-{stamp}")
+    default = f"{Path(config.data).name}-{config.framework}-{config.strategy}-np{size}-{stamp}"
+    names = [runtime.name] if runtime.name else (f"{default}-{n}" if n > 1 else default for n in itertools.count(1))
+    for folder in (runtime.runs / name for name in names):
+        with _reporting(folder), contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            return folder
+    raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}")
+
+
+@contextlib.contextmanager
+def _reporting(folder: Path) -> Iterator[None]:
     try:
-        folder.mkdir(parents=True, exist_ok=runtime.auto_resume or not runtime.name)
-    except FileExistsError:
-        raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}") from None
+        yield
     except OSError as error:
         raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
-    return folder
 
 
 def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner: Learner) -> None:
@@ -66,12 +84,12 @@ def _previous(folder: Path) -> Path:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write a JSON object atomically. Raises OSError."""
+    """Write a JSON object atomically, null for NaN and infinities. Raises OSError."""
     write_atomically(path, _json(value))
 
 
 def _json(value: dict[str, Any]) -> str:
-    return json.dumps(value, indent=1) + "\n"
+    return to_json(value, indent=1) + "\n"
 
 
 def host() -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Training:
 
     def __init__(self, run: Run, position: Position, reporter: Reporter, saver: Saver) -> None:
         self.position = position
-        self.throughput = Throughput(run.global_batch)
+        self.throughput = Throughput()
         self._run, self._reporter, self._saver = run, reporter, saver
         self._meter = LossMeter(run.group)
         self._stop = StopRequest(run.folder)
@@ -73,7 +73,7 @@ class Training:
         parts = sharding.batches(rows, run.global_batch, run.config.remainder, run.group.rank, run.group.size)
         steps = min(self._epoch_end, run.last_step) - start.step
         batches = self._batches(itertools.islice(parts, steps))
-        self.throughput.start(start.step)
+        self.throughput.start(start)
         if isinstance(run.learner, FitLearner):
             run.learner.fit(batches, steps, self._after_step)
         else:
@@ -102,19 +102,26 @@ class Training:
         self._watchdog.progress(at.step)
         if at.step == self._epoch_end:
             return  # the end of the epoch logs and saves
-        if at.step % runtime.log_every == 0:
-            self._log_interval()
+        logging = at.step % runtime.log_every == 0
+        saving = bool(runtime.checkpoint_every) and at.step % runtime.checkpoint_every == 0
+        if logging or saving:
+            saving = self._log_interval() or saving
+        if logging:
             self._stop_if_asked()
             self._saver.commit(at)
         if runtime.check_sync and at.step % runtime.check_sync == 0:
             consistency.check_same_weights(self._run.learner, f"after step {at.step}")
-        if runtime.checkpoint_every and at.step % runtime.checkpoint_every == 0:
-            self._log_interval()
+        if saving:
             self._saver.save(at)
+            self.throughput.start(at)
 
-    def _log_interval(self) -> None:
-        """A logging step: join the ranks' losses and stop requests, check them, and report them."""
-        interval = self._meter.join(bool(self._stop.reason()))
+    def _log_interval(self) -> bool:
+        """A logging step: join the ranks' losses and stop requests, check them, and report them.
+
+        Returns whether it is time for a checkpoint, the same on every rank.
+        """
+        self._run.lock.check_flag()
+        interval = self._meter.join(bool(self._stop.reason()), self._saver.is_due)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
             self._handle_bad_loss(interval.not_finite)
@@ -122,10 +129,11 @@ class Training:
         weights = self._run.learner.weights()  # waits for the last update
         with self.throughput.outside:
             consistency.check_finite(weights, step)
-        speed = self.throughput.interval(step)
+        speed = self.throughput.interval(self.position)
         if speed:  # else no step was made since the last logging step
             with self.throughput.outside:
                 self._reporter.interval(self.position, interval.loss, speed)
+        return interval.checkpoint_due
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""

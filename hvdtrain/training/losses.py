@@ -37,6 +37,8 @@ class Interval(NamedTuple):
     """The first step whose loss was not finite, and the rank on which that happened."""
     stopping_rank: int | None = None
     """First rank that was asked to stop."""
+    checkpoint_due: bool = False
+    """Whether rank 0 finds it time for a checkpoint."""
 
 
 class LossMeter:
@@ -53,19 +55,21 @@ class LossMeter:
         """Add this rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
         self._pending.append((step, loss))
 
-    def join(self, stop_requested: bool = False) -> Interval:
+    def join(self, stop_requested: bool = False, checkpoint_due: bool = False) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
 
-        stop_requested: whether this rank was asked to stop.
+        stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides.
         """
         rank, size = self._group.rank, self._group.size
         total, steps, first_bad_step = self._read()
-        totals, bad, bad_step, stop = np.array([total, steps]), np.zeros(size), np.zeros(size), np.zeros(size)
+        totals = np.array([total, steps, checkpoint_due and rank == 0])
+        bad, bad_step, stop = np.zeros(size), np.zeros(size), np.zeros(size)
         if first_bad_step is not None:
             bad[rank], bad_step[rank] = 1, first_bad_step
         stop[rank] = stop_requested
         totals, bad, bad_step, stop = sum_arrays(self._group, totals, bad, bad_step, stop)
-        return Interval(totals[0] / max(totals[1], 1), _earliest(bad, bad_step), _first(stop))
+        loss = totals[0] / max(totals[1], 1)
+        return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]))
 
     def _read(self) -> tuple[float, int, int | None]:
         """Sum of the finite losses, number of steps, and the first step whose loss was not finite."""

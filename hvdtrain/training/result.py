@@ -36,7 +36,7 @@ def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter
         "loss": scores.loss,
         "steps": steps,
         "parameters": parameters,
-        "images_per_s": throughput.median,
+        "images_per_s": throughput.images_per_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "outside_share": throughput.outside_share,
@@ -50,12 +50,13 @@ def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter
     worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
     reporter.show(
         f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
-        f"{throughput.median:,.0f} images/s, parameters {parameters}, record in {run.folder}"
+        f"{throughput.images_per_s:,.0f} images/s, parameters {parameters}, record in {run.folder}"
     )
 
 
 def _store(run: Run, content: dict[str, Any]) -> None:
     """Write `result.json` and the plot."""
+    run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
         plots.plot_metrics(run.folder, f"{run.config.model} on {run.config.data} in {run.config.framework}")

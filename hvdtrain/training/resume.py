@@ -11,6 +11,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Learner, OptimizerState, Position
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.training import compatibility
@@ -26,25 +27,29 @@ class Start(NamedTuple):
 
 
 def resume(
-    config: Config, runtime: RuntimeOptions, learner: Learner, dataset: Dataset, memory: ElasticMemory | None = None
+    config: Config,
+    runtime: RuntimeOptions,
+    learner: Learner,
+    dataset: Dataset,
+    lock: RunLock,
+    memory: ElasticMemory | None = None,
 ) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
-    Call it on every rank. Raises UserError if there is no usable checkpoint, or it does not match the options.
+    Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError if another job holds it, if there
+    is no usable checkpoint, or it does not match the options.
     """
     group = learner.group
     if memory:  # Horovod makes a rank that stayed the new rank 0
         kept = group.broadcast(memory.saved if group.rank == 0 else None)
         if kept:
             folder, state = kept
+            if group.rank == 0:
+                lock.acquire(folder)
             console.open_log(folder, group.rank, runtime.quiet)
             return Start(folder, _restore(config, learner, dataset, folder, state))
-    path: Path | None = None
-    saved: Checkpoint | None = None
-    if runtime.resume or runtime.auto_resume:  # only rank 0 reads: other hosts need not have the file
-        path, saved = group.broadcast(_find(runtime) if group.rank == 0 else None)
-    resumed = path.parent.parent if path else None
-    folder = group.broadcast(record.choose_folder(config, runtime, group.size, resumed) if group.rank == 0 else None)
+    # Only rank 0 reads: other hosts need not have the files.
+    folder, path, saved = group.broadcast(_open(config, runtime, group.size, lock) if group.rank == 0 else None)
     console.open_log(folder, group.rank, runtime.quiet)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
@@ -52,10 +57,26 @@ def resume(
     return Start(folder, _restore(config, learner, dataset, path, saved), parent)
 
 
+def _open(
+    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+) -> tuple[Path, Path | None, Checkpoint | None]:
+    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path."""
+    folder = record.continued_folder(runtime)
+    if folder:
+        lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
+        return folder, *_find(runtime)
+    path, saved = _find(runtime)
+    folder = record.create_folder(config, runtime, size)
+    lock.acquire(folder)
+    return folder, path, saved
+
+
 def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
-    """The checkpoint to resume from; None, None where --auto-resume finds no checkpoint yet."""
+    """The checkpoint to resume from; None, None for a new run, and where --auto-resume finds no checkpoint yet."""
     if runtime.resume:
         return checkpoints.newest(runtime.resume)
+    if not runtime.auto_resume:
+        return None, None
     folder = runtime.runs / runtime.name
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 

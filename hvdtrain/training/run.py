@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hvdtrain.config.options import Config
@@ -12,6 +12,7 @@ from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.training.schedule import learning_rate
 
 
@@ -27,6 +28,8 @@ class Run:
     learner: Learner
     dataset: Dataset
     folder: Path
+    lock: RunLock = field(default_factory=RunLock)
+    """The lock of the folder, which rank 0 holds."""
 
     def __post_init__(self) -> None:
         if self.steps_per_epoch == 0:

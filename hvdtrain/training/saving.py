@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.training import consistency
 from hvdtrain.training.run import Run
+
+MAX_SHARE = 0.01
+"""Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
 
 
 @contextlib.contextmanager
@@ -41,21 +45,31 @@ class Saver:
 
     def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
         self._run, self._memory, self._parent = run, memory, parent
+        self._saved_at, self._took_s = time.monotonic(), 0.0
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint by --checkpoint-seconds; each rank has its own answer."""
+        interval_s = self._run.runtime.checkpoint_seconds
+        return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
 
     def save(self, position: Position, score: float = 0.0) -> None:
         """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
 
         Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
         """
-        run = self._run
+        run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step)
         others = self._other_ranks()
         if run.is_rank_0:
+            run.lock.check()
             state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
                 path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
             self._parent = checkpoint_folder.entry_of(path)
+        self._saved_at = time.monotonic()
+        self._took_s = self._saved_at - began
 
     def _other_ranks(self) -> tuple[Weights, ...]:
         """The optimizer's arrays of the other ranks, where each rank has its own."""

@@ -6,51 +6,59 @@ import time
 
 import numpy as np
 
+from hvdtrain.interfaces import Position
+
 
 class Throughput:
     """Images per second of each logging interval, and the share of time outside the framework's steps.
 
+    Images are rows of the data: those that pad a batch do not count.
     outside: measures the loop's own work; enter it around whatever the framework does not do.
     """
 
-    def __init__(self, global_batch: int) -> None:
-        self._batch = global_batch
+    def __init__(self) -> None:
         self.outside = Stopwatch()
         self._rates: list[float] = []
+        self._step_s: list[float] = []
         self._seconds = self._outside_s = 0.0
 
-    def start(self, step: int) -> None:
-        """Begin an interval at this step; time before it, of evaluation and checkpoints, does not count."""
-        self._step, self._began, self.outside.seconds = step, time.perf_counter(), 0.0
+    def start(self, at: Position) -> None:
+        """Begin an interval here, in an epoch; time before it, of evaluation and checkpoints, does not count."""
+        self._at, self._began, self.outside.seconds = at, time.perf_counter(), 0.0
 
-    def interval(self, step: int) -> dict[str, float]:
-        """End the interval at this step and begin the next: `images_per_s`, and `outside_s` in seconds.
+    def interval(self, at: Position) -> dict[str, float]:
+        """End the interval here, in the same epoch, and begin the next: `images_per_s`, and `outside_s` in seconds.
 
         Empty if the interval has no step.
         """
-        seconds, steps = time.perf_counter() - self._began, step - self._step
+        seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
         if steps == 0:
             return {}
         outside_s = self.outside.seconds
-        self._rates.append(steps * self._batch / seconds)
+        self._rates.append((at.rows_in_epoch - self._at.rows_in_epoch) / seconds)
+        self._step_s.append(seconds / steps)
         self._seconds, self._outside_s = self._seconds + seconds, self._outside_s + outside_s
-        self.start(step)
+        self.start(at)
         return {"images_per_s": self._rates[-1], "outside_s": outside_s}
 
     @property
-    def median(self) -> float:
-        """Images per second of the median interval, without the first one, which warms up, if there are others."""
-        return float(np.median(self._rates[1:] or self._rates or [0.0]))
+    def images_per_s(self) -> float:
+        """Of the median interval, without the first one, which warms up, if there are others; 0 before the first."""
+        return _median(self._rates)
 
     @property
     def seconds_per_step(self) -> float:
-        """Seconds of a step at the `median` rate, 0 before the first interval."""
-        return self._batch / self.median if self.median else 0.0
+        """Of the median interval, as `images_per_s`."""
+        return _median(self._step_s)
 
     @property
     def outside_share(self) -> float:
         """Time in the loop, between the framework's steps, as a share of all training time."""
         return self._outside_s / self._seconds if self._seconds else 0.0
+
+
+def _median(values: list[float]) -> float:
+    return float(np.median(values[1:] or values or [0.0]))
 
 
 class Stopwatch:

@@ -16,6 +16,7 @@ from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.training import consistency, result
 from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
@@ -53,18 +54,19 @@ def _train(
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
     consistency.check_same_options(learner.group, config, dataset.fingerprint)
-    folder, position, parent = resume(config, runtime, learner, dataset, memory)
-    run = Run(config, runtime, learner, dataset, folder)
-    parameters = consistency.check_same_weights(learner, "before the first step")
-    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
-    with must_write("the record of this run", folder):
-        if run.is_rank_0:
-            _write_record(run, examine_host)
-        reporter = Reporter(run, position.step)
-    with contextlib.closing(reporter):
-        training = Training(run, position, reporter, Saver(run, memory, parent))
-        scores = training.run()
-    result.write(run, scores, training.position.step, training.throughput, reporter)
+    with RunLock() as lock:
+        folder, position, parent = resume(config, runtime, learner, dataset, lock, memory)
+        run = Run(config, runtime, learner, dataset, folder, lock)
+        parameters = consistency.check_same_weights(learner, "before the first step")
+        log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+        with must_write("the record of this run", folder):
+            if run.is_rank_0:
+                _write_record(run, examine_host)
+            reporter = Reporter(run, position.step)
+        with contextlib.closing(reporter):
+            training = Training(run, position, reporter, Saver(run, memory, parent))
+            scores = training.run()
+        result.write(run, scores, training.position.step, training.throughput, reporter)
     learner.group.close()
     return folder
 

@@ -21,8 +21,8 @@ class ThreadGroup(SingleProcess):
         return np.sum(self._vectors, axis=0)
 
 
-def joined(*losses_by_rank, stop=()):
-    """The interval of ranks with these losses, whose first step is 8; `stop`: ranks that were asked to stop."""
+def joined(*losses_by_rank, stop=(), due=()):
+    """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save."""
     size = len(losses_by_rank)
     vectors, barrier, intervals = [None] * size, threading.Barrier(size), [None] * size
 
@@ -30,7 +30,7 @@ def joined(*losses_by_rank, stop=()):
         meter = LossMeter(ThreadGroup(rank, vectors, barrier))
         for step, loss in enumerate(losses_by_rank[rank], start=8):
             meter.add(step, loss)
-        intervals[rank] = meter.join(stop_requested=rank in stop)
+        intervals[rank] = meter.join(stop_requested=rank in stop, checkpoint_due=rank in due)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -73,6 +73,11 @@ def test_step_0_of_rank_0_can_be_named():
     meter = LossMeter(SingleProcess())
     meter.add(0, NAN)
     assert meter.join().not_finite == RankStep(0, 0)
+
+
+def test_rank_0_decides_on_checkpoints():
+    assert joined([1.0], [1.0], due={0}).checkpoint_due
+    assert not joined([1.0], [1.0], due={1}).checkpoint_due
 
 
 def test_first_rank_that_was_asked_to_stop():

@@ -1,0 +1,263 @@
+"""The lock of a run's folder, so that one job at a time writes there; it works on folders that hosts share, too.
+
+A job takes the lock by creating the next file `lock-<number>.json`, which only one process can do, on NFS as well. The
+file with the highest number counts. It names its process, which touches it every HEARTBEAT_S seconds. Other jobs take
+the lock over when that process has ended: on the same host the kernel knows that; a process elsewhere is considered
+ended after STALE_S seconds without a touch. Times are compared by the file system's clock only, as the clocks of hosts
+differ. At the end the file stays, marked as released: so no number is used twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import re
+import secrets
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.process_identity import ProcessIdentity
+from hvdtrain.system.rank_info import JOB
+
+log = logging.getLogger(__name__)
+
+FILE = re.compile(r"lock-([0-9]{1,9})\.json")
+HEARTBEAT_S = 3.0
+STALE_S = 30.0
+"""A process on another host that has not touched its lock for this long has ended."""
+POLL_S = 0.5
+RELEASE_S = 5.0
+"""How long the end of a run waits for a folder that does not respond."""
+
+
+class Holder(NamedTuple):
+    """The content of a lock file: which process wrote it, and for which job."""
+
+    process: ProcessIdentity
+    job: str
+    """The launcher's HVDTRAIN_JOB: equal for all attempts of a job that is restarted; may be empty."""
+    since: str
+    """Date and time, for people."""
+    token: str
+    """Random: no two lock files have the same."""
+    released: bool = False
+
+    @classmethod
+    def own(cls) -> Holder:
+        since = time.strftime("%Y-%m-%d %H:%M:%S")
+        return cls(ProcessIdentity.own(), os.environ.get(JOB, ""), since, secrets.token_hex(8))
+
+    def to_json(self) -> str:
+        values = {**self._asdict(), "process": self.process._asdict()}
+        return json.dumps(values) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Holder | None:
+        """None for what `to_json` has not written, or not yet completely."""
+        try:
+            values: dict[str, Any] = json.loads(text)
+            found = cls(**{**values, "process": ProcessIdentity(**values["process"])})
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+        process = found.process
+        texts, numbers = (process.host, process.place, found.job, found.since, found.token), process[2:]
+        valid = all(isinstance(text, str) and text.isprintable() for text in texts)
+        return found if valid and all(type(number) is int for number in numbers) else None
+
+
+class RunLock:
+    """Not held before `acquire`: ranks that do not write the folder need no lock. Use it in a `with` statement."""
+
+    def __init__(self) -> None:
+        self._path = Path()
+        self._own: Holder | None = None
+        self._lost = ""
+        self._ended = threading.Event()
+
+    def __enter__(self) -> RunLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self, folder: Path) -> None:
+        """Take the lock; while it is not clear whether its holder on another host still runs, wait for that.
+
+        Raises UserError if another job holds it, or the folder is not writable.
+        """
+        own = Holder.own()
+        try:
+            while not self._try_to_create(folder, own):
+                pass
+        except OSError as error:
+            raise UserError(
+                f"{folder}: its lock cannot be created ({error.strerror})",
+                "free disk space, or choose another folder with --runs",
+            ) from None
+        self._own = own
+        threading.Thread(target=self._beat, name="lock", daemon=True).start()
+
+    def _try_to_create(self, folder: Path, own: Holder) -> bool:
+        """Create the next lock file when there is no holder; False where another process was faster."""
+        newest = _newest(folder)
+        if newest:
+            _wait_for_end(newest, own)
+        path = folder / f"lock-{_number(newest) + 1}.json"
+        try:
+            file = open(path, "x")  # noqa: SIM115  (closed below)
+        except FileExistsError:
+            return False
+        try:
+            with file:
+                file.write(own.to_json())
+        except OSError:  # a full disk
+            path.unlink()
+            raise
+        if _newest(folder) != path:  # it was created while this process looked at an older one
+            path.unlink()
+            return False
+        for older in _files(folder):
+            if older != path:
+                older.unlink(missing_ok=True)
+        self._path = path
+        return True
+
+    def check(self) -> None:
+        """Before writing: raise UserError if another job has taken the lock over, or somebody has removed it."""
+        if self._own and not self._lost:
+            with contextlib.suppress(OSError):  # whoever writes next reports it
+                self._check_file()
+        self.check_flag()
+
+    def check_flag(self) -> None:
+        """As `check`, by what the heartbeat has seen: without any access to the folder."""
+        if self._lost:
+            folder = self._path.parent
+            raise UserError(
+                f"{folder}: {self._lost} while this job ran, so it ends without writing there",
+                f"make sure that one job uses the folder, then resume with --resume {folder}",
+            )
+
+    def _check_file(self) -> None:
+        folder, newest = self._path.parent, _newest(self._path.parent)
+        if not newest:
+            if os.path.isdir(folder):
+                self._lost = f"{self._path.name} was removed"
+            return
+        holder = _read(newest)
+        if newest != self._path or (holder and self._own and holder.token != self._own.token):
+            self._lost = f"{_described(holder)} took it over"
+
+    def _beat(self) -> None:
+        while not self._ended.wait(HEARTBEAT_S):
+            with contextlib.suppress(OSError):  # a folder that does not respond now
+                self._check_file()
+                if self._lost:
+                    return
+                os.utime(self._path)  # without a time: on NFS, the server's
+
+    def release(self) -> None:
+        """Let the next job have the folder. Does nothing if the lock is not held."""
+        own, self._own = self._own, None
+        if own and not self._lost:
+            self._ended.set()
+            marking = threading.Thread(target=self._mark_released, args=(own,), daemon=True)
+            marking.start()
+            marking.join(RELEASE_S)
+
+    def _mark_released(self, own: Holder) -> None:
+        """In place, as a full disk has no space for a new file."""
+        with contextlib.suppress(OSError), open(self._path, "r+") as file:
+            found = Holder.from_json(file.read())
+            if found and found.token == own.token:
+                file.seek(0)
+                file.write(own._replace(released=True).to_json())
+                file.truncate()
+
+
+def _wait_for_end(path: Path, own: Holder) -> None:
+    """Return when the process that wrote this lock file has ended. Raises UserError as soon as it is known to run."""
+    first_touch, began, said = _modified(path), time.monotonic(), False
+    while True:
+        holder = _read(path)
+        runs = _runs(path, holder, own, first_touch)
+        if runs is None and time.monotonic() - began > STALE_S:
+            runs = bool(holder and holder.process.running())
+        if runs is False:
+            return
+        if runs:
+            raise UserError(
+                f"{path.parent} is in use by {_described(holder)}",
+                "wait for that job or stop it, or choose another --name",
+            )
+        if not said:
+            described = _described(holder)
+            log.warning(
+                "%s may be in use by %s; waiting up to %.0f s for a sign of it", path.parent, described, STALE_S
+            )
+            said = True
+        time.sleep(POLL_S)
+
+
+def _runs(path: Path, holder: Holder | None, own: Holder, first_touch: float) -> bool | None:
+    """Whether the process that holds a lock file runs; None as long as that is not clear."""
+    modified = _modified(path)
+    if not modified or (holder and (holder.released or holder.process == own.process)):
+        return False
+    running = holder.process.running() if holder else None
+    if holder and own.job and holder.job == own.job:  # an earlier attempt of this job, which its launcher has ended
+        return None if running else False
+    if running is None and modified != first_touch:
+        return True
+    if running is None and _seconds_untouched(path) > STALE_S:
+        return False
+    return running
+
+
+def _described(holder: Holder | None) -> str:
+    if not holder:
+        return "an unknown process"
+    return f"process {holder.process.pid} on {holder.process.host} (since {holder.since})"
+
+
+def _seconds_untouched(path: Path) -> float:
+    """Since a lock file was touched last, by the clock that its file system also gives to a new file."""
+    with tempfile.TemporaryFile(dir=path.parent) as fresh:
+        return os.fstat(fresh.fileno()).st_mtime - _modified(path)
+
+
+def _modified(path: Path) -> float:
+    """0 for a file that is gone. NFS clients ask the server again for a file that they open."""
+    try:
+        with open(path, "rb") as file:
+            return os.fstat(file.fileno()).st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def _read(path: Path) -> Holder | None:
+    """None for a file that is gone or not complete."""
+    try:
+        return Holder.from_json(path.read_text(errors="replace"))
+    except FileNotFoundError:
+        return None
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if FILE.fullmatch(path.name)] if os.path.isdir(folder) else []
+
+
+def _newest(folder: Path) -> Path | None:
+    """The lock file that counts; None for a folder that has none."""
+    return max(_files(folder), key=_number, default=None)
+
+
+def _number(path: Path | None) -> int:
+    match = FILE.fullmatch(path.name) if path else None
+    return int(match[1]) if match else 0
