@@ -52,7 +52,7 @@ def _train(
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
-    consistency.check_same_options(learner.group, config, dataset.fingerprint)
+    consistency.check_same_options(learner.group, config, runtime, dataset.fingerprint)
     folder, position = resume(config, runtime, learner, dataset, memory)
     run = Run(config, runtime, learner, dataset, folder)
     parameters = consistency.check_same_weights(learner, "before the first step")
@@ -61,11 +61,12 @@ def _train(
         if run.is_rank_0:
             _write_record(run, examine_host)
         reporter = Reporter(run, position.step)
-    with contextlib.closing(reporter):
-        training = Training(run, position, reporter, Saver(run, memory))
-        scores = training.run()
-    result.write(run, scores, training.position.step, training.throughput, reporter)
-    learner.group.close()
+    training = Training(run, position, reporter, Saver(run, memory))
+    with training.stop, training.watchdog:
+        with contextlib.closing(reporter):
+            scores = training.run()
+        result.write(run, scores, training, reporter)
+        learner.group.close()
     return folder
 
 
