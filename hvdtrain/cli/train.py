@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import threading
 import time
@@ -34,13 +35,12 @@ def main(
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
     rank = 0
+    _end_at_once_by_interrupt()
     try:
         rank = rank_info.detect().rank
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
         _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
-    except KeyboardInterrupt:
-        _exit(rank, "interrupted", 130, 0.0)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:
@@ -84,6 +84,16 @@ def _how_to_resume() -> str:
     reading.start()
     reading.join(FOLDER_WAIT_S)
     return f"; resume from step {steps[0]} with --resume {folder}" if steps and steps[0] is not None else ""
+
+
+def _end_at_once_by_interrupt() -> None:
+    """Until training handles Ctrl-C itself, it ends the process at once: also in a framework's import or start.
+
+    Python's own handler waits until a library returns, and then prints a traceback. A process that ignores Ctrl-C, as
+    in the background of a shell, still does.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:

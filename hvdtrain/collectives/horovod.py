@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from types import ModuleType
@@ -12,6 +13,8 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 
+GLOO_TIMEOUT_S = str(24 * 3600)
+
 
 class HorovodGroup:
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
@@ -21,6 +24,7 @@ class HorovodGroup:
     """
 
     def __init__(self, hvd: ModuleType, to_tensor: Callable[[np.ndarray], Any], to_numpy: Callable[[Any], np.ndarray]):
+        _wait_for_slow_ranks()
         hvd.init()
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
@@ -47,6 +51,17 @@ class HorovodGroup:
             raise UserError("--op adasum: Horovod has no Adasum over Gloo", "start by horovodrun --mpi or mpirun")
         if self.size & (self.size - 1):
             raise UserError(f"--op adasum: {self.size} ranks are not a power of two", "start 2, 4, 8, ... ranks")
+
+
+def _wait_for_slow_ranks() -> None:
+    """Let Gloo wait longer than its 30 s, unless the user has set its limit; a lost rank is noticed otherwise.
+
+    `limited_start` limits the start, and the watchdog each step. Gloo's own timer would also end jobs that were
+    suspended for longer, when one rank is resumed before another. In an elastic job it must find lost hosts.
+    """
+    launchers_own = str(math.ceil(rank_info.start_timeout_s()))
+    if rank_info.ELASTIC not in os.environ and os.environ.get(rank_info.GLOO_TIMEOUT, launchers_own) == launchers_own:
+        os.environ[rank_info.GLOO_TIMEOUT] = GLOO_TIMEOUT_S
 
 
 def _check_size(size: int) -> None:

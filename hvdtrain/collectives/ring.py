@@ -209,7 +209,7 @@ def start() -> RingGroup:
             "network could join the job",
             f"start by python -m hvdtrain launch, or set {rank_info.TOKEN} to the same random text on all ranks",
         )
-    return RingGroup(launched, address, token)
+    return RingGroup(launched, address, token, rank_info.start_timeout_s())
 
 
 def _is_loopback(host: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import datetime
 import os
 import sys
 from types import ModuleType
@@ -11,6 +12,9 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.system import rank_info
+
+LEAST_TIMEOUT_S = 1800
+"""PyTorch's own default for the start and for each collective."""
 
 
 class TorchDistributedGroup:
@@ -23,13 +27,16 @@ class TorchDistributedGroup:
         self._init_process_group(backend)
 
     def _init_process_group(self, backend: str) -> None:
+        limit = datetime.timedelta(seconds=max(LEAST_TIMEOUT_S, 2 * rank_info.start_timeout_s()))
         if self.size == 1:  # works without a launcher
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
             return
         address, port = rank_info.rendezvous()  # its error for a missing variable is clearer than PyTorch's
         # With MASTER_ADDR, PyTorch reads the store's address itself: torchrun already runs a store there.
         init_method = "env://" if rank_info.ADDRESS in os.environ else f"tcp://{address}:{port}"
-        self._dist.init_process_group(backend, init_method=init_method, rank=self.rank, world_size=self.size)
+        self._dist.init_process_group(
+            backend, init_method=init_method, rank=self.rank, world_size=self.size, timeout=limit
+        )
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)

@@ -19,11 +19,14 @@ MINIMA = {
     "hang_timeout": 0,
 }
 """The smallest value of each option that has one."""
+FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet"})
+"""The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
+calls: with different values, ranks would wait for each other for ever."""
 
 
 @dataclass(frozen=True)
 class RuntimeOptions:
-    """What does not change the result of a run, and may differ between ranks."""
+    """What does not change the result of a run; the options in FREE_PER_RANK may differ between ranks."""
 
     # The texts below the options are their --help.
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from hvdtrain.collectives.start_limit import limited_start
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
@@ -70,7 +71,8 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",
             "leave --devices out, or choose a strategy for several devices (--strategy help)",
         )
-    strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
+    with limited_start():
+        strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
     return entry.learner(NETWORKS[config.model], weights, strategy)
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import selectors
 import signal
@@ -122,7 +123,10 @@ class Agent:
 
     def _own_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)
-        return dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
+        identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
+        seconds = self._options.start_timeout
+        gloo_timeout = os.environ.get(rank_info.GLOO_TIMEOUT, str(math.ceil(seconds)))
+        return {**identity, rank_info.START_TIMEOUT: f"{seconds:g}", rank_info.GLOO_TIMEOUT: gloo_timeout}
 
     def _standalone_environment(self) -> dict[str, str]:
         """The program's environment without a supervisor: from the launcher's variables."""

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-
-START_TIMEOUT_S = 120.0
-"""The default of --start-timeout."""
+from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
 class Host(NamedTuple):
@@ -60,7 +58,7 @@ class Job:
     """Cores of this host; other hosts are assumed to have as many."""
     as_root: bool = field(default_factory=lambda: os.geteuid() == 0)
     start_timeout_s: float = START_TIMEOUT_S
-    """Between the registration of the first rank and that of the last one."""
+    """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     time_limit_s: float | None = None
     output_dir: Path | None = None
     elastic: ElasticOptions | None = None

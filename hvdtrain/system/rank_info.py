@@ -53,6 +53,11 @@ LAUNCHER = "HVDTRAIN_LAUNCHER"
 """The launcher that `hvdtrain launch` used: local, horovodrun, mpirun or srun."""
 JOB = "HVDTRAIN_JOB"
 """A random name of the job, the same in all its attempts; `hvdtrain launch` sets it."""
+START_TIMEOUT = "HVDTRAIN_START_TIMEOUT"
+"""--start-timeout of `hvdtrain launch`: the seconds for which a rank waits until all ranks have started."""
+START_TIMEOUT_S = 120.0
+GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
+"""How long Horovod's Gloo waits for another rank: at the start, and in each exchange."""
 TF_CONFIG = "TF_CONFIG"
 ELASTIC = "HOROVOD_ELASTIC"
 """Set by Horovod in elastic jobs, whose number of ranks changes while they run."""
@@ -158,6 +163,18 @@ def token(environment: Mapping[str, str] = os.environ) -> str:
         return Path(path).read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{TOKEN_FILE}={path}: it cannot be read ({error})", "write a random text into it") from None
+
+
+def start_timeout_s(environment: Mapping[str, str] = os.environ) -> float:
+    """Seconds for which a rank waits until all ranks have started. Raises UserError if the variable is no number."""
+    text = environment.get(START_TIMEOUT, str(START_TIMEOUT_S))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise UserError(f"{START_TIMEOUT}={text} is not a number of seconds", "set it to 120, for example")
+    return seconds
 
 
 def host_name(environment: Mapping[str, str] = os.environ) -> str:

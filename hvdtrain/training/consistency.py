@@ -10,6 +10,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
+from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.interfaces import Group, Learner
 from hvdtrain.networks.description import Weights
@@ -33,9 +34,13 @@ def checksum(weights: Weights) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_same_options(group: Group, config: Config, fingerprint: str) -> None:
-    """Raise UserError, naming the first option that differs, unless all ranks have the same options and data."""
-    options = {f"--{name.replace('_', '-')}": value for name, value in to_record(config).items()}
+def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, fingerprint: str) -> None:
+    """Raise UserError, naming the first option that differs, unless all ranks have the same options and data.
+
+    Of the runtime options, those in FREE_PER_RANK may differ.
+    """
+    compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
+    options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
     for name, rank, value, expected in _differences(group, {**options, "data": fingerprint}):
         raise UserError(
             f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"

@@ -9,8 +9,8 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).parents[1]
 WAITING = ("frameworks", "collectives", "training/losses.py")
 """Folders and files of the package in which a rank computes its step or waits for other ranks."""
-SILENT_S = 5.5
-"""A rank whose heartbeat is older than this does not run: longer than the others took to write their stacks."""
+WRITING = ("runs", "training/preemption.py")
+"""Folders and files of the package in which a rank uses the run's folder."""
 
 
 class Heartbeat(NamedTuple):
@@ -22,39 +22,69 @@ class Heartbeat(NamedTuple):
     step: int
     doing: str
     """The `activity` of the training thread."""
-    time: float
-    """Seconds since the epoch, by this rank's clock."""
+    idle_s: float
+    """Seconds without progress, by this rank's own clock: the clocks of two hosts are never compared."""
+    number: int
+    """Counts the heartbeats of this process: a rank whose number grows is running."""
+
+
+class Observation(NamedTuple):
+    """The heartbeats of all ranks, as one rank saw them."""
+
+    beats: dict[int, Heartbeat]
+    """The latest heartbeat of each rank that has one."""
+    silent: frozenset[int]
+    """Ranks whose heartbeat did not change while it was observed."""
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks that run, in order."""
+        return sorted(set(self.beats) - self.silent)
+
+    def works(self, within_s: float) -> bool:
+        """Whether a rank that runs made progress in the last `within_s` seconds."""
+        return any(self.beats[rank].idle_s < within_s for rank in self.living)
 
 
 def activity(frame: FrameType | None) -> str:
     """What a thread does: `step` if it is in WAITING, else its place in the code; `ended` without a frame."""
-    innermost = frame
+    if frame is None:
+        return "ended"
+    if _is_in(frame, WAITING):
+        return "step"
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+
+
+def writing_at(frame: FrameType | None) -> tuple[int, ...]:
+    """The place in the code of a thread that uses the run's folder, which changes with each operation; else empty."""
+    if frame is None or not _is_in(frame, WRITING):
+        return ()
+    place = []
+    while frame is not None:
+        place += [id(frame.f_code), frame.f_lasti]
+        frame = frame.f_back
+    return tuple(place)
+
+
+def _is_in(frame: FrameType | None, places: tuple[str, ...]) -> bool:
+    """Whether the innermost function of this package that the thread is in belongs to one of the places."""
     while frame is not None:
         path = Path(frame.f_code.co_filename)
         if path.is_relative_to(PACKAGE):
-            if any(path.is_relative_to(PACKAGE / place) for place in WAITING):
-                return "step"
-            break
+            return any(path.is_relative_to(PACKAGE / place) for place in places)
         frame = frame.f_back
-    if innermost is None:
-        return "ended"
-    code = innermost.f_code
-    return f"{Path(code.co_filename).name}:{innermost.f_lineno} in {code.co_name}"
+    return False
 
 
-def living(beats: dict[int, Heartbeat], now: float) -> list[int]:
-    """Ranks whose heartbeat is fresh; `now` in seconds since the epoch."""
-    return [rank for rank, beat in beats.items() if now - beat.time < SILENT_S]
-
-
-def explain(beats: dict[int, Heartbeat], size: int, seconds: float, now: float) -> str:
-    """Which rank the others wait for, in one sentence; heartbeats by rank, `seconds` without a step."""
-    hang = f"no step for {seconds:.0f} s"
-    missing = [rank for rank in range(size) if rank not in beats]
-    silent = [beats[rank] for rank in sorted(set(beats) - set(living(beats, now)))]
-    if silent:
+def explain(seen: Observation, size: int, seconds: float) -> str:
+    """Which rank the others wait for, in one sentence, after `seconds` without a step."""
+    hang, beats = f"no step for {seconds:.0f} s", seen.beats
+    if seen.silent:
+        silent = [beats[rank] for rank in sorted(seen.silent)]
         who = ", ".join(f"rank {beat.rank} (process {beat.pid} on {beat.host}, step {beat.step})" for beat in silent)
         return f"{hang}: no heartbeat of {who}: it is stopped, or its host is down; the other ranks wait for it"
+    missing = [rank for rank in range(size) if rank not in beats]
     if missing:
         ranks = ", ".join(map(str, missing))
         return f"{hang}, and no heartbeat file of rank {ranks}: the run's folder may not be on a shared disk"

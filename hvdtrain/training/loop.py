@@ -21,7 +21,7 @@ from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import Saver
 from hvdtrain.training.throughput import Throughput
-from hvdtrain.training.watchdog import Watchdog
+from hvdtrain.training.watchdog import EVALUATION, Watchdog
 
 MOST_ROWS = 8
 """Rows that an error message lists."""
@@ -30,7 +30,8 @@ MOST_ROWS = 8
 class Training:
     """The epochs and steps of one run: when to log, check, evaluate, save and stop.
 
-    position: where training starts, and during `run` where it is.
+    position: where training starts, and during `run` where it is. stop, watchdog: enter both around `run`, until the
+    result is written.
     """
 
     def __init__(self, run: Run, position: Position, reporter: Reporter, saver: Saver) -> None:
@@ -38,8 +39,8 @@ class Training:
         self.throughput = Throughput()
         self._run, self._reporter, self._saver = run, reporter, saver
         self._meter = LossMeter(run.group)
-        self._stop = StopRequest(run.folder)
-        self._watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout)
+        self.stop = StopRequest(run.folder, run.group.rank)
+        self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout)
         self._stopping_rank: int | None = None
 
     def run(self) -> Scores:
@@ -48,17 +49,16 @@ class Training:
         Raises TrainingError if a loss or parameter is not finite, ranks differ or a checkpoint cannot be written;
         Stopped if a rank was asked to stop.
         """
-        with self._stop, self._watchdog:
-            self._reporter.started()
+        self._reporter.started()
+        self._saver.commit(self.position)
+        scores = None
+        while self.position.step < self._run.last_step:
+            self._train_epoch()
+            self._stop_if_asked()
+            scores = self._evaluate()
+            self._saver.save(self.position, scores.accuracy)
             self._saver.commit(self.position)
-            scores = None
-            while self.position.step < self._run.last_step:
-                self._train_epoch()
-                self._stop_if_asked()
-                scores = self._evaluate()
-                self._saver.save(self.position, scores.accuracy)
-                self._saver.commit(self.position)
-            return scores or self._evaluate()
+        return scores or self._evaluate()
 
     @property
     def _epoch_end(self) -> int:
@@ -99,7 +99,7 @@ class Training:
             self._meter.add(at.step, loss)
             taken = min(at.rows_in_epoch + at.global_batch, self._run.samples)
             self.position = at = dataclasses.replace(at, step=at.step + 1, rows_in_epoch=taken)
-        self._watchdog.progress(at.step)
+        self.watchdog.progress(at.step)
         if at.step == self._epoch_end:
             return  # the end of the epoch logs and saves
         logging = at.step % runtime.log_every == 0
@@ -121,7 +121,7 @@ class Training:
         Returns whether it is time for a checkpoint, the same on every rank.
         """
         self._run.lock.check_flag()
-        interval = self._meter.join(bool(self._stop.reason()), self._saver.is_due)
+        interval = self._meter.join(bool(self.stop.reason()), self._saver.is_due)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
             self._handle_bad_loss(interval.not_finite)
@@ -156,11 +156,11 @@ class Training:
         """If a rank was asked to stop: write a checkpoint, and end all ranks."""
         if self._stopping_rank is None:
             return
-        self._stop.ignore_signals()
+        self.stop.stopping()
         self._saver.save(self.position)
-        reason = self._run.group.gather(self._stop.reason())[self._stopping_rank]
+        reason = self._run.group.gather(self.stop.reason())[self._stopping_rank]
         if self._run.is_rank_0:
-            self._stop.remove_file()
+            self.stop.remove_file()
         raise Stopped(
             f"rank {self._stopping_rank} was asked to stop by {reason}; "
             f"the checkpoint of step {self.position.step} is written",
@@ -168,6 +168,8 @@ class Training:
         )
 
     def _evaluate(self) -> Scores:
-        scores, seconds = evaluate(self._run, lambda: self._watchdog.progress(self.position.step))
+        if self.position.step >= self._run.last_step:
+            self.stop.finishing()
+        scores, seconds = evaluate(self._run, lambda: self.watchdog.progress(self.position.step, EVALUATION))
         self._reporter.evaluated(self.position, scores, seconds)
         return scores

@@ -1,4 +1,4 @@
-"""Requests to stop early, as clusters send them: SIGTERM, SIGUSR1, or a file `STOP` in the run's folder."""
+"""Requests to stop early: SIGTERM or SIGUSR1 from a cluster, Ctrl-C, or a file `STOP` in the run's folder."""
 
 from __future__ import annotations
 
@@ -9,24 +9,30 @@ import time
 from pathlib import Path
 from types import FrameType
 
-SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 FILE = "STOP"
-SAME_REQUEST_S = 3.0
-"""A signal repeated within this time is the same request: Slurm signals a rank and its launcher as well."""
+FINISHING = "all steps are done, and the result is being written"
+AGAIN_S = {signal.SIGTERM: 3.0, signal.SIGINT: 0.2, signal.SIGUSR1: float("inf")}
+"""From when on the same signal is a second request, which ends the process at once. Slurm signals a rank and its
+launcher as well, and a terminal a whole group of processes; SIGUSR1 only ever asks for a checkpoint."""
 
 
 class StopRequest:
     """Whether this process was asked to stop. A request waits for a step at which all ranks stop together."""
 
-    def __init__(self, folder: Path) -> None:
-        self._file = folder / FILE
-        self._signal, self._received_at = "", 0.0
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file, self._rank = folder / FILE, rank
+        self._received: dict[int, float] = {}
+        """When each signal arrived first, in the order of arrival; monotonic, in s."""
+        self._next = "stopping after this step"
         self._handlers: dict[signal.Signals, object] = {}
 
     def __enter__(self) -> StopRequest:
         """Install the signal handlers; Python allows that in the main thread only."""
         if threading.current_thread() is threading.main_thread():
-            self._handlers = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+            # Where the parent has this process ignore Ctrl-C, as shells do in the background, that stays.
+            numbers = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -34,22 +40,41 @@ class StopRequest:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
-        """Record the first signal; end at once at a second request."""
-        if not self._signal:
-            self._signal, self._received_at = signal.Signals(number).name, time.monotonic()
-        elif time.monotonic() - self._received_at > SAME_REQUEST_S:
+        """Record the first signal of each kind; end at once at a second request."""
+        now = time.monotonic()
+        first = self._received.setdefault(number, now)
+        if now - first > AGAIN_S[signal.Signals(number)]:
+            if number == signal.SIGINT:
+                self._say("interrupted")
+                os._exit(130)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+        elif now == first and self._rank == 0:
+            if number == signal.SIGINT:
+                self._say(f"{self._next}; press Ctrl-C again to end at once")
+            elif self._next == FINISHING:
+                self._say(FINISHING)
+
+    def _say(self, text: str) -> None:
+        """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
+        os.write(2, f"hvdtrain: rank {self._rank}: {text}\n".encode())
 
     def reason(self) -> str:
-        """The signal's name or the path of the file; empty if there is no request."""
-        return self._signal or (str(self._file) if os.path.exists(self._file) else "")
+        """The first signal's name or the path of the file; empty if there is no request."""
+        for number in self._received:
+            return signal.Signals(number).name
+        return str(self._file) if os.path.exists(self._file) else ""
 
-    def ignore_signals(self) -> None:
-        """Ignore signals from now on: all ranks are stopping, and one that arrives later asks for the same."""
-        for number in self._handlers:
+    def finishing(self) -> None:
+        """The last step is done: a request to stop no longer has an effect, as the result is written next."""
+        self._next = FINISHING
+
+    def stopping(self) -> None:
+        """All ranks are stopping: until the process ends, ignore signals that ask for the same."""
+        self._next = "the checkpoint is being written"
+        for number in set(self._handlers) - {signal.SIGINT}:
             signal.signal(number, signal.SIG_IGN)
-        self._handlers.clear()
+            del self._handlers[number]
 
     def remove_file(self) -> None:
         """Remove the file STOP, so that the run can be resumed."""

@@ -11,30 +11,31 @@ from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
 from hvdtrain.training import consistency
 from hvdtrain.training.evaluation import Scores
+from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import must_write
 from hvdtrain.training.step_profile import step_shares
-from hvdtrain.training.throughput import Throughput
 
 
-def write(run: Run, scores: Scores, steps: int, throughput: Throughput, reporter: Reporter) -> None:
+def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> None:
     """Compare the ranks a last time and write the result; call it on every rank.
 
     Raises TrainingError if ranks differ or the result cannot be written.
     """
+    throughput = training.throughput
     parameters = consistency.check_same_weights(run.learner, "after the last step")
     log.info("rank %d ends with parameters %s", run.group.rank, parameters)
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
-    shares = step_shares(run, throughput) if run.runtime.profile else None
+    shares = step_shares(run, throughput, training.watchdog) if run.runtime.profile else None
     if not run.is_rank_0:
         return
     per_class = dict(zip(run.dataset.classes, scores.per_class(), strict=True))
     content = {
         "accuracy": scores.accuracy,
         "loss": scores.loss,
-        "steps": steps,
+        "steps": training.position.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
         "epoch_s": step_s * run.steps_per_epoch,

@@ -11,7 +11,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.frameworks.registry import build_learner, run_elastic
-from hvdtrain.interfaces import Dataset, ElasticMemory
+from hvdtrain.interfaces import Dataset, ElasticMemory, Position
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import record
@@ -53,22 +53,28 @@ def _train(
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
-    consistency.check_same_options(learner.group, config, dataset.fingerprint)
+    consistency.check_same_options(learner.group, config, runtime, dataset.fingerprint)
     with RunLock() as lock:
         folder, position, parent = resume(config, runtime, learner, dataset, lock, memory)
         run = Run(config, runtime, learner, dataset, folder, lock)
-        parameters = consistency.check_same_weights(learner, "before the first step")
-        log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
-        with must_write("the record of this run", folder):
-            if run.is_rank_0:
-                _write_record(run, examine_host)
-            reporter = Reporter(run, position.step)
-        with contextlib.closing(reporter):
-            training = Training(run, position, reporter, Saver(run, memory, parent))
-            scores = training.run()
-        result.write(run, scores, training.position.step, training.throughput, reporter)
-    learner.group.close()
+        _train_from(run, position, Saver(run, memory, parent), examine_host)
     return folder
+
+
+def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callable[[], Findings]) -> None:
+    """Train from `position` to the end, and write the result."""
+    parameters = consistency.check_same_weights(run.learner, "before the first step")
+    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    with must_write("the record of this run", run.folder):
+        if run.is_rank_0:
+            _write_record(run, examine_host)
+        reporter = Reporter(run, position.step)
+    training = Training(run, position, reporter, saver)
+    with training.stop, training.watchdog:
+        with contextlib.closing(reporter):
+            scores = training.run()
+        result.write(run, scores, training, reporter)
+        run.group.close()
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:

@@ -1,137 +1,178 @@
 """Ends a job that makes no progress, and says which rank the others wait for.
 
-Each rank has a thread that writes a heartbeat to the run's folder: its step, and what its training thread does. After
-too long without a step, the heartbeats show which rank holds up the others: one without a fresh heartbeat (its process
-is stopped, or its host is down), else one that is not in the framework's step while the others wait there for it.
-None of this uses Horovod, so it works where a collective never returns. The time is checked in a separate thread,
-so it works where the run's folder does not respond.
+A thread of each rank counts the time since the rank's last progress. After too long, the heartbeats of all ranks show
+whether a rank still works while the others wait, and if not, which rank holds up the others: one whose heartbeat does
+not change (its process is stopped, or its host is down), else one that is not in the framework's step while the others
+wait there for it. None of this uses Horovod, so it works where a collective never returns. The thread uses no files, so
+that it works where the run's folder does not respond. Only time in which the process runs counts: a job that was
+suspended and resumed is not hung.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
+import signal
+import subprocess
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
 from hvdtrain.system import rank_info
-from hvdtrain.system.files import write_atomically
-from hvdtrain.training.hang_report import Heartbeat, activity, explain, living
+from hvdtrain.system.running_time import TICK_S, RunningTime
+from hvdtrain.training import interpreter_watch
+from hvdtrain.training.hang_report import Heartbeat, activity, explain, writing_at
+from hvdtrain.training.heartbeats import Heartbeats
 
 LEAST_LIMIT_S = 30.0
 """No hang is reported before this, unless --hang-timeout says so."""
 LIMIT_FACTOR = 10.0
 """Without --hang-timeout, a hang is no progress for this multiple of the longest step so far."""
-HEARTBEAT_S = 0.5
+WRITING_LIMIT_S = 600.0
+"""How long a rank may use the run's folder between two steps, if its operations take less than the limit each."""
 REPORT_WAIT_S = 1.5
-"""How long ranks wait for each other's stacks."""
+"""How long ranks wait for the one that prints the report."""
 FOLDER_WAIT_S = 1.5
-"""How long the run's folder may take to store the report."""
+"""How long the run's folder may take for what a report needs besides heartbeats."""
 FORCED_EXIT_S = 30.0
-"""How long after the limit the C library ends the process, if Python's threads no longer run."""
+"""How long after the limit the process is ended if Python's threads no longer run."""
+STEP, EVALUATION, END = range(3)
+"""The stages of a step, in their order."""
 
 
 class Watchdog:
     """Watches the thread that creates it.
 
     timeout_s: seconds without progress that count as a hang; 0 for ten times the longest step so far, at least 30.
-        Before the first step nothing counts as a hang: frameworks compile then.
+        While frameworks compile, before the first step, a job is hung only if a rank does not run at all.
     """
 
     def __init__(self, folder: Path, rank: int, size: int, timeout_s: float) -> None:
         self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self._beating = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
+        self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
         self._thread = threading.get_ident()
-        self._step, self._last, self._longest_s, self._stepped = 0, time.monotonic(), 0.0, False
-        self._ended = threading.Event()
+        self._clock, self._ended = RunningTime(), threading.Event()
+        self._reached = 0, STEP
+        self._last = self._longest_s = self._writing_s = 0.0
+        self._place: tuple[int, ...] = ()
+        self._compiling, self._exceptional = True, False
         self._report: tuple[str, int] | None = None
-        """The report and the rank that prints it; None as long as the run's folder does not respond."""
+        """The report of a hang and the rank that prints it."""
 
     def __enter__(self) -> Watchdog:
-        with contextlib.suppress(OSError):  # without the folder, a hang still ends the job
-            self._folder.mkdir(exist_ok=True)
-        self._write_heartbeat()
+        faulthandler.register(signal.SIGQUIT, chain=True)
+        self._interpreter = self._watch_interpreter()
+        self._beats.start()
         self._watching.start()
-        self._beating.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._watching.join()
-        self._beating.join(REPORT_WAIT_S)
-        faulthandler.cancel_dump_traceback_later()
+        self._beats.stop(REPORT_WAIT_S)
+        assert self._interpreter.stdin
+        self._interpreter.stdin.close()
+        self._interpreter.wait()
+        faulthandler.unregister(signal.SIGQUIT)
 
-    def progress(self, step: int) -> None:
-        """A training step, or a batch of an evaluation, is done."""
-        now = time.monotonic()
-        if self._stepped:
+    def progress(self, step: int, stage: int = STEP) -> None:
+        """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
+
+        Steps and their stages only go forward: a second evaluation of the same step is no progress.
+        """
+        if (step, stage) < self._reached:
+            return
+        if step > self._reached[0]:
+            self._writing_s = 0.0
+        now = self._clock.seconds
+        if not self._exceptional and not self._compiling:
             self._longest_s = max(self._longest_s, now - self._last)
-        self._step, self._last, self._stepped = step, now, True
+        self._reached, self._last = (step, stage), now
+        self._compiling = self._exceptional = False
+
+    def compiling(self) -> None:
+        """The next progress may take long, as frameworks compile first."""
+        self._exceptional = self._compiling = True
 
     @property
     def limit_s(self) -> float:
-        """Seconds without progress that count as a hang now."""
-        return self._timeout_s or max(LEAST_LIMIT_S, LIMIT_FACTOR * self._longest_s)
-
-    def _beat(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
-            self._write_heartbeat()
+        """Seconds without progress that count as a hang now; ranks may be resumed LEAST_LIMIT_S apart."""
+        limit_s = self._timeout_s or max(LEAST_LIMIT_S, LIMIT_FACTOR * self._longest_s)
+        return max(limit_s, LEAST_LIMIT_S) if self._exceptional or self._compiling else limit_s
 
     def _watch(self) -> None:
-        while not self._ended.wait(HEARTBEAT_S):
-            # Ends the process even where a framework holds the interpreter's lock forever.
-            faulthandler.dump_traceback_later(self.limit_s + FORCED_EXIT_S, exit=True)
-            if self._stepped and time.monotonic() - self._last > self.limit_s:
-                self._end_job()
+        while not self._ended.wait(TICK_S):
+            self._tick()
+            idle_s, last = self._clock.seconds - self._last, self._last
+            if idle_s > self.limit_s:
+                works = self._examine(idle_s)
+                if not works and self._last == last and not self._ended.is_set():
+                    self._end_job(idle_s)
+                self._last, self._exceptional = max(self._last, self._clock.seconds), True
 
-    def _write_heartbeat(self) -> None:
-        doing = activity(sys._current_frames().get(self._thread))
-        beat = Heartbeat(self._rank, os.getpid(), rank_info.host_name(), self._step, doing, time.time())
-        with contextlib.suppress(OSError):  # the training thread reports a full disk
-            write_atomically(self._path(self._rank), json.dumps(beat._asdict()))
+    def _tick(self) -> None:
+        """Count the time, and notice whether the process was suspended or uses the run's folder."""
+        if self._clock.tick():
+            self._exceptional = True
+        place = writing_at(sys._current_frames().get(self._thread))
+        if place and place != self._place and self._writing_s < WRITING_LIMIT_S:
+            self._writing_s += self._clock.seconds - self._last
+            self._last = self._clock.seconds
+        self._place = place
+        assert self._interpreter.stdin
+        with contextlib.suppress(OSError):  # it was killed
+            self._interpreter.stdin.write(f"{self.limit_s + FORCED_EXIT_S:g}\n".encode())
 
-    def _path(self, rank: int) -> Path:
-        return self._folder / f"rank-{rank}.json"
+    def _examine(self, idle_s: float) -> bool:
+        """Whether a rank still works, by the heartbeats; if not, the report is made."""
+        self._report = None
+        silent_s = max(self._beats.silent_s, LEAST_LIMIT_S if self._compiling else 0)
+        reading = threading.Thread(target=self._read_heartbeats, args=(idle_s, silent_s), daemon=True)
+        until = self._clock.seconds + silent_s + max(FOLDER_WAIT_S, silent_s / 2)
+        reading.start()
+        while reading.is_alive() and self._clock.seconds < until:
+            reading.join(TICK_S)
+            self._tick()
+        return not reading.is_alive() and self._report is None
 
-    def _end_job(self) -> None:
+    def _read_heartbeats(self, idle_s: float, silent_s: float) -> None:
+        """Write this rank's stacks, find out which rank the others wait for, and report it unless a rank works."""
+        began = time.monotonic()
+        with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        seen = self._beats.observe(silent_s)
+        if seen.works(self.limit_s / 2) or (self._compiling and not seen.silent):
+            return
+        time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs
+        text = f"{explain(seen, self._size, idle_s)}; the stacks of all ranks are in {self._folder}"
+        with contextlib.suppress(OSError):
+            (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
+        self._report = text, seen.living[0]
+
+    def _end_job(self, idle_s: float) -> None:
         """Print the report on the first rank that still runs, and end all ranks."""
-        seconds = time.monotonic() - self._last
-        reporting = threading.Thread(target=self._write_report, args=(seconds,), daemon=True)
-        reporting.start()
-        reporting.join(REPORT_WAIT_S + FOLDER_WAIT_S)
-        report = self._report
-        unknown = f"no step for {seconds:.0f} s, and the run's folder {self._folder.parent} does not answer"
-        text, first = report or (unknown, 0)
+        unknown = f"no step for {idle_s:.0f} s, and the run's folder {self._folder.parent} does not answer"
+        text, first = self._report or (unknown, self._rank)
         if self._rank != first:
             time.sleep(REPORT_WAIT_S)
-        if self._rank == first or not report:
+        else:
             print(f"hvdtrain: rank {self._rank}: {text}", file=sys.stderr, flush=True)
         os._exit(1)
 
-    def _write_report(self, seconds: float) -> None:
-        """Write this rank's stacks, then find out which rank the others wait for."""
-        with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
-            faulthandler.dump_traceback(file, all_threads=True)
-        time.sleep(REPORT_WAIT_S)
-        beats = self._read_heartbeats()
-        text = explain(beats, self._size, seconds, time.time())
-        text += f"; the stacks of all ranks are in {self._folder}"
-        with contextlib.suppress(OSError):
-            (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
-        self._report = text, min(living(beats, time.time()), default=self._rank)
+    def _heartbeat(self, number: int) -> Heartbeat:
+        """The state of this rank."""
+        doing, idle_s = activity(sys._current_frames().get(self._thread)), self._clock.seconds - self._last
+        return Heartbeat(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], doing, idle_s, number)
 
-    def _read_heartbeats(self) -> dict[int, Heartbeat]:
-        beats = {}
-        for rank in range(self._size):
-            try:
-                values: dict[str, Any] = json.loads(self._path(rank).read_text())
-                beats[rank] = Heartbeat(**values)
-            except (OSError, ValueError, TypeError):
-                continue
-        return beats
+    def _watch_interpreter(self) -> subprocess.Popen[bytes]:
+        """Start the process that ends this one where Python no longer runs."""
+        command = [sys.executable, "-I", "-S", interpreter_watch.__file__, str(os.getpid()), f"rank {self._rank}"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
+        )
+        assert process.stdin
+        os.set_blocking(process.stdin.fileno(), False)
+        return process

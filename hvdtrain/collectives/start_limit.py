@@ -1,0 +1,70 @@
+"""A limit on the time in which all ranks must start: libraries wait for a rank that never comes longer, or for ever."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from hvdtrain.errors import UserError
+from hvdtrain.system import rank_info
+from hvdtrain.system.running_time import TICK_S, RunningTime
+
+GRACE_S = 2.0
+"""A library that has a limit of its own, or rank 0, may report first: its message says more."""
+STORE_TIMEOUT_S = 2.0
+
+
+@contextlib.contextmanager
+def limited_start() -> Iterator[None]:
+    """End this process with exit status 2 if the block, which waits for all ranks, takes longer than --start-timeout.
+
+    Raises UserError if the limit is invalid.
+    """
+    rank, limit_s, started = rank_info.detect(), rank_info.start_timeout_s(), threading.Event()
+    if rank.size == 1 or rank_info.ELASTIC in os.environ:
+        yield
+        return
+    threading.Thread(target=_end_unless, args=(started, rank, limit_s), name="start limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        started.set()
+
+
+def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: float) -> None:
+    clock = RunningTime()
+    while clock.seconds < limit_s + GRACE_S:
+        if started.wait(TICK_S):
+            return
+        clock.tick()
+    absent = ", ".join(map(str, _not_in_store(rank.size)))
+    if rank.rank:
+        time.sleep(GRACE_S)
+    who = f"rank {absent} did not initialize Horovod" if absent else f"not all {rank.size} ranks have started"
+    remedy = f"check what it does, or give launch a longer --start-timeout (elsewhere {rank_info.START_TIMEOUT})"
+    print(f"hvdtrain: rank {rank.rank}: {who} within {limit_s:g} s; {remedy}", file=sys.stderr, flush=True)
+    os._exit(UserError.exit_status)
+
+
+def _not_in_store(size: int) -> list[int]:
+    """Ranks that have no address in the rendezvous server of Horovod's Gloo; empty where there is no such server."""
+    address, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{name}") for name in ("ADDR", "PORT"))
+    if not address or not port:
+        return []
+    absent = []
+    for rank in range(size):
+        try:
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(
+                f"http://{address}:{port}/global/{rank}", timeout=STORE_TIMEOUT_S
+            ).close()
+        except urllib.error.HTTPError as error:
+            absent += [rank] if error.code == 404 else []
+        except (OSError, ValueError):
+            return []
+    return absent if len(absent) < size else []
