@@ -33,6 +33,8 @@ class Attempt:
     """Exit status."""
     ended: str = ""
     """How it ended, in one line."""
+    signature: str = ""
+    """That of its failure: equal where two attempts failed in the same way."""
 
     @property
     def trained(self) -> bool:
@@ -48,7 +50,9 @@ class Attempt:
     def record(self) -> dict[str, Any]:
         """Its form in attempts.json, where -1 says that there is no such step."""
         steps = {name: -1 if getattr(self, name) is None else getattr(self, name) for name in ("checkpoint", "step")}
-        return {**dataclasses.asdict(self), **steps}
+        found = {**dataclasses.asdict(self), **steps}
+        del found["signature"]  # `ended` says the same
+        return found
 
 
 def write(attempts: list[Attempt], folder: Path | None) -> None:
