@@ -7,13 +7,17 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.launch.program import RUNS, option_value
 from hvdtrain.system.files import write_atomically
 
 FILE = "attempts.json"
+LOCKS = "lock-*.json"
+"""The lock files of a run's folder, each of which names the job that wrote it."""
 
 
 @dataclass
@@ -79,6 +83,37 @@ def last_step(folder: Path | None, since: float) -> int | None:
     return max((step for step in steps if step >= 0), default=None)
 
 
+def progress(folder: Path | None, since: float) -> str:
+    """How far a job that has failed came, and how to resume it; empty where that is unknown.
+
+    since: when it began, in seconds since the epoch.
+    """
+    checkpoint, step = newest_checkpoint(folder), last_step(folder, since)
+    reached = "" if step is None else f"the last step known is {step}"
+    if checkpoint is None:
+        return f"{reached}, and no checkpoint was written yet" if reached else ""
+    saved = f"the newest checkpoint is of step {checkpoint}; resume with --resume {folder}"
+    return f"{reached}, {saved}" if reached else saved
+
+
 def _files(folder: Path | None, pattern: str) -> list[Path]:
     """Files of a run's folder; none where there is no such folder, or its name is not valid."""
     return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []
+
+
+def folder_of_job(program: Sequence[str], job: str) -> Path | None:
+    """The folder of the run that the program of this job has opened last; None where it cannot be found here.
+
+    job: the job's HVDTRAIN_JOB, which rank 0 writes into the lock of its run's folder.
+    """
+    resumed = option_value(program, "--resume")
+    folders = [Path(option_value(program, "--runs") or RUNS)]
+    if resumed:  # a run's folder, or a checkpoint in it: its parent's parent
+        folders += [Path(resumed), Path(resumed).absolute().parent.parent]
+    locks = [path for folder in folders for pattern in (LOCKS, f"*/{LOCKS}") for path in _files(folder, pattern)]
+    with contextlib.suppress(OSError):
+        for path in sorted(locks, key=os.path.getmtime, reverse=True):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                if json.loads(path.read_text())["job"] == job:
+                    return path.parent
+    return None

@@ -28,7 +28,10 @@ MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
 
 
 class Restarts:
-    """The attempts of one job. supervise: runs one attempt, and prints its failure; say: prints a message."""
+    """The attempts of one job.
+
+    supervise: runs one attempt, and prints its failure. say: prints a message. job_id: what ranks get as HVDTRAIN_JOB.
+    """
 
     def __init__(
         self,
@@ -37,15 +40,24 @@ class Restarts:
         supervise: Callable[[Job], Awaitable[JobResult]],
         say: Callable[[object], None],
         signals: Signals,
+        job_id: str,
     ) -> None:
         self._job, self._policy, self._supervise, self._say = job, policy, supervise, say
-        self._signals = signals
+        self._signals, self._job_id = signals, job_id
         self._folder = run_folder(job.program)
         self._attempts: list[Attempt] = []
         self._began = time.monotonic()
 
     async def run(self) -> JobResult:
         """The result of the last attempt; with the failure of the whole job where several attempts failed."""
+        result = await self._run_attempts()
+        if result.failure and not result.failure.at_start and "--resume" not in str(result.failure):
+            where = attempts.progress(attempts.folder_of_job(self._job.program, self._job_id), self._attempts[0].began)
+            if where:
+                self._say(where)
+        return result
+
+    async def _run_attempts(self) -> JobResult:
         while True:
             attempt = Attempt(newest_checkpoint(self._folder))
             self._attempts.append(attempt)

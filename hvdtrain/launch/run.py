@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from pathlib import Path
 
 from hvdtrain.errors import UserError
@@ -18,6 +19,7 @@ from hvdtrain.launch.restarts import Restarts
 from hvdtrain.launch.result import JobResult
 from hvdtrain.launch.signals import Signals
 from hvdtrain.launch.supervisor import Supervisor
+from hvdtrain.system import rank_info
 
 
 def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
@@ -25,7 +27,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
 
     Raises UserError if the job cannot start. An elastic job replaces this process by horovodrun.
     """
-    environment = own_programs_first(os.environ)
+    environment = {**own_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     hosts.check_hosts(hosts.other_hosts(job.hosts))
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
@@ -42,7 +44,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
             specs = build(launcher, job, environment, CONTROL_VARIABLES)
             return await Supervisor(launcher, job, specs, inherited, console, signals).run()
 
-        return await Restarts(job, policy, supervise, console.say, signals).run()
+        return await Restarts(job, policy, supervise, console.say, signals, environment[rank_info.JOB]).run()
 
     try:
         return asyncio.run(attempts())

@@ -51,6 +51,8 @@ LOCAL_SIZE = ("HOROVOD_LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "LOCAL_WORLD_S
 """Variables in which launchers pass the number of ranks on a host."""
 LAUNCHER = "HVDTRAIN_LAUNCHER"
 """The launcher that `hvdtrain launch` used: local, horovodrun, mpirun or srun."""
+JOB = "HVDTRAIN_JOB"
+"""A random name of the job, the same in all its attempts; `hvdtrain launch` sets it."""
 TF_CONFIG = "TF_CONFIG"
 ELASTIC = "HOROVOD_ELASTIC"
 """Set by Horovod in elastic jobs, whose number of ranks changes while they run."""
