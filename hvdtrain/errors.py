@@ -12,6 +12,8 @@ class HvdtrainError(Exception):
     """
 
     exit_status = 1
+    retry = True
+    """Whether the same command may succeed when a launcher starts it again."""
 
     def __init__(self, reason: str, remedy: str = "") -> None:
         super().__init__(reason, remedy)
@@ -25,6 +27,7 @@ class UserError(HvdtrainError):
     """The request cannot be carried out: an option, a file or an installation is at fault (exit status 2)."""
 
     exit_status = 2
+    retry = False
 
 
 class Stopped(HvdtrainError):
@@ -35,3 +38,9 @@ class Stopped(HvdtrainError):
 
 class TrainingError(HvdtrainError):
     """Training started and failed, for example by a loss that is not finite (exit status 1)."""
+
+
+class NotFiniteError(TrainingError):
+    """A loss or a parameter is not finite. Options and data decide that, so a restart would end in the same way."""
+
+    retry = False

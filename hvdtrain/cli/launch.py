@@ -53,7 +53,7 @@ def launch(options: argparse.Namespace) -> int:
         return 0
     from hvdtrain.launch.run import run  # not for --help and --dry-run: it imports asyncio
 
-    return run(options.launcher, job, policy, report=_print).status
+    return run(options.launcher, job, policy).status
 
 
 def describe(options: argparse.Namespace) -> Job:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -13,12 +16,14 @@ from typing import Any, NoReturn
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import rank_info
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import RankError
 
 log = logging.getLogger("hvdtrain")
 
-# A launcher ends the job when the first of its processes fails, so the rank that ends first is the one whose error is
-# seen: rank 0 for an error of all ranks, then a rank that failed alone, last those that only lost another rank.
+# Under hvdtrain's launcher a rank hands over its error, and the launcher prints the first one. Another launcher ends
+# the job when the first of its processes fails, so the rank that ends first is the one whose error is seen: rank 0 for
+# an error of all ranks, then a rank that failed alone, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
 FOLDER_WAIT_S = 2.0
@@ -40,14 +45,15 @@ def main(
         rank = rank_info.detect().rank
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
-        _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+        failure = RankError(error.reason, error.remedy, error.retry)
+        _exit(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:
             traceback.print_exc()
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
         text = f"{type(error).__name__}: {summary} (the full traceback is in this rank's log)"
-        _exit(rank, text, 1, UNEXPECTED_ERROR_WAIT_S)
+        _exit(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S)
 
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
@@ -60,11 +66,28 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
             from hvdtrain.cli import strategy_list
 
             strategy_list.show(framework or known.framework or "torch")
-            _exit(rank, "", 0, 0.0)
-        config, runtime = parse(argv, program, framework, console=rank == 0)
-    except SystemExit as end:  # --help, or an unknown option
-        _exit(rank, "", int(end.code or 0), 0.0)
+            _exit(rank, None, 0, 0.0)
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(None if rank else sys.stdout):
+            config, runtime = parse(argv, program, framework, console=True)
+    except SystemExit as end:
+        _end_without_options(rank, int(end.code or 0), printed.getvalue())
     train(config, runtime, examine_host)
+
+
+def _end_without_options(rank: int, status: int, printed: str) -> NoReturn:
+    """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
+    if not (status and agent_pipe.send(RankError(_without_box(printed), retry=False))):
+        time.sleep(OTHER_RANKS_WAIT_S if rank else 0.0)
+        sys.stderr.write(printed)
+    _exit(rank, None, status, 0.0)
+
+
+def _without_box(text: str) -> str:
+    """A message that tyro draws with a title and rules in a box, on one line."""
+    text = re.sub(r"^╭.*", "", text)
+    text = re.sub(r"│\s*─+\s*│", ";", text)
+    return " ".join(re.sub(r"[╭╮╰╯│─]", " ", text).split()).replace(" ;", ";")
 
 
 def examine_host() -> list[dict[str, Any]]:
@@ -96,19 +119,19 @@ def _end_at_once_by_interrupt() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
-    """Write the error to this rank's log and stderr, and end at once.
+def _exit(rank: int, error: RankError | None, status: int, wait_s: float) -> NoReturn:
+    """Write the error to this rank's log, hand it to the launcher or print it, and end at once.
 
-    An orderly shutdown would wait for ranks that no longer respond.
+    An orderly shutdown would wait for ranks that no longer respond. wait_s: before the error is printed here.
     """
-    if text and log.handlers:  # the log is open, so this import cannot fail
+    if error and log.handlers:  # the log is open, so this import cannot fail
         from hvdtrain.runs.console import log_to_file
 
-        text += _how_to_resume() if rank == 0 and "--resume" not in text else ""
-        log_to_file(logging.ERROR, text)
-    time.sleep(wait_s)
-    if text:
-        print(f"hvdtrain: rank {rank}: {text}", file=sys.stderr)
+        log_to_file(logging.ERROR, str(error))
+    if error and not agent_pipe.send(error):
+        time.sleep(wait_s)
+        advice = "" if rank or "--resume" in str(error) else _how_to_resume()
+        print(f"hvdtrain: rank {rank}: {error}{advice}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -27,7 +27,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import gloo, protocol
 from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.protocol import Channel, Closed
-from hvdtrain.system import network, rank_info, versions
+from hvdtrain.system import agent_pipe, network, rank_info, versions
 from hvdtrain.system.processes import end_with_parent, free_port, shell_status, would_end
 
 GRACE_S = 2.0
@@ -74,6 +74,8 @@ class Agent:
         self._token = ""
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._error: agent_pipe.RankError | None = None
+        """Why the program says that it failed."""
         self._kill_at = float("inf")
         self._usr1_pending = False
         """Whether a SIGUSR1 waits until the program handles it."""
@@ -87,13 +89,15 @@ class Agent:
         if protocol.SUPERVISOR not in os.environ:
             return shell_status(self._run_program(self._standalone_environment()))
         self._token = rank_info.token()  # now: its file is removed when all ranks have registered
+        # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
+        own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here()
         self._channel = protocol.connect(self._token, self._options.start_timeout)
-        environment = self._register(self._channel)
+        environment = self._register(self._channel, own_versions)
         if environment is not None:
             self._run_and_report(self._channel, environment)
         return 0  # another status would only make the launcher end the job in its own way
 
-    def _register(self, channel: Channel) -> dict[str, str] | None:
+    def _register(self, channel: Channel, own_versions: dict[str, str]) -> dict[str, str] | None:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
         address = channel.own_address
@@ -105,8 +109,7 @@ class Agent:
             address=address,
             port=free_port(address) if self._rank.rank == 0 else 0,
             store=store.port if store else 0,
-            # On one host they cannot differ.
-            versions={} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here(),
+            versions=own_versions,
         )
         try:
             answer = channel.receive()
@@ -147,6 +150,8 @@ class Agent:
     def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
         try:
             last: protocol.Message = {"ended": self._run_program(environment)}
+            if self._error:
+                last["error"] = self._error._asdict()
         except UserError as error:
             last = {"failed": error.reason, "remedy": error.remedy}
         with contextlib.suppress(Closed):
@@ -156,6 +161,21 @@ class Agent:
     def _run_program(self, environment: dict[str, str]) -> int:
         """Run the program to its end; its status as Popen has it."""
         environment.pop(protocol.SUPERVISOR, None)
+        if not self._channel:
+            self._start(environment)
+            return self._run_until_end()
+        reading, writing, environment[agent_pipe.VARIABLE] = agent_pipe.new_pipe()
+        try:
+            self._start(environment, writing)
+        finally:
+            os.close(writing)
+        status = self._run_until_end()
+        self._error = agent_pipe.receive(reading)
+        os.close(reading)
+        return status
+
+    def _start(self, environment: dict[str, str], *descriptors: int) -> None:
+        """Start the program, which inherits these file descriptors. Raises UserError if that fails."""
         output = subprocess.PIPE if self._channel and not self._options.on_terminal else None
         try:
             self._process = subprocess.Popen(
@@ -165,10 +185,14 @@ class Agent:
                 stdout=output,
                 stderr=output,
                 preexec_fn=_in_own_group,
+                pass_fds=descriptors,
             )
         except OSError as error:
             reason = f"cannot start {self._program[0]} ({error.strerror})"
             raise UserError(reason, "check that it is on PATH") from None
+
+    def _run_until_end(self) -> int:
+        assert self._process
         with selectors.DefaultSelector() as selector:
             selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
             if self._channel:

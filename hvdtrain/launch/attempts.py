@@ -38,6 +38,8 @@ class Attempt:
     """Exit status."""
     ended: str = ""
     """How it ended, in one line."""
+    signature: str = ""
+    """That of its failure: equal where two attempts failed in the same way."""
 
     @property
     def trained(self) -> bool:
@@ -53,7 +55,9 @@ class Attempt:
     def record(self) -> dict[str, Any]:
         """Its form in attempts.json, where -1 says that there is no such step."""
         steps = {name: -1 if getattr(self, name) is None else getattr(self, name) for name in ("checkpoint", "step")}
-        return {**dataclasses.asdict(self), **steps}
+        found = {**dataclasses.asdict(self), **steps}
+        del found["signature"]  # `ended` says the same
+        return found
 
 
 def write(attempts: list[Attempt], folder: Path | None) -> None:
@@ -78,6 +82,19 @@ def last_step(folder: Path | None, since: float) -> int | None:
             beat = json.loads(path.read_text())
             steps += [int(beat["step"])] if beat["time"] >= since else []
     return max((step for step in steps if step >= 0), default=None)
+
+
+def progress(folder: Path | None, since: float) -> str:
+    """How far a job that has failed came, and how to resume it; empty where that is unknown.
+
+    since: when it began, in seconds since the epoch.
+    """
+    checkpoint, step = newest_checkpoint(folder), last_step(folder, since)
+    reached = "" if step is None else f"the last step known is {step}"
+    if checkpoint is None:
+        return f"{reached}, and no checkpoint was written yet" if reached else ""
+    saved = f"the newest checkpoint is of step {checkpoint}; resume with --resume {folder}"
+    return f"{reached}, {saved}" if reached else saved
 
 
 def _files(folder: Path | None, pattern: str) -> list[Path]:

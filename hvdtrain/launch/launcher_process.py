@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import sys
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import TextIO
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from hvdtrain.errors import UserError
+from hvdtrain.launch.console import Console
 from hvdtrain.launch.launchers.settings import LaunchSpec
 from hvdtrain.launch.output import LAST_LINES
 
@@ -42,26 +41,19 @@ class LauncherProcess:
         name = launcher if spec.rank is None else f"rank {spec.rank}"
         return cls(process, name, f"[{launcher if spec.rank is None else spec.rank}] ")
 
-    async def show_output(self, hidden: Callable[[], bool]) -> int:
+    async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:
         """Print what the process itself prints, except while `hidden`; its exit status when it has ended."""
-        streams = [(self._process.stdout, sys.stdout), (self._process.stderr, sys.stderr)]
-        await asyncio.gather(*(self._copy(source, sink, hidden) for source, sink in streams if source))
-        return await self._process.wait()
 
-    async def _copy(self, source: asyncio.StreamReader, sink: TextIO, hidden: Callable[[], bool]) -> None:
-        while True:
-            try:
-                line = await source.readline()
-            except ValueError:  # a line that is longer than the buffer
-                continue
-            if not line:
-                return
-            text = line.decode(errors="replace").rstrip("\n")
-            if text.strip():
-                self.last_lines.append(text)
-            if not hidden():
-                with contextlib.suppress(BrokenPipeError):
-                    print(f"{self._label}{text}", file=sink, flush=True)
+        async def copy(stream: str, source: asyncio.StreamReader | None) -> None:
+            async for line in _lines(source):
+                if line.strip():
+                    self.last_lines.append(line)
+                if not hidden():
+                    console.print(stream, f"{self._label}{line}\n".encode())
+                    await console.room()
+
+        await asyncio.gather(copy("stdout", self._process.stdout), copy("stderr", self._process.stderr))
+        return await self._process.wait()
 
     async def wait(self) -> int:
         return await self._process.wait()
@@ -71,3 +63,15 @@ class LauncherProcess:
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
+
+
+async def _lines(source: asyncio.StreamReader | None) -> AsyncIterator[str]:
+    """Lines of a pipe, without their ends."""
+    while source:
+        try:
+            line = await source.readline()
+        except ValueError:  # a line that is longer than the buffer
+            continue
+        if not line:
+            return
+        yield line.decode(errors="replace").rstrip("\n")

@@ -2,44 +2,60 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
+import os
 from collections import deque
-from pathlib import Path
-from typing import BinaryIO, TextIO
+
+from hvdtrain.launch.console import Console
 
 LAST_LINES = 8
 """Lines that the message about a failure shows."""
+TAIL_LINES = 200
+"""Lines that are kept to find out why a rank failed: a chain of tracebacks may be long."""
 
 
 class RankOutput:
     """Prints whole lines only, so that lines of different ranks do not mix."""
 
-    def __init__(self, rank: int, folder: Path | None) -> None:
-        self._label = f"[{rank}] ".encode()
-        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+    def __init__(self, rank: int, console: Console) -> None:
+        self._label, self._console = f"[{rank}] ".encode(), console
+        self.tail: deque[str] = deque(maxlen=TAIL_LINES)
+        """The last lines that are not empty."""
         self._incomplete = {"stdout": b"", "stderr": b""}
-        self._files: dict[str, BinaryIO] = {}
-        if folder:
-            names = list(self._incomplete)
-            self._files = {name: (folder / f"rank-{rank}.{name}").open("ab", buffering=0) for name in names}
+        self._files: dict[str, int] = {}
+        if console.output_dir:
+            self._files = {name: self._open(f"rank-{rank}.{name}") for name in self._incomplete}
+
+    def _open(self, name: str) -> int:
+        """The descriptor of a file in --output-dir."""
+        assert self._console.output_dir
+        path = self._console.output_dir / name
+        try:
+            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        except OSError as error:
+            self._console.say(f"{path} cannot be written ({error.strerror}); the job continues without it")
+            return os.open(os.devnull, os.O_WRONLY)
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what the rank wrote to `stdout` or `stderr`."""
-        if stream in self._files:
-            self._files[stream].write(data)
+        self.store(stream, data)
         *lines, self._incomplete[stream] = (self._incomplete[stream] + data).split(b"\n")
         self._print(stream, lines)
 
+    def store(self, stream: str, data: bytes) -> None:
+        """Write to the rank's file only."""
+        if stream in self._files:
+            self._console.store(self._files[stream], data)
+
     def close(self) -> None:
+        """Print lines that have no end, and close the files."""
         for stream, rest in self._incomplete.items():
             self._print(stream, [rest] if rest else [])
+            self._incomplete[stream] = b""
         for file in self._files.values():
-            file.close()
+            self._console.close(file)
+        self._files.clear()
 
     def _print(self, stream: str, lines: list[bytes]) -> None:
-        console: TextIO = getattr(sys, stream)
-        with contextlib.suppress(BrokenPipeError):  # a closed console does not end a job
-            console.buffer.write(b"".join(self._label + line + b"\n" for line in lines))
-            console.flush()
-        self.last_lines.extend(line.decode(errors="replace") for line in lines if line.strip())
+        if lines:
+            self._console.print(stream, b"".join(self._label + line + b"\n" for line in lines))
+            self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import hmac
 import secrets
-from pathlib import Path
 from typing import Any
 
 from hvdtrain.launch import protocol
+from hvdtrain.launch.console import Console
 from hvdtrain.launch.output import RankOutput
 from hvdtrain.launch.protocol import Message
 from hvdtrain.system.proof import proof
@@ -18,10 +18,10 @@ from hvdtrain.system.proof import proof
 class RankConnection:
     """One rank. hello: the agent's first message, with the rank's number, host, address and versions."""
 
-    def __init__(self, hello: Message, writer: asyncio.StreamWriter, output_dir: Path | None) -> None:
+    def __init__(self, hello: Message, writer: asyncio.StreamWriter, console: Console) -> None:
         self.number, self.host = int(hello["rank"]), str(hello["host"])
         self.hello, self._writer = hello, writer
-        self.output = RankOutput(self.number, output_dir)
+        self.output = RankOutput(self.number, console)
         self.status: int | None = None
         """How the program ended, as Popen has it; None while it runs."""
         self.disconnected = False
@@ -42,7 +42,7 @@ class RankConnection:
 
 
 async def accept(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, output_dir: Path | None
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, console: Console
 ) -> RankConnection | None:
     """Authenticate a caller, as `protocol.authenticate` does on its side; None where it does not know the token.
 
@@ -57,4 +57,4 @@ async def accept(
         return None
     hello = protocol.decode(await reader.readline())
     protocol.keep_alive(writer.get_extra_info("socket"))
-    return RankConnection(hello, writer, output_dir)
+    return RankConnection(hello, writer, console)

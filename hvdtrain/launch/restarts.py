@@ -10,17 +10,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Awaitable, Callable
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.launch import attempts, hosts
-from hvdtrain.launch.agent import SIGNALS
 from hvdtrain.launch.attempts import Attempt, newest_checkpoint
 from hvdtrain.launch.job import Job, RestartPolicy, placed
 from hvdtrain.launch.program import run_folder
 from hvdtrain.launch.result import Failure, JobResult, interrupted_status
+from hvdtrain.launch.signals import Signals
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before the next attempt; doubled after each attempt without a newer checkpoint."""
@@ -29,22 +28,36 @@ MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
 
 
 class Restarts:
-    """The attempts of one job. supervise: runs one attempt; report: called with each failure, as soon as it happens."""
+    """The attempts of one job.
+
+    supervise: runs one attempt, and prints its failure. say: prints a message. job_id: what ranks get as HVDTRAIN_JOB.
+    """
 
     def __init__(
         self,
         job: Job,
         policy: RestartPolicy,
         supervise: Callable[[Job], Awaitable[JobResult]],
-        report: Callable[[Failure], None],
+        say: Callable[[object], None],
+        signals: Signals,
+        job_id: str,
     ) -> None:
-        self._job, self._policy, self._supervise, self._report = job, policy, supervise, report
+        self._job, self._policy, self._supervise, self._say = job, policy, supervise, say
+        self._signals, self._job_id = signals, job_id
         self._folder = run_folder(job.program)
         self._attempts: list[Attempt] = []
         self._began = time.monotonic()
 
     async def run(self) -> JobResult:
         """The result of the last attempt; with the failure of the whole job where several attempts failed."""
+        result = await self._run_attempts()
+        if result.failure and not result.failure.at_start and "--resume" not in str(result.failure):
+            where = attempts.progress(attempts.folder_of_job(self._job.program, self._job_id), self._attempts[0].began)
+            if where:
+                self._say(where)
+        return result
+
+    async def _run_attempts(self) -> JobResult:
         while True:
             attempt = Attempt(newest_checkpoint(self._folder))
             self._attempts.append(attempt)
@@ -67,7 +80,7 @@ class Restarts:
             return await self._supervise(job)
         except UserError as error:
             failure = Failure.of_error(error)
-            self._report(failure)
+            self._say(failure)
             return JobResult(error.exit_status, failure)
 
     def _current_job(self) -> Job:
@@ -79,7 +92,7 @@ class Restarts:
             return self._job
         if self._folder and any(one.trained for one in self._attempts) and not os.path.isdir(self._folder):
             raise UserError(f"{self._folder} is missing, so that training would start from the beginning", "restore it")
-        job = reduced(self._job, self._policy.min_ranks or self._job.ranks)
+        job = reduced(self._job, self._policy.min_ranks or self._job.ranks, self._say)
         return dataclasses.replace(job, time_limit_s=self._time_left())
 
     def _time_left(self) -> float | None:
@@ -90,7 +103,7 @@ class Restarts:
         """Complete the record of an attempt, and write it to the run's folder."""
         attempt.seconds, attempt.status = time.time() - attempt.began, result.status
         if result.failure:
-            attempt.ended = result.failure.summary.partition("\n")[0]
+            attempt.ended, attempt.signature = result.failure.line, result.failure.signature
         else:
             attempt.ended = "stopped by request" if result.status == Stopped.exit_status else "well"
         if self._policy.limit:
@@ -102,12 +115,23 @@ class Restarts:
         number = len(self._attempts)
         if result.status == UserError.exit_status and (not failure.at_start or number == 1):
             return "an option or a file is invalid"
+        if not failure.retry:
+            return "options and data decide this failure, so that each restart would end in the same way"
         if number > self._policy.limit:
             return f"--restarts {self._policy.limit} are used up"
+        if self._is_repeated(failure):
+            return "the same rank failed twice in the same way, from the same checkpoint"
         # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
         if self._folder and not failure.at_start and self._without_progress() >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT:
             return f"{MAX_ATTEMPTS_WITHOUT_CHECKPOINT} attempts in a row wrote no newer checkpoint"
         return ""
+
+    def _is_repeated(self, failure: Failure) -> bool:
+        """Whether the attempt before failed in the same way, without a newer checkpoint since."""
+        *_, before, last = [None, *self._attempts]
+        if not before or not failure.signature:
+            return False
+        return (before.signature, before.checkpoint) == (failure.signature, last.checkpoint)
 
     def _without_progress(self) -> int:
         """How many attempts, up to the last one, have begun since the newest checkpoint was written."""
@@ -118,30 +142,28 @@ class Restarts:
         """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
         pause_s = min(FIRST_PAUSE_S * 2 ** (self._without_progress() - 1), LONGEST_PAUSE_S)
         number = f"{len(self._attempts)} of {self._policy.limit}"
-        print(f"hvdtrain: restarting in {pause_s:.0f} s ({number})", file=sys.stderr, flush=True)
-        return await signal_within(pause_s)
+        self._say(f"restarting in {pause_s:.0f} s ({number})")
+        return await signal_within(self._signals, pause_s)
 
     def _given_up(self, why: str, status: int) -> JobResult:
         """The failure of the whole job, with a line for each attempt."""
         lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
         failure = Failure("\n".join([f"gave up, as {why}; the attempts:", *lines]))
-        self._report(failure)
+        self._say(failure)
         return JobResult(status, failure)
 
 
-async def signal_within(seconds: float) -> int:
+async def signal_within(signals: Signals, seconds: float) -> int:
     """The signal that asked for the end of the job within that time; 0 where there was none."""
-    loop = asyncio.get_running_loop()
     received: asyncio.Queue[int] = asyncio.Queue()
-    for number in SIGNALS:
-        loop.add_signal_handler(number, received.put_nowait, number)
-    try:
-        return await asyncio.wait_for(received.get(), seconds)
-    except asyncio.TimeoutError:
-        return 0
+    with signals.handled_by(lambda number, _: received.put_nowait(number)):
+        try:
+            return await asyncio.wait_for(received.get(), seconds)
+        except asyncio.TimeoutError:
+            return 0
 
 
-def reduced(job: Job, min_ranks: int) -> Job:
+def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
     """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
     Raises UserError if there are slots for fewer than `min_ranks` ranks.
@@ -158,5 +180,5 @@ def reduced(job: Job, min_ranks: int) -> Job:
             f"{slots} slot(s) are left for {min_ranks} ranks ({listed})", "fix the hosts, or give a lower --min-np"
         )
     for name, problem in unusable.items():
-        print(f"hvdtrain: continuing without {name}: {problem}", file=sys.stderr)
+        say(f"continuing without {name}: {problem}")
     return dataclasses.replace(job, hosts=left, ranks=ranks)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 from dataclasses import dataclass
 
 from hvdtrain.errors import Stopped, UserError
+from hvdtrain.launch.cause import RankEnd, lost_peer
+from hvdtrain.launch.output import LAST_LINES
 
 
 @dataclass(frozen=True)
@@ -23,11 +26,35 @@ class Failure:
     """Whether other ranks run, which are ended now."""
     at_start: bool = False
     """Whether the job could not start: an option is wrong, hosts differ, or a rank did not register."""
+    retry: bool = True
+    """Whether a restart may succeed: not where the options and the data alone decide the failure."""
+    signature: str = ""
+    """Equal for failures that are the same; empty where chance has a part, as in a killed rank or a lost host."""
 
     @staticmethod
     def of_error(error: UserError) -> Failure:
         """A job that could not start."""
         return Failure(error.reason, error.remedy, at_start=True)
+
+    @staticmethod
+    def of_rank(end: RankEnd, ends_others: bool) -> Failure:
+        """A rank has failed."""
+        error = end.error
+        known = end.by_itself and end.words and not lost_peer(end) and not (error and error.retry)
+        signature = f"rank {end.rank} {end.how}: {end.words}" if known else ""
+        if error:
+            # An error that all ranks have names the rank at fault itself.
+            label = "" if error.reason.startswith("rank ") else f"rank {end.rank} on {end.host}: "
+            failure = Failure(f"{label}{error.reason}", error.remedy, retry=error.retry is not False)
+        else:
+            failure = Failure(end.how, "", end.rank, end.host, end.tail[-LAST_LINES:])
+        return dataclasses.replace(failure, ends_others=ends_others, signature=signature)
+
+    @property
+    def line(self) -> str:
+        """All on one line: the summary, and the last line that the rank printed."""
+        last = f" ({self.last_lines[-1].strip()})" if self.last_lines else ""
+        return self.summary.partition("\n")[0] + last
 
     @property
     def summary(self) -> str:

@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.launch import hosts
+from hvdtrain.launch.console import Console
 from hvdtrain.launch.job import Job, RestartPolicy
+from hvdtrain.launch.job_processes import CONTROL_VARIABLES
 from hvdtrain.launch.launchers import elastic
 from hvdtrain.launch.launchers.registry import build
 from hvdtrain.launch.launchers.settings import own_programs_first, passed_on
 from hvdtrain.launch.restarts import Restarts
-from hvdtrain.launch.result import Failure, JobResult
-from hvdtrain.launch.supervisor import CONTROL_VARIABLES, Supervisor
+from hvdtrain.launch.result import JobResult
+from hvdtrain.launch.signals import Signals
+from hvdtrain.launch.supervisor import Supervisor
 from hvdtrain.system import rank_info
 
 
-def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failure], None]) -> JobResult:
-    """Run a job to its end. report: called with each failure, as soon as it happens.
+def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
+    """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
     Raises UserError if the job cannot start. An elastic job replaces this process by horovodrun.
     """
@@ -33,11 +35,21 @@ def run(launcher: str, job: Job, policy: RestartPolicy, report: Callable[[Failur
         _make_folder(job.output_dir)
     inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}
 
-    async def supervise(job: Job) -> JobResult:
-        specs = build(launcher, job, environment, CONTROL_VARIABLES)
-        return await Supervisor(launcher, job, specs, inherited, report).run()
+    console = Console(job.output_dir)
 
-    return asyncio.run(Restarts(job, policy, supervise, report).run())
+    async def attempts() -> JobResult:
+        signals = Signals()
+
+        async def supervise(job: Job) -> JobResult:
+            specs = build(launcher, job, environment, CONTROL_VARIABLES)
+            return await Supervisor(launcher, job, specs, inherited, console, signals).run()
+
+        return await Restarts(job, policy, supervise, console.say, signals, environment[rank_info.JOB]).run()
+
+    try:
+        return asyncio.run(attempts())
+    finally:
+        console.flush()
 
 
 def _make_folder(folder: Path) -> None:

@@ -9,39 +9,37 @@ is the job's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
-import secrets
 import signal
-import sys
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.launch import hosts, protocol, rank_connection
-from hvdtrain.launch.agent import GRACE_S, SIGNALS
+from hvdtrain.launch import protocol, rank_connection
+from hvdtrain.launch.agent import GRACE_S
+from hvdtrain.launch.cause import RankEnd, first_cause, may_follow
+from hvdtrain.launch.console import Console
 from hvdtrain.launch.job import Job
+from hvdtrain.launch.job_processes import LEAVE_S, JobProcesses
 from hvdtrain.launch.launcher_process import LauncherProcess
 from hvdtrain.launch.launchers.settings import LaunchSpec
 from hvdtrain.launch.protocol import Message
 from hvdtrain.launch.rank_connection import RankConnection
 from hvdtrain.launch.result import Failure, JobResult, interrupted_status
-from hvdtrain.system import rank_info, versions
+from hvdtrain.launch.signals import Signals
+from hvdtrain.system import agent_pipe, rank_info, versions
 from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status
 
 STOP_S = 60.0
 """How long a job that was asked to stop may take for its last checkpoint."""
-LEAVE_S = 1.0
-"""How long a launcher may take to end after its ranks have ended."""
-CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
-"""What the supervisor sets for the agents; the token goes into a file where variables show on command lines."""
+FIRST_CAUSE_S = 3.0
+"""How long a rank that lost a peer waits for the peer's own error, before it counts as the cause of the failure."""
 
 
 class Supervisor:
     """Supervises one job. specs: one for all ranks, or, with the launcher `local`, one for each rank.
 
-    report: called once with the job's failure, as soon as it happens.
+    The job's failure is printed once on the console, as soon as its cause is known.
     """
 
     def __init__(
@@ -50,44 +48,48 @@ class Supervisor:
         job: Job,
         specs: list[LaunchSpec],
         environment: Mapping[str, str],
-        report: Callable[[Failure], None],
+        console: Console,
+        signals: Signals,
     ) -> None:
         self._launcher, self._job, self._specs = launcher, job, specs
-        self._environment, self._report = environment, report
-        self._token, self._token_file = secrets.token_hex(16), ""
+        self._console, self._signals = console, signals
+        self._processes = JobProcesses(launcher, job, environment, console)
         self._ranks: dict[int, RankConnection] = {}
-        self._processes: list[LauncherProcess] = []
-        self._tasks: list[asyncio.Task[None]] = []
         self._running = False
-        self._asked_to_stop = False
+        self._requested: set[int] = set()
+        """Signals that asked the job to stop; the time limit does as SIGTERM."""
+        self._stop_reported = False
+        self._ends: list[RankEnd] = []
+        """Ranks that failed, in the order in which they were noticed."""
+        self._waiting_for_cause = False
         self._failure: tuple[Failure, int] | None = None
         self._over = asyncio.Event()
         self._deadline: asyncio.TimerHandle | None = None
 
     async def run(self) -> JobResult:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
-        loop = asyncio.get_running_loop()
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._on_signal, number)
         addresses = self._addresses()
         listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
         server = await asyncio.start_server(self._serve, listening, 0, limit=protocol.LINE_BYTES)
         port = server.sockets[0].getsockname()[1]
-        try:
-            await self._start(f"{','.join(addresses)}:{port}")
-            await self._over.wait()
-        finally:
-            await self._end_processes()
-            server.close()
-            await self._remove_token()
+        address = f"{','.join(addresses)}:{port}"
+        with self._signals.handled_by(self._on_signal):
+            try:
+                # After a failure launchers say in many lines what the report has said in one.
+                hidden = lambda: self._failure is not None  # noqa: E731
+                await self._processes.start(self._specs, address, hidden, self._on_process_end)
+                await self._over.wait()
+            finally:
+                await self._processes.end(self._ended() and all(one.status is not None for one in self._ranks.values()))
+                server.close()
         return self._result()
 
     def _result(self) -> JobResult:
         if self._failure:
             failure, status = self._failure
-            return JobResult(status, failure, self._asked_to_stop)
+            return JobResult(status, failure, bool(self._requested))
         stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
-        return JobResult(Stopped.exit_status if stopped else 0, asked_to_stop=self._asked_to_stop)
+        return JobResult(Stopped.exit_status if stopped else 0, asked_to_stop=bool(self._requested))
 
     # Starting: how the agents find the supervisor and get the token.
 
@@ -105,45 +107,20 @@ class Supervisor:
         # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
         return real + ([] if on_other_hosts and real else ["127.0.0.1"])
 
-    async def _start(self, address: str) -> None:
-        for spec in self._specs:
-            control = {protocol.SUPERVISOR: address, rank_info.LAUNCHER: self._launcher}
-            control |= await self._token_variable(spec)
-            environment = {**self._environment, **spec.variables, **control}
-            process = await LauncherProcess.start(self._launcher, spec, environment)
-            self._processes.append(process)
-            self._tasks.append(asyncio.create_task(self._watch(spec, process)))
+    def _on_process_end(self, spec: LaunchSpec, process: LauncherProcess, status: int) -> None:
+        """A launcher, or the agent of one rank, has ended."""
+        if self._failure or self._ended() or spec.rank in self._ranks:  # its connection says how a rank ended
+            return
+        asyncio.get_running_loop().call_later(LEAVE_S, self._on_launcher_end, process, status)
 
-    async def _token_variable(self, spec: LaunchSpec) -> dict[str, str]:
-        if not spec.token_in_file:
-            return {rank_info.TOKEN: self._token}
-        others = hosts.other_hosts(self._job.hosts)
-        self._token_file = await asyncio.to_thread(hosts.distribute_token, others, self._token)
-        return {rank_info.TOKEN_FILE: self._token_file}
-
-    async def _remove_token(self) -> None:
-        path, self._token_file = self._token_file, ""
-        if path:
-            with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(hosts.remove_token, hosts.other_hosts(self._job.hosts), path)
-
-    async def _watch(self, spec: LaunchSpec, process: LauncherProcess) -> None:
-        """Show what a launcher itself prints, and notice its end."""
-        # After a failure it says in many lines what the report has said in one.
-        status = await process.show_output(hidden=lambda: self._failure is not None)
-        await asyncio.sleep(0.2)  # for the last messages of its ranks
-        if not self._ended() and not self._failure:
-            if spec.rank in self._ranks:
-                return  # its connection says how the rank ended
-            await asyncio.sleep(LEAVE_S)
-            if not self._ended():
-                self._fail(self._launcher_ended(process, status), shell_status(status) or 1)
-
-    def _launcher_ended(self, process: LauncherProcess, status: int) -> Failure:
+    def _on_launcher_end(self, process: LauncherProcess, status: int) -> None:
+        """It has ended before its ranks did."""
+        if self._ended():
+            return
         missing = self._missing()
         when = f"before rank {missing} registered" if missing else "before its ranks did"
         printed = f"; it printed: {' | '.join(process.last_lines)}" if process.last_lines else ""
-        return Failure(f"{process.name} {describe_status(status)} {when}{printed}")
+        self._fail(Failure(f"{process.name} {describe_status(status)} {when}{printed}"), shell_status(status) or 1)
 
     # The ranks' agents.
 
@@ -151,12 +128,13 @@ class Supervisor:
         """One agent, from its connection to its end."""
         rank: RankConnection | None = None
         try:
-            accepted = rank_connection.accept(reader, writer, self._token, self._job.output_dir)
-            rank = await asyncio.wait_for(accepted, protocol.ANSWER_TIMEOUT_S)
+            accepted = rank_connection.accept(reader, writer, self._processes.token, self._console)
+            rank = await asyncio.wait_for(accepted, self._job.start_timeout_s)
             if rank:
                 self._register_rank(rank)
                 while line := await reader.readline():
                     self._on_message(rank, protocol.decode(line))
+                    await self._console.room()
         except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError):
             pass  # not an agent of this job, or one whose connection broke
         finally:
@@ -202,7 +180,7 @@ class Supervisor:
                 self._fail_at_start(reason, "run make setup on both, from the same checkout")
                 return
         address, port = str(first.hello["address"]), int(first.hello["port"])
-        self._tasks.append(asyncio.create_task(self._remove_token()))  # all agents have read it
+        self._processes.all_registered()
         rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
         for number, rank in sorted(self._ranks.items()):
             values = map(str, (number, self._job.ranks, rank.hello["local_rank"]))
@@ -220,20 +198,31 @@ class Supervisor:
             reason, remedy = str(message["failed"]), str(message["remedy"])
             failure = Failure(reason, remedy, rank.number, rank.host, at_start=True)
             self._fail(failure, UserError.exit_status)
-        if "ended" not in message:
-            return
-        rank.status = int(message["ended"])
+        if "ended" in message:
+            rank.status = int(message["ended"])
+            self._on_rank_end(rank, message.get("error"))
+
+    def _on_rank_end(self, rank: RankConnection, sent: object) -> None:
+        """A rank's program has ended. sent: the error that it handed to its agent, if any."""
+        error = agent_pipe.parse(sent) if sent else None
+        if error:
+            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode())
         rank.output.close()
         if rank.status == Stopped.exit_status:
+            if error and not self._stop_reported:
+                self._stop_reported = True
+                self._console.say(error)
             self._start_stop_deadline()
         elif rank.status:
-            self._fail_rank(rank, describe_status(rank.status), shell_status(rank.status), rank.output.last_lines)
+            self._on_rank_failure(RankEnd(rank.number, rank.host, rank.status, tuple(rank.output.tail), error))
+        self._decide_if_all_ended()
 
     def _on_disconnect(self, rank: RankConnection) -> None:
         rank.disconnected = True
         if self._ranks.get(rank.number) is rank and rank.status is None and not self._failure:
             rank.output.close()
-            self._fail_rank(rank, "disconnected unexpectedly: its host or its agent there died", 1)
+            self._on_rank_failure(RankEnd(rank.number, rank.host, None))
+        self._decide_if_all_ended()
         if self._ended():
             self._over.set()
 
@@ -242,10 +231,31 @@ class Supervisor:
 
     # Failures and other ends.
 
-    def _fail_rank(self, rank: RankConnection, reason: str, status: int, last_lines: Iterable[str] = ()) -> None:
-        others = self._job.ranks > 1
-        failure = Failure(reason, "", rank.number, rank.host, tuple(last_lines), others)
-        self._fail(failure, status)
+    def _on_rank_failure(self, end: RankEnd) -> None:
+        """Report it at once, or a moment later if another rank may be the cause."""
+        self._ends.append(end)
+        if not may_follow(end):
+            self._decide()
+        elif not self._waiting_for_cause:
+            self._waiting_for_cause = True
+            asyncio.get_running_loop().call_later(FIRST_CAUSE_S, self._decide)
+
+    def _others_run(self) -> bool:
+        return any(rank.status is None and not rank.disconnected for rank in self._ranks.values())
+
+    def _decide_if_all_ended(self) -> None:
+        if self._ends and not self._others_run():
+            self._decide()
+
+    def _decide(self) -> None:
+        """End the job by the failure that came first."""
+        end = first_cause(self._ends)
+        status = 1 if end.status is None else shell_status(end.status)
+        asked = next((number for number in self._requested if status == 128 + number), None)
+        if asked:
+            self._fail(Failure(f"ended by {signal.Signals(asked).name}"), status)
+        else:
+            self._fail(Failure.of_rank(end, self._others_run()), status)
 
     def _fail_at_start(self, reason: str, remedy: str) -> None:
         self._fail(Failure(reason, remedy, at_start=True), UserError.exit_status)
@@ -255,17 +265,23 @@ class Supervisor:
         if self._failure:
             return
         self._failure = failure, status
-        self._report(failure)
+        self._console.say(failure)
         for rank in self._ranks.values():
             rank.end()
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)
 
-    def _on_signal(self, number: int) -> None:
+    def _on_signal(self, number: int, repeated: bool) -> None:
         """Forward a signal to the ranks, which end by themselves; a job that has not started ends now."""
-        self._asked_to_stop = True
-        if not self._running or (self._deadline and number != signal.SIGUSR1):
+        if not self._running or repeated:
+            self._requested.add(number)
             self._fail(Failure(f"ended by {signal.Signals(number).name}"), interrupted_status(number))
             return
+        if number == signal.SIGINT:
+            self._console.say("the ranks are asked to stop, after a checkpoint; Ctrl-C again ends the job at once")
+        self._request_stop(number)
+
+    def _request_stop(self, number: int) -> None:
+        self._requested.add(number)
         for rank in self._ranks.values():
             rank.send(signal=number)
         if number != signal.SIGUSR1:
@@ -273,11 +289,8 @@ class Supervisor:
 
     def _on_time_limit(self) -> None:
         if not self._failure and not self._ended():
-            self._asked_to_stop = True
-            print(f"hvdtrain: the time limit of {self._job.time_limit_s:g} s is reached; stopping", file=sys.stderr)
-            for rank in self._ranks.values():
-                rank.send(signal=int(signal.SIGTERM))
-            self._start_stop_deadline()
+            self._console.say(f"the time limit of {self._job.time_limit_s:g} s is reached; stopping")
+            self._request_stop(signal.SIGTERM)
 
     def _start_stop_deadline(self) -> None:
         """From now on the ranks have STOP_S seconds to end."""
@@ -288,18 +301,3 @@ class Supervisor:
         running = ", ".join(rank.name for rank in self._ranks.values() if not rank.disconnected)
         reason = f"{running} did not end within {STOP_S:.0f} s after a request to stop, or after the others ended"
         self._fail(Failure(reason), 128 + signal.SIGKILL)
-
-    async def _end_processes(self) -> None:
-        """Leave no process behind: what still runs gets SIGTERM, then SIGKILL."""
-        began = time.monotonic()
-        by_itself = self._ended() and all(rank.status is not None for rank in self._ranks.values())
-        for number, wait_s in ((0, LEAVE_S if by_itself else 0.2), (signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5)):
-            for process in self._processes:
-                if number:
-                    process.signal_group(number)
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*(one.wait() for one in self._processes)), wait_s)
-                break
-        for task in self._tasks:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))

@@ -11,7 +11,7 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group, Learner
 from hvdtrain.networks.description import Weights
 
@@ -72,13 +72,13 @@ def _differences(group: Group, own: dict[str, Any]) -> Iterator[Difference]:
 
 
 def check_finite(weights: Weights, step: int) -> None:
-    """Raise TrainingError, naming the parameter, where one is not finite after `step` steps.
+    """Raise NotFiniteError, naming the parameter, where one is not finite after `step` steps.
 
     The loss alone does not show it: some frameworks' ReLU turns NaN into 0, and the loss of a network full of NaN is
     then log(10), that of a network which has learned nothing.
     """
     for name, value in weights.items():
         if not np.isfinite(value).all():
-            raise TrainingError(
+            raise NotFiniteError(
                 f"parameter {name} is not finite after step {step}", "lower --lr, or clip gradients with --clip-norm"
             )

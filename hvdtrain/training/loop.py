@@ -10,7 +10,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from hvdtrain.datasets import sharding
-from hvdtrain.errors import Stopped, TrainingError
+from hvdtrain.errors import NotFiniteError, Stopped
 from hvdtrain.interfaces import Batch, FitLearner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.training import consistency
@@ -139,7 +139,7 @@ class Training:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training images {self._images_of(bad)}"
         if self._run.config.on_nan == "stop":
-            raise TrainingError(text, "lower --lr, check these images, or use --on-nan skip")
+            raise NotFiniteError(text, "lower --lr, check these images, or use --on-nan skip")
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def _images_of(self, bad: RankStep) -> str:

@@ -15,9 +15,9 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.launch import job
 from hvdtrain.launch.job import ElasticOptions, Host
+from hvdtrain.launch.job_processes import CONTROL_VARIABLES
 from hvdtrain.launch.launchers import horovodrun, mpirun
 from hvdtrain.launch.launchers.registry import build
-from hvdtrain.launch.supervisor import CONTROL_VARIABLES
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",

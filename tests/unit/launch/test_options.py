@@ -55,10 +55,10 @@ from hvdtrain.system import rank_info, slurm
         ),
     ],
 )
-def test_invalid_options_are_explained(argv, sentence, capsys):
+def test_invalid_options_are_explained(argv, sentence, capfd):
     with pytest.raises(SystemExit) as ended:
         launch.main(argv)
-    printed = capsys.readouterr().err
+    printed = capfd.readouterr().err
     assert (ended.value.code, sentence in printed) == (2, True), printed
 
 

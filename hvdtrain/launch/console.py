@@ -1,0 +1,169 @@
+"""What the launcher writes: to its standard output and error, and to the files of --output-dir.
+
+Threads write, so that a full disk, a closed pipe or a reader that has stopped (Ctrl-S, `| less`) never ends a job or
+holds up its supervision. A reader that is only slow gets everything: `room` lets the ranks wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+QUEUE_BYTES = 1 << 24
+"""How much waits for a reader before the ranks do."""
+STALLED_S = 10.0
+"""After this time without a byte taken, ranks no longer wait, and what does not fit is lost."""
+FLUSH_S = 3.0
+"""When the job has ended: how long a reader may take nothing until the rest is lost."""
+CHUNK_BYTES = 4096
+
+
+class Sink:
+    """Files that one thread writes, in order. name: for messages. say: prints one, once for each kind of fault."""
+
+    def __init__(self, name: str, say: Callable[[str], None]) -> None:
+        self._name, self._say, self._error_said = name, say, False
+        self._queue: deque[tuple[int, bytes | None]] = deque()
+        """Descriptors, each with what to write there, or None to close it."""
+        self._changed = threading.Condition()
+        self._waiting_bytes, self._lost_lines = 0, 0
+        self._moved_at = time.monotonic()
+        self._thread: threading.Thread | None = None
+
+    def write(self, file: int, data: bytes) -> None:
+        """Hand data for a file descriptor to the thread; never waits."""
+        with self._changed:
+            if self.full and self._idle_s > STALLED_S:
+                self._lost_lines += data.count(b"\n")
+                return
+            lost, self._lost_lines = self._lost_lines, 0
+            if not self._waiting_bytes:
+                self._moved_at = time.monotonic()
+            self._put(file, data)
+        if lost:
+            self._say(f"{lost} lines for {self._name} are lost, as nothing was read for {STALLED_S:.0f} s")
+
+    def close(self, file: int) -> None:
+        """Close a descriptor after what waits for it is written."""
+        with self._changed:
+            self._put(file, None)
+
+    def _put(self, file: int, data: bytes | None) -> None:
+        self._queue.append((file, data))
+        self._waiting_bytes += len(data or b"")
+        self._changed.notify_all()
+        if not self._thread:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+
+    @property
+    def full(self) -> bool:
+        return self._waiting_bytes > QUEUE_BYTES
+
+    @property
+    def _idle_s(self) -> float:
+        """Seconds since something was written, or began to wait."""
+        return time.monotonic() - self._moved_at
+
+    async def room(self) -> None:
+        """Wait until there is room, unless the reader has stopped."""
+        while self.full and self._idle_s < STALLED_S:
+            await asyncio.sleep(0.02)
+
+    def flush(self) -> None:
+        """Wait until everything is written, unless the reader has stopped."""
+        self._moved_at = time.monotonic()
+        with self._changed:
+            while self._waiting_bytes and self._idle_s < FLUSH_S:
+                self._changed.wait(0.1)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._queue:
+                    self._changed.wait()
+                file, data = self._queue.popleft()
+            try:
+                if data is None:
+                    os.close(file)
+                else:
+                    self._write_all(file, data)
+            except OSError as error:
+                if not self._error_said:
+                    self._error_said = True
+                    self._say(f"{self._name} cannot be written ({error.strerror}); the job continues without it")
+            with self._changed:
+                self._waiting_bytes -= len(data or b"")
+                self._changed.notify_all()
+
+    def _write_all(self, file: int, data: bytes) -> None:
+        # In small parts, so that a slow reader is known from one that has stopped.
+        for start in range(0, len(data), CHUNK_BYTES):
+            rest = data[start : start + CHUNK_BYTES]
+            while rest:
+                try:
+                    rest = rest[os.write(file, rest) :]
+                except BlockingIOError:  # another process has made the terminal or pipe non-blocking
+                    select.select([], [file], [])
+                self._moved_at = time.monotonic()
+
+
+class Console:
+    """All that a launcher writes. output_dir: the existing folder of the ranks' files, if any."""
+
+    def __init__(self, output_dir: Path | None = None) -> None:
+        _open_closed_streams()
+        self.output_dir = output_dir
+        stdout = Sink("standard output", self._say_about_stdout)
+        # One thread where both lead to the same terminal, pipe or file, to keep the order of lines.
+        same = os.path.samestat(os.fstat(1), os.fstat(2))
+        self._streams = {1: stdout, 2: stdout if same else Sink("standard error", self._say_about_stderr)}
+        self._files = Sink(f"--output-dir {output_dir}", self.say)
+
+    def say(self, message: object) -> None:
+        """Print a line of hvdtrain's own on standard error."""
+        self.print("stderr", f"hvdtrain: {message}\n".encode(errors="surrogateescape"))
+
+    def _say_about_stdout(self, message: str) -> None:
+        self.say(message)
+
+    def _say_about_stderr(self, message: str) -> None:
+        self.print("stdout", f"hvdtrain: {message}\n".encode(errors="surrogateescape"))
+
+    def print(self, stream: str, data: bytes) -> None:
+        """Write to `stdout` or `stderr`."""
+        number = {"stdout": 1, "stderr": 2}[stream]
+        self._streams[number].write(number, data)
+
+    def store(self, file: int, data: bytes) -> None:
+        """Write to a file of --output-dir, given by its descriptor."""
+        self._files.write(file, data)
+
+    def close(self, file: int) -> None:
+        """Close a file of --output-dir."""
+        self._files.close(file)
+
+    async def room(self) -> None:
+        """Wait until there is room for more, unless what reads it has stopped."""
+        for sink in (*self._streams.values(), self._files):
+            await sink.room()
+
+    def flush(self) -> None:
+        """Wait until everything is written, as far as somebody reads it."""
+        for sink in (self._files, *self._streams.values()):
+            sink.flush()
+
+
+def _open_closed_streams() -> None:
+    """Open /dev/null for each standard stream that is closed: another file would get its number, and the output."""
+    for number in (0, 1, 2):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
