@@ -16,8 +16,9 @@ import time
 from typing import Any, Literal, NamedTuple
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.network import notice_lost_hosts
 from hvdtrain.system.proof import proof
-from hvdtrain.system.rank_info import RankInfo
+from hvdtrain.system.rank_info import TOKEN_FILE, RankInfo
 
 HELLO_TIMEOUT_S = 5
 """Time within which a caller must identify itself."""
@@ -60,6 +61,7 @@ def connect_neighbors(
     for link in (following, previous):
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_lost_hosts(link)
     return following, previous
 
 
@@ -91,7 +93,7 @@ def _join(own: RankInfo, address: tuple[str, int], token: str, deadline: float) 
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
         answer = _read_line(server, deadline)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
-            raise OSError("the process that listens there does not know this job's token")
+            raise OSError(f"the process that listens there does not know this job's token; see {TOKEN_FILE}")
         return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
 
 

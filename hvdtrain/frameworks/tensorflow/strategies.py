@@ -130,7 +130,7 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.
-        group = ring.start()
+        group = ring.start(runtime.hang_timeout)
         if group.size > 1 and not os.environ.get(TF_CONFIG):
             workers = group.gather(group.free_address())
             task = {"type": "worker", "index": group.rank}
@@ -167,7 +167,7 @@ class TensorFlowRing(TensorFlowAllreduce):
     """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start())
+        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
 
 
 class TensorFlowMPI(TensorFlowAllreduce):
