@@ -106,7 +106,7 @@ def requested_variables(given: list[str], environment: Mapping[str, str]) -> dic
     for variable in given:
         name, sign, value = variable.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UserError(f"--env {variable}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
+            raise UserError(f"--env {name}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
         if not sign and name not in environment:
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
         found[name] = value if sign else environment[name]

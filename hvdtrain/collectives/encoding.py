@@ -1,9 +1,9 @@
 """The form in which ranks of the ring send values to each other: JSON for the structure, raw bytes for arrays.
 
 A message is the length of the JSON text (8 bytes, little-endian), the text, and the bytes of all arrays in their order.
-In the text, numbers, strings, booleans and None stand for themselves; everything else is a list that begins with its
-kind: ["tuple", 1, 2], ["dict", ["key", 1]], ["path", "runs"], ["array", "<f4", 2, 3], ["Position", ...fields]. Reading a
-message creates values of these kinds only, so nothing that a sender chooses is executed.
+In the text, numbers, strings, booleans and None stand for themselves; everything else is a list that begins with
+its kind: ["tuple", 1, 2], ["dict", ["key", 1]], ["path", "runs"], ["array", "<f4", 2, 3], ["Position", ...fields].
+Reading a message creates values of these kinds only, so nothing that a sender chooses is executed.
 """
 
 from __future__ import annotations

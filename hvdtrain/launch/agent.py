@@ -23,7 +23,7 @@ import time
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.launch import gloo, protocol
+from hvdtrain.launch import gloo, private_variables, protocol
 from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.protocol import Channel, Closed
 from hvdtrain.system import network, rank_info, versions
@@ -85,7 +85,8 @@ class Agent:
             signal.signal(number, lambda *_: None)
         if protocol.SUPERVISOR not in os.environ:
             return shell_status(self._run_program(self._standalone_environment()))
-        self._token = rank_info.token()  # now: its file is removed when all ranks have registered
+        private_variables.receive()  # now: their file is removed when all ranks have registered
+        self._token = rank_info.token()
         self._channel = protocol.connect(self._token, self._options.start_timeout)
         environment = self._register(self._channel)
         if environment is not None:

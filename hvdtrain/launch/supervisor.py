@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.launch import hosts, protocol, rank_connection
+from hvdtrain.launch import hosts, private_variables, protocol, rank_connection
 from hvdtrain.launch.agent import GRACE_S, SIGNALS
 from hvdtrain.launch.job import Job
 from hvdtrain.launch.launcher_process import LauncherProcess
@@ -26,7 +26,7 @@ from hvdtrain.launch.launchers.settings import LaunchSpec
 from hvdtrain.launch.protocol import Message
 from hvdtrain.launch.rank_connection import RankConnection
 from hvdtrain.launch.result import Failure, JobResult, interrupted_status
-from hvdtrain.system import rank_info, versions
+from hvdtrain.system import credentials, rank_info, versions
 from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status
 
@@ -54,7 +54,7 @@ class Supervisor:
     ) -> None:
         self._launcher, self._job, self._specs = launcher, job, specs
         self._environment, self._report = environment, report
-        self._token, self._token_file = secrets.token_hex(16), ""
+        self._token, self._variables_file = secrets.token_hex(16), ""
         self._ranks: dict[int, RankConnection] = {}
         self._processes: list[LauncherProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -79,7 +79,7 @@ class Supervisor:
         finally:
             await self._end_processes()
             server.close()
-            await self._remove_token()
+            await self._remove_credentials()
         return self._result()
 
     def _result(self) -> JobResult:
@@ -107,25 +107,30 @@ class Supervisor:
 
     async def _start(self, address: str) -> None:
         for spec in self._specs:
-            control = {protocol.SUPERVISOR: address, rank_info.LAUNCHER: self._launcher}
-            control |= await self._token_variable(spec)
+            control = {
+                protocol.SUPERVISOR: address,
+                rank_info.LAUNCHER: self._launcher,
+                rank_info.TOKEN: self._token,
+            }
             environment = {**self._environment, **spec.variables, **control}
+            if spec.shows_variables:
+                environment = await self._without_credentials(environment)
             process = await LauncherProcess.start(self._launcher, spec, environment)
             self._processes.append(process)
             self._tasks.append(asyncio.create_task(self._watch(spec, process)))
 
-    async def _token_variable(self, spec: LaunchSpec) -> dict[str, str]:
-        if not spec.token_in_file:
-            return {rank_info.TOKEN: self._token}
+    async def _without_credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables with a file in place of those that hold credentials."""
+        public, private = credentials.separated(environment)
         others = hosts.other_hosts(self._job.hosts)
-        self._token_file = await asyncio.to_thread(hosts.distribute_token, others, self._token)
-        return {rank_info.TOKEN_FILE: self._token_file}
+        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private)
+        return {**public, private_variables.FILE: self._variables_file}
 
-    async def _remove_token(self) -> None:
-        path, self._token_file = self._token_file, ""
+    async def _remove_credentials(self) -> None:
+        path, self._variables_file = self._variables_file, ""
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(hosts.remove_token, hosts.other_hosts(self._job.hosts), path)
+                await asyncio.to_thread(private_variables.remove, hosts.other_hosts(self._job.hosts), path)
 
     async def _watch(self, spec: LaunchSpec, process: LauncherProcess) -> None:
         """Show what a launcher itself prints, and notice its end."""
@@ -202,7 +207,7 @@ class Supervisor:
                 self._fail_at_start(reason, "run make setup on both, from the same checkout")
                 return
         address, port = str(first.hello["address"]), int(first.hello["port"])
-        self._tasks.append(asyncio.create_task(self._remove_token()))  # all agents have read it
+        self._tasks.append(asyncio.create_task(self._remove_credentials()))  # all agents have read it
         rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
         for number, rank in sorted(self._ranks.items()):
             values = map(str, (number, self._job.ranks, rank.hello["local_rank"]))

@@ -159,7 +159,7 @@ def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
         (folder / "key").write_text("")
     else:
         folder.symlink_to(folder.rename(tmp_path / "elsewhere"))
-    with pytest.raises(UserError, match="other than its owner can access it|is damaged") as caught:
+    with pytest.raises(UserError, match=r"other than its owner can access it|is damaged") as caught:
         tokens.of_one_host(two, ("127.0.0.1", 9))
     assert "HVDTRAIN_TOKEN_FILE" in caught.value.remedy
 

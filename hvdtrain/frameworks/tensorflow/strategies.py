@@ -19,6 +19,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
 Step = Callable[..., tf.Tensor]
@@ -135,6 +136,8 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
             workers = group.gather(group.free_address())
             task = {"type": "worker", "index": group.rank}
             os.environ[TF_CONFIG] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        if group.size > 1:  # workers never reach each other by a proxy, which gRPC would take from http_proxy
+            os.environ["no_grpc_proxy"] = ",".join({host for host, _ in rank_info.cluster().addresses})
         super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
 
 
