@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
-import socket
 import time
 from typing import Any
 
@@ -26,6 +25,7 @@ from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import rank_info, tokens
+from hvdtrain.system.processes import PortReservation
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
@@ -41,8 +41,8 @@ class RingGroup:
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
-    rank 0 is a rank like the others. token: the job's secret. Raises UserError if the ring is not complete within
-    `start_timeout_s`, TrainingError if a neighbor dies or sends nothing for `timeout_s`.
+    rank 0 is a rank like the others. token: the job's secret. Raises TrainingError if the ring is not complete
+    within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class RingGroup:
     ) -> None:
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
         self._timeout_s = timeout_s
+        self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
             deadline = time.monotonic() + start_timeout_s
             self._next, self._previous = connect_neighbors(rank, address, token, deadline)
 
     def free_address(self) -> str:
-        """host:port on the interface that the ring uses, where another server can listen; the port is free now."""
+        """host:port on the interface that the ring uses, where another server can listen; no other program gets it."""
         interface = self._next.getsockname()[0] if self.size > 1 else "127.0.0.1"
-        with socket.create_server((interface, 0)) as server:
-            host, port = server.getsockname()[:2]
-        return f"{host}:{port}"
+        self._reserved.append(PortReservation(interface))
+        return f"{interface}:{self._reserved[-1].port}"
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""

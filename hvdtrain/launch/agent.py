@@ -27,7 +27,7 @@ from hvdtrain.launch import gloo, private_variables, protocol
 from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.protocol import Channel, Closed
 from hvdtrain.system import network, rank_info, versions
-from hvdtrain.system.processes import end_with_parent, free_port, shell_status, would_end
+from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
 
 GRACE_S = 2.0
 """When a job has failed: the time between SIGTERM and SIGKILL."""
@@ -103,7 +103,7 @@ class Agent:
             host=rank_info.host_name(),
             pid=os.getpid(),
             address=address,
-            port=free_port(address) if self._rank.rank == 0 else 0,
+            port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
             store=store.port if store else 0,
             # On one host they cannot differ.
             versions={} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here(),
@@ -120,6 +120,11 @@ class Agent:
             host, port = answer["store"]
             environment.update(gloo.environment(self._rank, host, port, self._options.interface))
         return environment
+
+    def _reserve_ports(self, address: str) -> int:
+        """The port of the ranks' rendezvous; no other program gets it before they listen there."""
+        self._ports = PortReservation(address)
+        return self._ports.port
 
     def _own_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)

@@ -70,7 +70,8 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         autoescape=False,
     )
     program = list(options.program)
-    resumes = is_own(program) and not options.no_requeue and not {"--resume", "--auto-resume"} & set(program)
+    resumes = is_own(program) and not options.no_requeue and not option_value(program, "--resume")
+    resumes = resumes and "--auto-resume" not in program
     in_venv = sys.prefix != sys.base_prefix
     # Every value below is a number, a word that _check accepts, or quoted for the shell.
     return environment.get_template("batch.sbatch.jinja").render(

@@ -14,6 +14,8 @@ from hvdtrain.errors import UserError
 
 SIOCGIFADDR, SIOCGIFFLAGS = 0x8915, 0x8913  # linux/sockios.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+"""A host's name or IPv4 address (RFC 1123), also with the underscores of Docker. It never begins like an option."""
 VIRTUAL = re.compile(r"(docker|br-|virbr|veth|cni|flannel|cali|lxc|lxd|podman|vmnet|vboxnet|tailscale|tun|tap|dummy)")
 """Prefixes of interface names that container and VPN software uses; such interfaces lead to no other host."""
 

@@ -79,7 +79,7 @@ def test_an_impostor_as_rank_0_is_rejected():
             caller.sendall(json.dumps({"proof": "0" * 64, "addresses": [], "word": ""}).encode() + b"\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(UserError, match="does not know this job's token"):
+        with pytest.raises(TrainingError, match="does not know this job's token"):
             RingGroup(rank_info.RankInfo("test", 1, 2, 1), server.getsockname(), PASSWORD, start_timeout_s=5)
 
 

@@ -137,7 +137,7 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
             task = {"type": "worker", "index": group.rank}
             os.environ[TF_CONFIG] = json.dumps({"cluster": {"worker": workers}, "task": task})
         if group.size > 1:  # workers never reach each other by a proxy, which gRPC would take from http_proxy
-            os.environ["no_grpc_proxy"] = ",".join({host for host, _ in rank_info.cluster().addresses})
+            os.environ["no_grpc_proxy"] = ",".join({host for host, _ in rank_info.cluster().addresses})  # noqa: SIM112
         super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
 
 
