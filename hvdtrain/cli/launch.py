@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import horovod_options, sbatch
-from hvdtrain.launch.hostlist import parse_hosts, read_hostfile, slurm_hosts
+from hvdtrain.launch.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.launch.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
 from hvdtrain.launch.launchers.elastic import check_elastic
 from hvdtrain.launch.launchers.open_mpi import installation_folder
@@ -64,6 +64,7 @@ def describe(options: argparse.Namespace) -> Job:
         program=resumable(program) if options.restarts else program,
         ranks=options.ranks,
         hosts=_hosts(options, os.environ),
+        allocation=slurm_allocation(options.launcher, options.ranks, os.environ),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**horovod_options.variables(options), **requested_variables(options.env, os.environ)},
         controller=given.get("controller", "gloo"),
@@ -106,7 +107,7 @@ def requested_variables(given: list[str], environment: Mapping[str, str]) -> dic
     for variable in given:
         name, sign, value = variable.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            raise UserError(f"--env {variable}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
+            raise UserError(f"--env {name}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
         if not sign and name not in environment:
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
         found[name] = value if sign else environment[name]

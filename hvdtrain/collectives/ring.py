@@ -14,42 +14,35 @@ and then copied, so all ranks end with bit-identical sums.
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
-import pickle
 import select
-import socket
 import time
 from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, tokens
+from hvdtrain.system.processes import PortReservation
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
-PICKLED_CLASSES = {
-    ("hvdtrain.interfaces", "Checkpoint"),
-    ("hvdtrain.interfaces", "Position"),
-    ("hvdtrain.interfaces", "OptimizerState"),
-    ("numpy", "dtype"),
-    ("numpy", "ndarray"),
-    ("numpy.core.multiarray", "_reconstruct"),
-    ("numpy.core.multiarray", "scalar"),
-    ("pathlib", "PosixPath"),
-}
-"""Classes (module, name) that ranks send to each other besides Python's built-in types: unpickling them runs no code
-that a sender could choose."""
+START_TIMEOUT_S = 120.0
+"""How long ranks wait for each other at the start, unless the launcher's --start-timeout says otherwise."""
+SILENCE_S = 1800.0
+"""How long a neighbor may send nothing, as for torch.distributed. A job that hangs is ended by its watchdog before."""
+SILENCE_AFTER_HANG_S = 60.0
+"""With a longer --hang-timeout: how long after it."""
 
 
 class RingGroup:
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
-    rank 0 is a rank like the others. token: the job's secret. Raises UserError if the ring is not complete within
-    `start_timeout_s`, TrainingError if a neighbor dies or sends nothing for `timeout_s`.
+    rank 0 is a rank like the others. token: the job's secret. Raises TrainingError if the ring is not complete
+    within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
     def __init__(
@@ -57,22 +50,22 @@ class RingGroup:
         rank: rank_info.RankInfo,
         address: tuple[str, int],
         token: str = "",
-        start_timeout_s: float = 120,
-        timeout_s: float = 300,
+        start_timeout_s: float = START_TIMEOUT_S,
+        timeout_s: float = SILENCE_S,
     ) -> None:
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
         self._timeout_s = timeout_s
+        self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
             deadline = time.monotonic() + start_timeout_s
             self._next, self._previous = connect_neighbors(rank, address, token, deadline)
 
     def free_address(self) -> str:
-        """host:port on the interface that the ring uses, where another server can listen; the port is free now."""
+        """host:port on the interface that the ring uses, where another server can listen; no other program gets it."""
         interface = self._next.getsockname()[0] if self.size > 1 else "127.0.0.1"
-        with socket.create_server((interface, 0)) as server:
-            host, port = server.getsockname()[:2]
-        return f"{host}:{port}"
+        self._reserved.append(PortReservation(interface))
+        return f"{interface}:{self._reserved[-1].port}"
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: shape (n,), any numeric type, contiguous, the same n on every rank."""
@@ -153,15 +146,17 @@ class RingGroup:
     def gather(self, value: Any) -> list[Any]:
         rank, size = self.rank, self.size
         packed = [b""] * size
-        packed[rank] = pickle.dumps(value)
+        packed[rank] = encode(value)
         for step in range(size - 1):
             packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size])
-        return [unpacked(one) for one in packed]
+        return [decode(one) for one in packed]
 
     def _exchange_bytes(self, out: bytes) -> bytes:
         """Send bytes to the next rank; returns those of the previous rank, which may differ in length."""
         length = np.empty(1, np.int64)
         self._exchange(np.array([len(out)], np.int64), length, add=False)
+        if not 0 <= length[0] <= MESSAGE_BYTES:
+            raise self._lost(self.rank - 1, f"it sends {length[0]} bytes, more than a rank sends")
         into = np.empty(int(length[0]), np.uint8)
         self._exchange(np.frombuffer(out, np.uint8), into, add=False)
         return into.tobytes()
@@ -177,43 +172,22 @@ class RingGroup:
             self._previous.close()
 
 
-class _Unpickler(pickle.Unpickler):
-    """Rejects pickles that name anything but PICKLED_CLASSES."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) in PICKLED_CLASSES:
-            return super().find_class(module, name)
-        raise TrainingError(
-            f"a rank of the ring sent {module}.{name}, which ranks never send",
-            "check which other programs can connect to its ports",
-        )
-
-
-def unpacked(data: bytes) -> Any:
-    """A value that another rank pickled. Raises TrainingError if the pickle could run code."""
-    return _Unpickler(io.BytesIO(data)).load()
-
-
-def start() -> RingGroup:
+def start(hang_timeout_s: float = 0) -> RingGroup:
     """The ring of this job, at the address that its launcher gives.
 
-    Raises UserError if there is no address, or if ranks on a network have no token to recognize each other by.
+    hang_timeout_s: --hang-timeout, which the ring outlasts. Raises UserError if there is no address, or if ranks on
+    several hosts have no token to recognize each other by.
     """
     launched = rank_info.detect()
     if launched.size == 1:
         return RingGroup(launched, ("", 0))
-    address, token = rank_info.rendezvous(), rank_info.token()
-    if not token and not _is_loopback(address[0]):
+    address = rank_info.rendezvous()
+    token = rank_info.token() or tokens.of_one_host(launched, address)
+    if not token:
         raise UserError(
             f"{launched.launcher} set no {rank_info.TOKEN}, and {address[0]} is not loopback, so other programs on the "
             "network could join the job",
             f"start by python -m hvdtrain launch, or set {rank_info.TOKEN} to the same random text on all ranks",
         )
-    return RingGroup(launched, address, token, rank_info.start_timeout_s())
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return socket.gethostbyname(host).startswith("127.")
-    except OSError:
-        return False
+    silence_s = max(SILENCE_S, hang_timeout_s + SILENCE_AFTER_HANG_S)
+    return RingGroup(launched, address, token, rank_info.start_timeout_s(), silence_s)

@@ -15,9 +15,10 @@ import socket
 import time
 from typing import Any, Literal, NamedTuple
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import TrainingError
+from hvdtrain.system.network import notice_lost_hosts
 from hvdtrain.system.proof import proof
-from hvdtrain.system.rank_info import RankInfo
+from hvdtrain.system.rank_info import TOKEN_FILE, RankInfo
 
 HELLO_TIMEOUT_S = 5
 """Time within which a caller must identify itself."""
@@ -42,8 +43,8 @@ def connect_neighbors(
 ) -> tuple[socket.socket, socket.socket]:
     """Non-blocking connections to the next rank and from the previous one.
 
-    address: where rank 0 listens. deadline: on the clock of time.monotonic(). Raises UserError if the ring is not
-    complete by then.
+    address: where rank 0 listens. deadline: on the clock of time.monotonic(). Raises TrainingError if the ring is
+    not complete by then: the next attempt of --restarts has another port, and perhaps other hosts.
     """
     try:
         peers, listener = (_serve if own.rank == 0 else _join)(own, address, token, deadline)
@@ -53,13 +54,14 @@ def connect_neighbors(
         previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(own.rank - 1) % own.size})
         listener.close()
     except (OSError, *INVALID_LINE) as error:
-        raise UserError(
+        raise TrainingError(
             f"rank {own.rank} cannot join the ring of {own.size} at {address[0]}:{address[1]} ({error})",
             "check that all ranks were started and can reach that address",
         ) from None
     for link in (following, previous):
         link.setblocking(False)
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        notice_lost_hosts(link)
     return following, previous
 
 
@@ -91,7 +93,7 @@ def _join(own: RankInfo, address: tuple[str, int], token: str, deadline: float) 
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
         answer = _read_line(server, deadline)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
-            raise OSError("the process that listens there does not know this job's token")
+            raise OSError(f"the process that listens there does not know this job's token; see {TOKEN_FILE}")
         return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
 
 

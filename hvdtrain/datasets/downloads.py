@@ -21,11 +21,10 @@ from hvdtrain.datasets.formats.reading import (
     Malformed,
     check_sha256,
     one_line,
-    without_passwords,
     wrap_errors,
 )
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.files import write_atomically
 
 log = logging.getLogger(__name__)
@@ -73,9 +72,9 @@ def _fetch(name: str, urls: Sequence[str], sha256: str) -> bytes:
             return content.getvalue()
         except Exception as error:  # from requests, a socket or gzip; the next mirror may work
             reason = one_line(error)
-            log.warning("%s: %s", without_passwords(url), reason)
+            log.warning("%s: %s", credentials.removed(url), reason)
     raise UserError(
-        f"{name}: no mirror has it complete (tried {without_passwords(', '.join(urls))}; the last error: {reason})",
+        f"{name}: no mirror has it complete (tried {credentials.removed(', '.join(urls))}; the last error: {reason})",
         f"check the network, or {USE_OTHER_FOLDER}",
     )
 

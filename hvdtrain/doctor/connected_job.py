@@ -10,12 +10,12 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.doctor.findings import Finding, fail, ok
+from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.mpi_helper import MpiHelper
 from hvdtrain.doctor.remedies import wrong_size
 from hvdtrain.doctor.rendezvous import RENDEZVOUS_S, Rendezvous, from_gloo_store
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, tokens
 
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
     from hvdtrain.collectives.ring import RingGroup
@@ -62,7 +62,11 @@ class ConnectedJob:
         if launcher == "horovodrun":
             return from_gloo_store(self._rank)
         if launcher not in ("mpirun", "mpiexec"):
-            return Rendezvous(*rank_info.rendezvous(), rank_info.token())
+            host, port = rank_info.rendezvous()
+            token = rank_info.token() or tokens.of_one_host(self._rank, (host, port))
+            if not token:
+                self.findings.append(without_token(launcher))
+            return Rendezvous(host, port, token)
         self.mpi_helper = MpiHelper(self._helper_limit_s)
         deadline = time.monotonic() + RENDEZVOUS_S
         size = self.mpi_helper.size(deadline)
@@ -92,6 +96,15 @@ class ConnectedJob:
         if self._ring:
             with suppress(HvdtrainError, OSError):
                 self._ring.close()
+
+
+def without_token(launcher: str) -> Finding:
+    """The finding that anyone on the network can take part in this exchange."""
+    return warn(
+        f"{launcher} set no {rank_info.TOKEN}, so ranks on several hosts cannot recognize each other; strategies that "
+        "use hvdtrain's ring do not start",
+        f"start by python -m hvdtrain launch, or set {rank_info.TOKEN_FILE} on all ranks",
+    )
 
 
 def cannot_exchange(error: BaseException) -> Finding:

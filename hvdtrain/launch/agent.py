@@ -24,11 +24,11 @@ import time
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.launch import gloo, protocol
+from hvdtrain.launch import gloo, private_variables, protocol
 from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.protocol import Channel, Closed
 from hvdtrain.system import agent_pipe, network, rank_info, versions
-from hvdtrain.system.processes import end_with_parent, free_port, shell_status, would_end
+from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
 
 GRACE_S = 2.0
 """When a job has failed: the time between SIGTERM and SIGKILL."""
@@ -88,7 +88,8 @@ class Agent:
             signal.signal(number, lambda *_: None)
         if protocol.SUPERVISOR not in os.environ:
             return shell_status(self._run_program(self._standalone_environment()))
-        self._token = rank_info.token()  # now: its file is removed when all ranks have registered
+        private_variables.receive()  # now: their file is removed when all ranks have registered
+        self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here()
         self._channel = protocol.connect(self._token, self._options.start_timeout)
@@ -107,7 +108,7 @@ class Agent:
             host=rank_info.host_name(),
             pid=os.getpid(),
             address=address,
-            port=free_port(address) if self._rank.rank == 0 else 0,
+            port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
             store=store.port if store else 0,
             versions=own_versions,
         )
@@ -123,6 +124,11 @@ class Agent:
             host, port = answer["store"]
             environment.update(gloo.environment(self._rank, host, port, self._options.interface))
         return environment
+
+    def _reserve_ports(self, address: str) -> int:
+        """The port of the ranks' rendezvous; no other program gets it before they listen there."""
+        self._ports = PortReservation(address)
+        return self._ports.port
 
     def _own_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)

@@ -10,8 +10,8 @@ from pathlib import Path
 from hvdtrain.errors import UserError
 from hvdtrain.launch.job import Host
 from hvdtrain.system import slurm
+from hvdtrain.system.network import HOST_NAME
 
-NAME = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]*[A-Za-z0-9_])?"
 FORM = "write lines of the form: name slots=N"
 
 
@@ -21,8 +21,8 @@ def parse_hosts(text: str) -> tuple[Host, ...]:
 
 
 def _host(part: str, text: str) -> Host:
-    match = re.fullmatch(rf"({NAME})(?::(\d{{1,6}}))?", part)
-    if not match or (match[2] and int(match[2]) == 0):
+    match = re.fullmatch(r"(\S+?)(?::(\d{1,6}))?", part)
+    if not match or not _is_entry(*match.groups()):
         raise UserError(f"-H {text!r}: {part!r} is not a host", "write name:slots with commas: -H node1:4,node2:4")
     return Host(match[1], int(match[2] or 1))
 
@@ -41,13 +41,17 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         entry = line.partition("#")[0].strip()
         if not entry:
             continue
-        match = re.fullmatch(rf"({NAME})(?:\s+slots\s*=\s*(\d{{1,6}}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
-        if not match or (match[2] and int(match[2]) == 0):
+        match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
+        if not match or not _is_entry(*match.groups()):
             raise UserError(f"--hostfile {path}: line {number} is {entry!r}", FORM)
         found.append(Host(match[1], int(match[2] or 1)))
     if not found:
         raise UserError(f"--hostfile {path} names no host", FORM)
     return _unique(found)
+
+
+def _is_entry(name: str, slots: str | None) -> bool:
+    return bool(HOST_NAME.fullmatch(name)) and (slots is None or int(slots) > 0)
 
 
 def _unique(hosts: list[Host]) -> tuple[Host, ...]:
@@ -61,8 +65,22 @@ def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of this Slurm allocation and their tasks. Raises UserError if Slurm's variables are inconsistent."""
     names = slurm.hostnames(environment["SLURM_JOB_NODELIST"])
     counts = slurm.tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
-    if len(names) != len(counts):
+    number = environment.get("SLURM_JOB_NUM_NODES", str(len(names)))
+    if len(names) != len(counts) or number != str(len(names)):
         raise UserError(
-            "SLURM_JOB_NODELIST and SLURM_TASKS_PER_NODE are of different lengths", "name the hosts with -H"
+            "SLURM_JOB_NODELIST, SLURM_JOB_NUM_NODES and SLURM_TASKS_PER_NODE contradict each other",
+            "name the hosts with -H",
         )
     return tuple(map(Host, names, counts))
+
+
+def slurm_allocation(launcher: str, ranks: int, environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts on which mpirun and srun start ranks in a Slurm allocation; empty without one.
+
+    mpirun fills each host up to its number of tasks, srun spreads the ranks over all of them. Raises UserError if
+    Slurm's variables are inconsistent.
+    """
+    if launcher not in ("mpirun", "srun") or "SLURM_JOB_NODELIST" not in environment:
+        return ()
+    hosts = slurm_hosts(environment)
+    return tuple(Host(name, -(-ranks // len(hosts))) for name, _ in hosts) if launcher == "srun" else hosts

@@ -1,11 +1,9 @@
-"""Other hosts, by ssh: whether they can be reached and have the same versions, and how they get the job's token."""
+"""Other hosts, by ssh: whether they can be reached and have the same versions."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import shlex
 import shutil
 import subprocess
@@ -19,9 +17,8 @@ from hvdtrain.launch.job import Host
 from hvdtrain.system import versions
 from hvdtrain.system.rank_info import host_name
 
-SSH = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5"]
-"""BatchMode: fail instead of asking for a password."""
 TIMEOUT_S = 30.0
+"""How long a command on another host may take."""
 
 
 class HostCheck(NamedTuple):
@@ -31,6 +28,12 @@ class HostCheck(NamedTuple):
     problem: str = ""
     """What is wrong with the host; empty where it can be reached and has the same versions."""
     remedy: str = ""
+
+
+def ssh(host: str, command: str) -> list[str]:
+    """What runs a command in another host's shell."""
+    # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
+    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
 
 
 def other_hosts(hosts: Sequence[Host]) -> list[str]:
@@ -63,7 +66,7 @@ def inspect(hosts: list[str]) -> list[HostCheck]:
 def _inspect(host: str, here: dict[str, str]) -> HostCheck:
     try:
         done = subprocess.run(
-            [*SSH, host, _versions_command()],
+            ssh(host, _versions_command()),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -96,42 +99,6 @@ def _versions_command() -> str:
     command = [sys.executable, "-m", "hvdtrain.launch.agent", "--versions"]
     command = [*(["env", f"PYTHONPATH={path}"] if path else []), *command]
     return f"cd {shlex.quote(os.getcwd())} && {shlex.join(command)}"
-
-
-def distribute_token(hosts: list[str], token: str) -> str:
-    """Write a job's token to a file on this host and on these, readable by its owner only; the file's path.
-
-    It goes through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
-    the host, where the file cannot be written.
-    """
-    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
-    try:
-        _run_everywhere(hosts, f"umask 077 && cat > {path}", token)
-    except UserError:
-        with contextlib.suppress(UserError):
-            remove_token(hosts, path)
-        raise
-    return path
-
-
-def remove_token(hosts: list[str], path: str) -> None:
-    """Remove the files that `distribute_token` wrote."""
-    _run_everywhere(hosts, f"rm -f {path}", "")
-
-
-def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
-    remote = shlex.join(["sh", "-c", script])
-
-    def run(host: str) -> None:
-        command = [*SSH, host, remote] if host else ["sh", "-c", script]
-        try:
-            subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
-        except subprocess.SubprocessError as error:
-            reason = f"{host or 'this host'}: the job's token cannot be written to /tmp ({error})"
-            raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None
-
-    with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
-        list(pool.map(run, ["", *hosts]))
 
 
 def ssh_remedy(host: str, error: str) -> str:

@@ -39,6 +39,8 @@ class Job:
     ranks: int
     hosts: tuple[Host, ...] = ()
     """Empty: this host, or those of the batch system."""
+    allocation: tuple[Host, ...] = ()
+    """Without `hosts`: the batch system's hosts, and how many ranks it would start on each; empty: this host."""
     interface: str | None = None
     """Network interface between the hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -66,9 +68,11 @@ class Job:
     @property
     def ranks_per_host(self) -> int:
         """Ranks of the host that has most."""
-        if self.hosts:
-            return max(count for _, count in placed(self.ranks, self.hosts))
-        return -(-self.ranks // self.nodes) if self.nodes else self.ranks
+        if self.nodes:
+            return -(-self.ranks // self.nodes)
+        if self.hosts or self.allocation:
+            return max(count for _, count in placed(self.ranks, self.hosts or self.allocation))
+        return self.ranks
 
     @property
     def threads(self) -> int:
@@ -104,9 +108,10 @@ def check_job(job: Job) -> list[str]:
         raise UserError(f"-n {job.ranks} is invalid", "give 1 or more")
     if not job.program:
         raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
-    slots = sum(host.slots for host in job.hosts)
-    if job.hosts and job.ranks > slots and not job.oversubscribe:
-        listed = ", ".join(f"{name}:{count}" for name, count in job.hosts)
+    hosts = job.hosts or job.allocation
+    slots = sum(host.slots for host in hosts)
+    if hosts and job.ranks > slots and not job.oversubscribe:
+        listed = ", ".join(f"{name}:{count}" for name, count in hosts)
         raise UserError(
             f"{job.ranks} ranks, but {slots} slot(s) ({listed})", "name more slots or hosts, or give --oversubscribe"
         )

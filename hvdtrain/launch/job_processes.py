@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Mapping
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch import hosts, protocol
+from hvdtrain.launch import hosts, private_variables, protocol
 from hvdtrain.launch.agent import GRACE_S
 from hvdtrain.launch.console import Console
 from hvdtrain.launch.job import Job
 from hvdtrain.launch.launcher_process import LauncherProcess
 from hvdtrain.launch.launchers.settings import LaunchSpec
-from hvdtrain.system import rank_info
+from hvdtrain.system import credentials, rank_info
 
 LEAVE_S = 1.0
 """How long a launcher may take to end after its ranks have ended."""
@@ -29,7 +29,7 @@ class JobProcesses:
 
     def __init__(self, launcher: str, job: Job, environment: Mapping[str, str], console: Console) -> None:
         self._launcher, self._job, self._environment, self._console = launcher, job, environment, console
-        self.token, self._token_file = secrets.token_hex(16), ""
+        self.token, self._variables_file = secrets.token_hex(16), ""
         self._processes: list[LauncherProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -46,9 +46,14 @@ class JobProcesses:
         Raises UserError if one cannot be started.
         """
         for spec in specs:
-            control = {protocol.SUPERVISOR: address, rank_info.LAUNCHER: self._launcher}
-            control |= await self._token_variable(spec)
+            control = {
+                protocol.SUPERVISOR: address,
+                rank_info.LAUNCHER: self._launcher,
+                rank_info.TOKEN: self.token,
+            }
             environment = {**self._environment, **spec.variables, **control}
+            if spec.shows_variables:
+                environment = await self._without_credentials(environment)
             process = await LauncherProcess.start(self._launcher, spec, environment)
             self._processes.append(process)
             self._tasks.append(asyncio.create_task(self._watch(spec, process, hidden, on_end)))
@@ -65,22 +70,22 @@ class JobProcesses:
         await asyncio.sleep(0.2)  # for the last messages of its ranks
         on_end(spec, process, status)
 
-    async def _token_variable(self, spec: LaunchSpec) -> dict[str, str]:
-        if not spec.token_in_file:
-            return {rank_info.TOKEN: self.token}
+    async def _without_credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables with a file in place of those that hold credentials."""
+        public, private = credentials.separated(environment)
         others = hosts.other_hosts(self._job.hosts)
-        self._token_file = await asyncio.to_thread(hosts.distribute_token, others, self.token)
-        return {rank_info.TOKEN_FILE: self._token_file}
+        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private)
+        return {**public, private_variables.FILE: self._variables_file}
 
     def all_registered(self) -> None:
-        """All agents have read the token: remove its file."""
-        self._tasks.append(asyncio.create_task(self._remove_token()))
+        """All agents have read their credentials: remove the file."""
+        self._tasks.append(asyncio.create_task(self._remove_credentials()))
 
-    async def _remove_token(self) -> None:
-        path, self._token_file = self._token_file, ""
+    async def _remove_credentials(self) -> None:
+        path, self._variables_file = self._variables_file, ""
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(hosts.remove_token, hosts.other_hosts(self._job.hosts), path)
+                await asyncio.to_thread(private_variables.remove, hosts.other_hosts(self._job.hosts), path)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""
@@ -95,4 +100,4 @@ class JobProcesses:
         for task in self._tasks:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
-        await self._remove_token()
+        await self._remove_credentials()

@@ -9,18 +9,28 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 
-ENTRY_POINT = re.compile(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet")
+MODULE_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)")
+"""The interpreter's -m, with others in one argument (-um), or with its module (-mhvdtrain)."""
+TRAINING_MODULE = re.compile(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet")
 """Modules that have the options --name, --runs and --auto-resume, as `hvdtrain train` has."""
+TRAINING_FILE = re.compile(r"(.*/)?hvdtrain/(torch|mxnet|tensorflow)_lenet\.py")
 RUNS = "runs"
 """Their default for --runs."""
 
 
 def is_own(program: Sequence[str]) -> bool:
-    """Whether it is one of hvdtrain's own training programs."""
-    module = next((list(program[i + 1 :]) for i, argument in enumerate(program) if argument == "-m"), None)
-    if module is None:
-        return bool(program) and [Path(program[0]).name, *program[1:2]] == ["hvdtrain", "train"]
-    return module[:2] == ["hvdtrain", "train"] or bool(module and ENTRY_POINT.fullmatch(module[0]))
+    """Whether it is one of hvdtrain's own training programs, perhaps started by another program (env, nice, nsys)."""
+    for index, argument in enumerate(program):
+        following = [*program[index + 1 : index + 3], "", ""]
+        if TRAINING_FILE.fullmatch(argument):
+            return True
+        if Path(argument).name == "hvdtrain" and following[0].isalpha():  # a command of hvdtrain follows
+            return following[0] == "train"
+        found = MODULE_OPTION.fullmatch(argument)
+        module, command = (found[1], following[0]) if found and found[1] else (following[0], following[1])
+        if found and module.partition(".")[0] == "hvdtrain":
+            return bool(TRAINING_MODULE.fullmatch(module)) or (module, command) == ("hvdtrain", "train")
+    return False
 
 
 def option_value(program: Sequence[str], option: str) -> str:

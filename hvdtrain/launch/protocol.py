@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.network import notice_lost_hosts
 from hvdtrain.system.proof import proof
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
@@ -53,9 +54,7 @@ def to_bytes(text: str) -> bytes:
 
 def keep_alive(connection: socket.socket) -> None:
     """Have the kernel close the connection within 15 s after the other host has become unreachable."""
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
-        connection.setsockopt(socket.IPPROTO_TCP, option, value)
+    notice_lost_hosts(connection)
     close_if_unacknowledged(connection, 14)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

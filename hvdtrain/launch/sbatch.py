@@ -15,6 +15,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options
 from hvdtrain.launch.job import START_TIMEOUT_S
 from hvdtrain.launch.program import is_own, option_value
+from hvdtrain.system import credentials
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
@@ -69,7 +70,8 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         autoescape=False,
     )
     program = list(options.program)
-    resumes = is_own(program) and not options.no_requeue and not {"--resume", "--auto-resume"} & set(program)
+    resumes = is_own(program) and not options.no_requeue and not option_value(program, "--resume")
+    resumes = resumes and "--auto-resume" not in program
     in_venv = sys.prefix != sys.base_prefix
     # Every value below is a number, a word that _check accepts, or quoted for the shell.
     return environment.get_template("batch.sbatch.jinja").render(
@@ -108,6 +110,17 @@ def _launch_command(options: argparse.Namespace) -> list[str]:
     return [*command, *(word for variable in [*options.env, *settings] for word in ("--env", variable))]
 
 
+def _check_variables(given: list[str]) -> None:
+    """Raise UserError for a value that other users must not read: they can read the script."""
+    for variable in given:
+        name, sign, value = variable.partition("=")
+        if sign and credentials.holds(name, value):
+            raise UserError(
+                f"--env {name}: its value holds credentials, which the script would show",
+                f"export {name} in the shell that submits the script, and give --env {name}: Slurm passes it on",
+            )
+
+
 def _check(options: argparse.Namespace) -> None:
     if not options.program:
         raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
@@ -119,6 +132,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UserError(
             f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
         )
+    _check_variables(options.env)
     if options.mpi and options.via != "srun":
         raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
     for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi"):

@@ -14,6 +14,8 @@ from hvdtrain.errors import UserError
 
 SIOCGIFADDR, SIOCGIFFLAGS = 0x8915, 0x8913  # linux/sockios.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+HOST_NAME = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?")
+"""A host's name or IPv4 address (RFC 1123), also with the underscores of Docker. It never begins like an option."""
 VIRTUAL = re.compile(r"(docker|br-|virbr|veth|cni|flannel|cali|lxc|lxd|podman|vmnet|vboxnet|tailscale|tun|tap|dummy)")
 """Prefixes of interface names that container and VPN software uses; such interfaces lead to no other host."""
 
@@ -52,3 +54,10 @@ def address_of(name: str) -> str:
         available = ", ".join(found) or "none but lo"
         raise UserError(f"--interface {name}: no such interface is up on this host", f"choose one of: {available}")
     return found[name]
+
+
+def notice_lost_hosts(connection: socket.socket) -> None:
+    """Have the kernel close an idle TCP connection within 15 s after the other host has become unreachable."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)

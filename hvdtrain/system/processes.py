@@ -1,7 +1,8 @@
-"""Starting and ending processes on Linux: exit statuses, parent death signals, free ports."""
+"""Starting and ending processes on Linux: exit statuses, parent death signals, ports."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import signal
 import socket
@@ -35,13 +36,46 @@ def would_end(pid: int, number: int) -> bool:
     return not (int(masks["SigIgn"], 16) | int(masks["SigCgt"], 16)) >> (number - 1) & 1
 
 
+class PortReservation:
+    """Two consecutive free ports of an interface, which no other program gets until `release`, or this process ends.
+
+    The sockets are bound and do not listen. Linux gives such a port to nobody who asks for any free one, but to a
+    server that asks for this one and sets SO_REUSEADDR, as servers do. Raises OSError if there is no such interface.
+    """
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._sockets: list[socket.socket] = []
+        while len(self._sockets) < 2:
+            self.release()
+            self._sockets.append(_bound(address, 0))
+            with contextlib.suppress(OSError, OverflowError):
+                self._sockets.append(_bound(address, self.port + 1))
+
+    @property
+    def port(self) -> int:
+        """The first of the ports."""
+        return int(self._sockets[0].getsockname()[1])
+
+    def release(self) -> None:
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    """A socket that is bound to a port which no other socket has, and that lets a server have it, too."""
+    found = socket.socket()
+    try:
+        found.bind((address, port))
+    except (OSError, OverflowError):
+        found.close()
+        raise
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return found
+
+
 def free_port(address: str = "127.0.0.1") -> int:
-    """A port that is free on an interface together with the next one, which `rank_info.rendezvous` uses."""
-    while True:
-        with socket.create_server((address, 0)) as first:
-            port = first.getsockname()[1]
-            try:
-                with socket.create_server((address, port + 1)):
-                    return port
-            except OSError:
-                continue
+    """A port that is free now on an interface together with the next one, which `rank_info.rendezvous` uses."""
+    reserved = PortReservation(address)
+    port = reserved.port
+    reserved.release()
+    return port

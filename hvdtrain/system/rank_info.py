@@ -6,16 +6,15 @@ hvdtrain's own launcher comes first, as it may have started one of the others. H
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import slurm
+from hvdtrain.system import slurm, tf_config
 
 
 class RankInfo(NamedTuple):
@@ -84,9 +83,9 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
                     f"unset them, or start with {launcher}",
                 ) from None
     if environment.get(TF_CONFIG):
-        config = tf_config(environment)
+        tasks = cluster(environment)
         # TF_CONFIG has no local rank: each worker of a host is given its own visible GPUs.
-        return RankInfo(TF_CONFIG, int(config["task"]["index"]), len(config["cluster"]["worker"]), 0)
+        return RankInfo(TF_CONFIG, tasks.rank, len(tasks.addresses), 0)
     return RankInfo("none", 0, 1, 0)
 
 
@@ -107,13 +106,12 @@ def local_size(environment: Mapping[str, str] = os.environ) -> int:
 def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """Address and port where rank 0 waits for the other ranks.
 
-    MASTER_ADDR, and MASTER_PORT + 1, as torchrun itself listens on MASTER_PORT; else the first worker of TF_CONFIG, or
+    MASTER_ADDR, and MASTER_PORT + 1, as torchrun itself listens on MASTER_PORT; else the first task of TF_CONFIG, or
     the first node of the Slurm step. Raises UserError if none of these is set.
     """
     address, port = environment.get(ADDRESS), environment.get(PORT, "")
     if not address and environment.get(TF_CONFIG):
-        host, _, port = tf_config(environment)["cluster"]["worker"][0].rpartition(":")
-        return host, int(port)  # TensorFlow listens there too, but later
+        return cluster(environment).addresses[0]  # TensorFlow listens there too, but later
     if not address and "SLURM_STEP_NODELIST" in environment:
         address = slurm.hostnames(environment["SLURM_STEP_NODELIST"])[0]
         # Derived from the job's number, so that two jobs on the same nodes rarely choose the same port.
@@ -127,26 +125,9 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     return address, int(port) + 1
 
 
-def tf_config(environment: Mapping[str, str]) -> dict[str, Any]:
-    """TF_CONFIG, which names TensorFlow's workers, parsed. Raises UserError if it is invalid."""
-    try:
-        config = json.loads(environment[TF_CONFIG])
-        workers, task = config["cluster"]["worker"], config["task"]
-        if not NUMBER.fullmatch(str(task["index"])) or int(task["index"]) >= len(workers):
-            raise ValueError("task.index is not the index of a worker")
-        if not isinstance(workers, list) or not all(map(_is_worker, workers)):
-            raise ValueError("a worker is not host:port")
-        return config
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})",
-            'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it',
-        ) from None
-
-
-def _is_worker(worker: Any) -> bool:
-    host, _, port = str(worker).rpartition(":")
-    return bool(host and NUMBER.fullmatch(port)) and 0 < int(port) < MAX_PORT
+def cluster(environment: Mapping[str, str] = os.environ) -> tf_config.Cluster:
+    """TensorFlow's processes, by TF_CONFIG. Raises UserError if it is invalid, or this process does not train."""
+    return tf_config.parse(environment[TF_CONFIG])
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.network import HOST_NAME
 
 MAX_HOSTS = 1 << 16
 MAX_NAME = 253
@@ -22,7 +23,10 @@ def hostnames(nodes: str) -> list[str]:
     names = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
     if ",".join(names) != nodes or not names or "[]" in nodes:
         raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]", REMEDY)
-    return _limited((host for name in names for host in _expanded(name)), nodes)
+    found = _limited((host for name in names for host in _expanded(name)), nodes)
+    if not all(map(HOST_NAME.fullmatch, found)):
+        raise UserError(f"the node list {nodes!r:.80} holds what is not the name of a host", REMEDY)
+    return found
 
 
 def _limited(names: Iterable[str], nodes: str) -> list[str]:

@@ -65,7 +65,7 @@ def check_rendezvous(environment: dict[str, str]) -> None:
     assert address and isinstance(address, str) and 0 < port < 1 << 16
 
 
-TF_CONFIG = {"cluster": {"worker": ["a:1234", "b:1234"]}, "task": {"type": "worker", "index": 1}}
+TF_CONFIG = {"cluster": {"chief": ["c:1"], "worker": ["a:1234", "b:1234"]}, "task": {"type": "worker", "index": 1}}
 
 
 @FUZZ
@@ -77,7 +77,8 @@ TF_CONFIG = {"cluster": {"worker": ["a:1234", "b:1234"]}, "task": {"type": "work
     )
 )
 @example(TOO_DEEP)
-@example(json.dumps({**TF_CONFIG, "task": {"index": float("inf")}}).encode())
+@example(json.dumps({**TF_CONFIG, "task": {"type": "worker", "index": float("inf")}}).encode())
+@example(json.dumps({**TF_CONFIG, "task": {"type": ["chief"], "index": 0}}).encode())
 @example(json.dumps({**TF_CONFIG, "cluster": {"worker": ["a:b", "b:1"]}}).encode())
 @example(json.dumps({**TF_CONFIG, "cluster": {"worker": {"a:1": 0, "b:1": 0}}}).encode())
 def test_tf_config(content: bytes) -> None:

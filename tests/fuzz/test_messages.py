@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+from pathlib import Path
 
+import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fuzz.inputs import TOO_DEEP, json_like
+from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, rejects_cleanly
+from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.doctor import subprocesses
+from hvdtrain.interfaces import Position
 from hvdtrain.launch import protocol
 
 MESSAGES = (
@@ -19,6 +23,23 @@ MESSAGES = (
     {"signal": 15},
     {"end": True},
 )
+
+
+VALUES = ({"rank": 1, "a": (None, 2.5)}, np.arange(6, dtype=np.float32).reshape(2, 3), (Path("runs"), Position(1)))
+
+
+@FUZZ
+@given(mutated(tuple(map(encode, VALUES)), (b'["array", ', b'["dict", ', b'["path", ', b'"<f8"', b"[" * 2000)))
+def test_ring_values(message: bytes) -> None:
+    with rejects_cleanly():
+        decode(message)
+
+
+@FUZZ
+@given(st.binary(max_size=4096))
+def test_ring_bytes(message: bytes) -> None:
+    with rejects_cleanly():
+        decode(message)
 
 
 def handshake(ours: socket.socket) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
-from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.system.processes import free_port
+from hvdtrain.errors import TrainingError
+from hvdtrain.system.processes import PortReservation, free_port
 from hvdtrain.system.rank_info import RankInfo
 
 
@@ -110,11 +110,30 @@ def test_a_silent_neighbor_is_reported():
 
 def test_a_rank_that_never_connects():
     started = time.monotonic()
-    with pytest.raises(UserError, match=r"rank 1 did not connect.*check that all ranks were started"):
+    with pytest.raises(TrainingError, match=r"rank 1 did not connect.*check that all ranks were started"):
         RingGroup(RankInfo("test", 0, 2, 0), ("127.0.0.1", free_port()), start_timeout_s=1)
-    with pytest.raises(UserError, match="cannot join the ring of 2"):
+    with pytest.raises(TrainingError, match="cannot join the ring of 2"):
         RingGroup(RankInfo("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
     assert time.monotonic() - started < 20
+
+
+def test_a_port_in_use_fails_the_attempt_but_not_the_job():
+    """Exit status 1: --restarts tries another port."""
+    in_use = pytest.raises(TrainingError, match=r"cannot join the ring of 2 .*Address already in use")
+    with socket.create_server(("127.0.0.1", 0)) as other, in_use:
+        RingGroup(RankInfo("test", 0, 2, 0), other.getsockname(), start_timeout_s=1)
+
+
+def test_a_reserved_port_is_for_the_server_that_asks_for_it():
+    reserved = PortReservation()
+    for port in (reserved.port, reserved.port + 1):
+        with socket.create_server(("127.0.0.1", port)), pytest.raises(OSError, match="already in use"):
+            socket.create_server(("127.0.0.1", port))
+        with socket.socket() as other, pytest.raises(OSError, match="already in use"):
+            other.bind(("127.0.0.1", port))
+    reserved.release()
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", port))
 
 
 def test_unknown_callers_are_rejected(monkeypatch):
@@ -128,7 +147,7 @@ def test_unknown_callers_are_rejected(monkeypatch):
             ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
             made.append(ring.sum(np.ones(1))[0])
             ring.close()  # a barrier: the other rank has its sum, too
-        except UserError as error:
+        except TrainingError as error:
             made.append(str(error))
 
     zero = threading.Thread(target=join, args=(0, "right"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import socket
 import threading
@@ -11,23 +12,19 @@ import time
 import numpy as np
 import pytest
 from support.jobs import wait_for
-from support.untrusted import PASSWORD, Harm, save_checkpoint
+from support.untrusted import PASSWORD, Harm
 
-from hvdtrain.collectives.ring import RingGroup, start, unpacked
+from hvdtrain.collectives.encoding import decode
+from hvdtrain.collectives.ring import RingGroup, start
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.interfaces import Position
 from hvdtrain.launch.gloo import Store
-from hvdtrain.runs import checkpoints
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, tokens
 from hvdtrain.system.processes import free_port
 
 
-def test_ranks_accept_only_values_from_each_other(tmp_path):
-    values = [save_checkpoint(tmp_path), {"a": (1, 2.5, None, True)}, np.arange(3, dtype=np.float32), np.float64(2)]
-    assert str(unpacked(pickle.dumps(values))) == str(values)
-    assert unpacked(pickle.dumps(checkpoints.load(values[0]))).position == Position()
-    with pytest.raises(TrainingError, match=r"sent posix\.mkdir, which ranks never send"):
-        unpacked(pickle.dumps(Harm(tmp_path / "harm")))
+def test_a_pickle_is_not_a_value_that_ranks_send(tmp_path):
+    with pytest.raises(TrainingError, match="sent what ranks never send"):
+        decode(pickle.dumps(Harm(tmp_path / "harm")))
     assert not (tmp_path / "harm").exists()
 
 
@@ -82,7 +79,7 @@ def test_an_impostor_as_rank_0_is_rejected():
             caller.sendall(json.dumps({"proof": "0" * 64, "addresses": [], "word": ""}).encode() + b"\n")
 
         threading.Thread(target=answer, daemon=True).start()
-        with pytest.raises(UserError, match="does not know this job's token"):
+        with pytest.raises(TrainingError, match="does not know this job's token"):
             RingGroup(rank_info.RankInfo("test", 1, 2, 1), server.getsockname(), PASSWORD, start_timeout_s=5)
 
 
@@ -131,6 +128,40 @@ def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
     file.unlink()
     with pytest.raises(UserError, match="cannot be read"):
         start()
+
+
+def test_ranks_on_one_host_make_their_token(monkeypatch, tmp_path):
+    """Started by torchrun or by bare variables: from a key that other users of the host cannot read."""
+    monkeypatch.setattr(tokens, "FOLDER", str(tmp_path))
+    two = rank_info.RankInfo("torchrun", 1, 2, 1)
+    token = tokens.of_one_host(two, ("127.0.0.1", 9), {})
+    (key,) = tmp_path.glob("hvdtrain-*/*")
+    assert [path.stat().st_mode & 0o777 for path in (key.parent, key)] == [0o700, 0o600]
+    assert token == tokens.of_one_host(two, ("127.0.0.1", 9), {}) and len(token) == 64 and token not in key.read_text()
+    assert token != tokens.of_one_host(two, ("127.0.0.1", 10), {})
+    on_one_host = {"LOCAL_WORLD_SIZE": "2"}, {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
+    assert all(tokens.of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_one_host)
+    on_two_hosts = {"LOCAL_WORLD_SIZE": "1"}, {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "0"}, {}
+    assert not any(tokens.of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_two_hosts)
+
+
+@pytest.mark.parametrize("what", ["open folder", "open key", "linked folder", "damaged key"])
+def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
+    monkeypatch.setattr(tokens, "FOLDER", str(tmp_path))
+    two = rank_info.RankInfo("torchrun", 1, 2, 1)
+    folder = tmp_path / f"hvdtrain-{os.geteuid()}"
+    tokens.of_one_host(two, ("127.0.0.1", 9))
+    if what == "open folder":
+        folder.chmod(0o755)
+    elif what == "open key":
+        (folder / "key").chmod(0o640)
+    elif what == "damaged key":
+        (folder / "key").write_text("")
+    else:
+        folder.symlink_to(folder.rename(tmp_path / "elsewhere"))
+    with pytest.raises(UserError, match=r"other than its owner can access it|is damaged") as caught:
+        tokens.of_one_host(two, ("127.0.0.1", 9))
+    assert "HVDTRAIN_TOKEN_FILE" in caught.value.remedy
 
 
 def test_the_rendezvous_server_listens_on_one_address_and_rejects_large_values():

@@ -6,7 +6,6 @@ import contextlib
 import gzip
 import hashlib
 import os
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from hvdtrain.errors import UserError
+from hvdtrain.system import credentials
 
 Arrays = tuple[np.ndarray, ...]
 """Four arrays: training images, training labels, test images, test labels."""
@@ -59,12 +59,7 @@ def wrap_errors(path: Path, remedy: str, verb: str = "read") -> Iterator[None]:
 
 def one_line(error: Exception) -> str:
     """An exception's message on one line, without passwords; its type if it has no message."""
-    return without_passwords(" ".join(str(error).split()) or type(error).__name__)
-
-
-def without_passwords(text: str) -> str:
-    """The text with user and password removed from URLs, as a mirror's URL may have them."""
-    return re.sub(r"//[^/\s]*@", "//", text)
+    return credentials.removed(" ".join(str(error).split()) or type(error).__name__)
 
 
 def decompressed(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 from collections.abc import Iterator
 
@@ -12,10 +11,9 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.errors import UserError
 from hvdtrain.launch import hosts
-from hvdtrain.system.network import Interface, interfaces
+from hvdtrain.system.network import HOST_NAME, Interface, interfaces
 
 SLOW_LOOKUP_S = 2.0
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@-]*")
 INTERFACE_VARIABLES = ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 

@@ -56,7 +56,7 @@ def _tf_config() -> Iterator[Finding]:
         yield fail("TF_CONFIG is set but empty, which breaks every strategy of TensorFlow", "unset TF_CONFIG")
     elif config:
         try:
-            rank_info.tf_config(os.environ)
+            rank_info.cluster()
         except UserError as error:
             yield fail(error.reason, error.remedy)
 

@@ -72,7 +72,7 @@ class MXNetKVStore(MXNetStrategy):
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group: Group
         if config.kvstore.startswith("dist"):
-            group = ring_group = ring.start()
+            group = ring_group = ring.start(runtime.hang_timeout)
             servers.start(ring_group)
             devices, self.gradient_divisor = runtime.devices or 1, group.size
         else:
@@ -127,7 +127,7 @@ class MXNetRing(MXNetAllreduce):
     """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start())
+        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
 
 
 class MXNetMPI(MXNetAllreduce):

@@ -19,6 +19,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
 Step = Callable[..., tf.Tensor]
@@ -130,11 +131,13 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.
-        group = ring.start()
+        group = ring.start(runtime.hang_timeout)
         if group.size > 1 and not os.environ.get(TF_CONFIG):
             workers = group.gather(group.free_address())
             task = {"type": "worker", "index": group.rank}
             os.environ[TF_CONFIG] = json.dumps({"cluster": {"worker": workers}, "task": task})
+        if group.size > 1:  # workers never reach each other by a proxy, which gRPC would take from http_proxy
+            os.environ["no_grpc_proxy"] = ",".join({host for host, _ in rank_info.cluster().addresses})  # noqa: SIM112
         super().__init__(config, runtime, group, 1, tf.distribute.MultiWorkerMirroredStrategy())
 
 
@@ -167,7 +170,7 @@ class TensorFlowRing(TensorFlowAllreduce):
     """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start())
+        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
 
 
 class TensorFlowMPI(TensorFlowAllreduce):

@@ -183,7 +183,7 @@ class TorchRing(TorchAllreduce):
     """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start())
+        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
 
 
 class TorchMPI(TorchAllreduce):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
@@ -18,6 +19,7 @@ from hvdtrain.launch.launchers import horovodrun
 from hvdtrain.launch.launchers.open_mpi import listed
 from hvdtrain.launch.launchers.settings import LaunchSpec, passed_on, variables
 from hvdtrain.launch.program import is_own
+from hvdtrain.system import credentials
 from hvdtrain.system.network import address_of
 
 
@@ -39,6 +41,11 @@ def check_elastic(job: Job, elastic: ElasticOptions, restarts: int) -> None:
         raise UserError(
             "--elastic needs the interface that its rendezvous server listens on",
             "give --interface NAME (see docs/faults.md)",
+        )
+    for name in credentials.separated(job.environment).private:
+        raise UserError(
+            f"--elastic: horovodrun writes variables on command lines, and {name} holds credentials",
+            f"omit --env {name}, or use --restarts in place of --elastic",
         )
     _check_address(job.interface, elastic)
 
@@ -66,13 +73,26 @@ def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ())
         command += ["-H", listed(job.hosts)]
     command += ["--output-filename", str(job.output_dir)] if job.output_dir else []
     program = [*job.program, *(["--elastic"] if is_own(job.program) and "--elastic" not in job.program else [])]
-    own = {**variables(job, environment), "HOROVOD_GLOO_IFACE": job.interface}
+    own = {
+        **variables(job, environment),
+        "HOROVOD_GLOO_IFACE": job.interface,
+        **_without_proxy(job.interface, environment),
+    }
     return [LaunchSpec([*command, *program], own)]
+
+
+def _without_proxy(interface: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Ranks reach horovodrun's server by HTTP, and never by a proxy."""
+    names = [name for name in ("no_proxy", "NO_PROXY") if environment.get("http_proxy")]
+    return {name: ",".join(filter(None, [environment.get(name), address_of(interface)])) for name in names}
 
 
 def become_horovodrun(spec: LaunchSpec, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by horovodrun: the supervisor is for jobs with a fixed number of ranks."""
+    public, private = credentials.separated(passed_on(environment))
+    for name in private:  # there is no agent that could receive them
+        print(f"hvdtrain: {name} holds credentials, so the ranks of an elastic job do not get it", file=sys.stderr)
     try:
-        os.execvpe(spec.command[0], spec.command, {**passed_on(environment), **spec.variables})
+        os.execvpe(spec.command[0], spec.command, {**public, **spec.variables})
     except OSError as error:
         raise UserError(f"horovodrun cannot be started ({error.strerror})", "build it with make setup") from None

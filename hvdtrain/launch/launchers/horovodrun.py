@@ -46,7 +46,7 @@ def build(
     own = variables(job, environment)
     if job.controller == "gloo" and job.interface:
         own.setdefault("HOROVOD_GLOO_IFACE", job.interface)
-    return [LaunchSpec([*command, *agent_command(job, python=python)], own, token_in_file=job.controller == "gloo")]
+    return [LaunchSpec([*command, *agent_command(job, python=python)], own, shows_variables=job.controller == "gloo")]
 
 
 def base_command(job: Job) -> list[str]:

@@ -10,16 +10,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from hvdtrain.launch.job import Job
+from hvdtrain.system import credentials
 
 PASSED_ON = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TERM|TMPDIR|VIRTUAL_ENV|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
-    r"|XDG_CACHE_HOME|SSL_CERT_FILE|SSL_CERT_DIR|SSH_AUTH_SOCK|KRB5CCNAME|TF_CONFIG|MASTER_ADDR|MASTER_PORT"
+    r"|XDG_CACHE_HOME|(?i:(http|https|ftp|all|no)_proxy)|(SSL_CERT|(REQUESTS|CURL)_CA)_(FILE|DIR|BUNDLE)|SSH_AUTH_SOCK|KRB5CCNAME|TF_CONFIG|MASTER_ADDR|MASTER_PORT"
     r"|(OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC|HOROVOD|HVDTRAIN|NCCL|GLOO|UCX|OMPI|PMIX|PRTE|FI|I_MPI|CUDA|NVIDIA|TF"
     r"|XLA|TORCH|PYTORCH|MXNET|DMLC|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+)"
 )
-"""Variables that jobs need. No others are passed on, as horovodrun writes all variables on command lines."""
-SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|JWT|API_?KEY|ACCESS_KEY|PRIVATE", re.IGNORECASE)
-"""Parts of names of variables that are never passed on; --env NAME overrides this for one variable."""
+"""Variables that jobs need. No others are passed on to other hosts, as their values may be nobody's business there."""
 CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
 
 
@@ -33,18 +32,27 @@ class LaunchSpec(NamedTuple):
     """The only rank that it starts; None: it starts all of them."""
     on_terminal: bool = False
     """Whether it keeps the terminal as its output, which is then not captured."""
-    token_in_file: bool = False
+    shows_variables: bool = False
     """Whether it writes variables on command lines, which all users of a host can read."""
 
     def pasteable(self) -> str:
-        """One line for a shell."""
-        assigned = [f"{name}={value}" for name, value in sorted(self.variables.items())]
-        return shlex.join([*(["env", *assigned] if assigned else []), *self.command])
+        """One line for a shell, which takes credentials from the shell's own variables."""
+        public, private = credentials.separated(self.variables)
+        from_shell = "".join(f'{name}="${name}" ' for name in sorted(private))
+        assigned = [f"{name}={value}" for name, value in sorted(public.items())]
+        return from_shell + shlex.join([*(["env", *assigned] if assigned else []), *self.command])
 
 
 def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables that a job on other hosts needs, without those whose names suggest a secret."""
-    return {name: value for name, value in environment.items() if PASSED_ON.fullmatch(name) and not SECRET.search(name)}
+    """The variables that a job on other hosts needs, without those whose names suggest a secret.
+
+    --env NAME overrides this for one variable.
+    """
+    return {
+        name: value
+        for name, value in environment.items()
+        if PASSED_ON.fullmatch(name) and not credentials.NAME.search(name)
+    }
 
 
 def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:

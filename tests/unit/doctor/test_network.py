@@ -37,7 +37,7 @@ def test_ssh_to_other_hosts(tmp_path):
     (fake / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 1.0\n")
     script(
         tmp_path / "bin" / "ssh",
-        'while [ "$1" = -o ]; do shift 2; done',
+        'while [ "$1" = -o ]; do shift 2; done; [ "$1" = -- ] && shift',
         f"case $1 in node1) ;; node2) export PYTHONPATH={tmp_path / 'fake'};;",
         '*) echo "$1: Permission denied (publickey)." >&2; exit 255;; esac',
         # The command itself sets PYTHONPATH where the caller has one.

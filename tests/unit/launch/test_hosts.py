@@ -9,10 +9,9 @@ import pytest
 from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch import hosts
+from hvdtrain.launch import hosts, private_variables
 from hvdtrain.launch.job import Host
 from hvdtrain.launch.launchers.settings import passed_on
-from hvdtrain.system import rank_info
 
 
 def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
@@ -56,26 +55,30 @@ SSH = """\
 # In place of ssh: logs its command line, and runs the command on this host.
 echo "$@" >>{log}
 while [ "$1" = -o ]; do shift 2; done
+[ "$1" = -- ] && shift
 [ "$1" != node2 ] || exit 255
 shift
 exec sh -c "$*"
 """
 
 
-def test_the_token_reaches_hosts_without_appearing_on_a_command_line(tmp_path, monkeypatch):
+def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, monkeypatch):
     (tmp_path / "ssh").write_text(SSH.format(log=tmp_path / "log"))
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    path = hosts.distribute_token(["node1"], PASSWORD)
+    variables = {"HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@\ngrün"}
+    path = private_variables.distribute(["node1"], variables)
     try:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        assert rank_info.token({"HVDTRAIN_TOKEN_FILE": path}) == PASSWORD
+        environment = {private_variables.FILE: path, "PATH": "/bin"}
+        private_variables.receive(environment)
+        assert environment == {**variables, "PATH": "/bin"}
     finally:
-        hosts.remove_token(["node1"], path)
+        private_variables.remove(["node1"], path)
     assert not os.path.exists(path)
     before = set(os.listdir("/tmp"))
     with pytest.raises(UserError, match="node2: the job's token cannot be written to /tmp"):
-        hosts.distribute_token(["node1", "node2"], PASSWORD)
+        private_variables.distribute(["node1", "node2"], variables)
     assert not [name for name in set(os.listdir("/tmp")) - before if name.startswith("hvdtrain-")]
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log
@@ -83,6 +86,7 @@ def test_the_token_reaches_hosts_without_appearing_on_a_command_line(tmp_path, m
 
 def test_variables_with_secrets_are_not_passed_on():
     environment = {"PATH": "/bin", "HVDTRAIN_DATA": "/data", "SLURM_JOB_ID": "1", "OMP_NUM_THREADS": "1", "AWS": "x"}
+    environment |= {"http_proxy": "http://proxy:1", "NO_PROXY": "a", "REQUESTS_CA_BUNDLE": "/ca", "LC_ALL": "C.UTF-8"}
     hidden = ("SLURM_JWT", "HVDTRAIN_TOKEN", "TORCH_API_KEY", "NCCL_PASSWORD", "TF_Secret_x")
     got = passed_on({**environment, **dict.fromkeys(hidden, PASSWORD)})
     assert got.keys() == environment.keys() - {"AWS"}

@@ -95,6 +95,37 @@ def test_ranks_are_placed_as_mpirun_places_them():
     assert job.Job(("x",), 8, nodes=2, cores=2).crowded
 
 
+FOUR_NODES = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_NUM_NODES": "4", "SLURM_TASKS_PER_NODE": "1(x4)"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "tasks", "per_host"),
+    [
+        (("srun", "-n", "4"), "1(x4)", 1),
+        (("srun", "-n", "4"), "8(x4)", 1),
+        (("srun", "-n", "6"), "1(x4)", 2),
+        (("srun", "-n", "4", "--nodes", "2"), "1(x4)", 2),
+        (("mpirun", "-n", "4"), "1(x4)", 1),
+        (("mpirun", "-n", "4"), "3(x4)", 3),
+        (("mpirun", "-n", "2", "-H", "n1:2"), "1(x4)", 2),
+        (("horovodrun", "-n", "4"), "1(x4)", 1),
+        (("local", "-n", "4"), "1(x4)", 4),
+    ],
+)
+def test_ranks_per_host_of_a_slurm_allocation(argv, tasks, per_host, monkeypatch):
+    """Also without --nodes: they decide the number of threads, and whether ranks yield while they wait."""
+    for name, value in {**FOUR_NODES, "SLURM_TASKS_PER_NODE": tasks}.items():
+        monkeypatch.setenv(name, value)
+    described = launch.describe(launch.parse([*argv, "--", "true"]))
+    assert described.ranks_per_host == per_host
+
+
+def test_slurm_variables_that_contradict_each_other(monkeypatch):
+    for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
+        with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
+            hostlist.slurm_hosts({**FOUR_NODES, **changed})
+
+
 @given(st.text(max_size=60))
 def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
     for parse in (hostlist.parse_hosts, slurm.tasks_per_node, launch.seconds, slurm.hostnames):

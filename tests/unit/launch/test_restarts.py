@@ -13,7 +13,7 @@ from support.untrusted import save_checkpoint
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.launch import hosts, restarts
+from hvdtrain.launch import hosts, restarts, sbatch
 from hvdtrain.launch.job import Host, Job, RestartPolicy
 from hvdtrain.launch.program import option_value, resumable, run_folder
 from hvdtrain.launch.restarts import Restarts, reduced
@@ -45,12 +45,57 @@ def test_options_by_which_a_program_resumes():
         assert unnamed[-2].startswith("job-")
         assert unnamed[-1] == "--auto-resume"
     other = ("python", "train.py", "--name", "a")
-    for program in (other, ("hvdtrain", "doctor"), ("hvdtrain",), ("python", "-m", "hvdtrain", "doctor"), ("x", "-m")):
-        assert resumable(program) == program
     assert run_folder(other) is None
     assert option_value(("--name", "a", "--name"), "--name") == ""
     with pytest.raises(UserError, match="give the run's --name"):
         resumable((*own, "--resume", "runs/a"))
+
+
+TRAINING = (
+    "python -m hvdtrain.torch_lenet",
+    "python3.11 -X dev -W ignore -um hvdtrain.mxnet_lenet --epochs 3",
+    "python -mhvdtrain train --framework torch",
+    "/opt/venv/bin/hvdtrain train",
+    "env OMP_NUM_THREADS=1 nice -n 5 /opt/venv/bin/python -B -m hvdtrain.tensorflow_lenet --data doctor",
+    "python -m coverage run -m hvdtrain.torch_lenet",
+    "python /srv/code/hvdtrain/torch_lenet.py",
+)
+OTHER = (
+    "python -m hvdtrain doctor",
+    "hvdtrain doctor",
+    "hvdtrain bench --framework torch",
+    "hvdtrain",
+    "hvdtrain --version",
+    "/opt/venv/bin/hvdtrain report runs/train",
+    "nice python -um hvdtrain predict --resume runs/a train",
+    "python -m hvdtrain bench -- python -m hvdtrain.torch_lenet",
+    "python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet",
+    "python -m hvdtrain.launch.agent -- python -m hvdtrain.torch_lenet",
+    "python train.py --name hvdtrain",
+    "python -m train --runs hvdtrain --epochs 2",
+    "x -m",
+    "bash -c true",
+)
+
+
+@pytest.mark.parametrize("line", TRAINING)
+def test_training_programs_get_the_options_by_which_they_resume(line):
+    program = tuple(line.split())
+    added = resumable(program)[len(program) :]
+    assert (added[0], added[2]) == ("--name", "--auto-resume")
+    assert sbatch_adds_options(program)
+
+
+@pytest.mark.parametrize("line", OTHER)
+def test_other_programs_get_no_options(line):
+    program = tuple(line.split())
+    assert resumable(program) == program
+    assert not sbatch_adds_options(program)
+
+
+def sbatch_adds_options(program):
+    text = sbatch.script(launch.parse(["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--", *program]))
+    return '--name "slurm-$SLURM_JOB_ID" --auto-resume)' in text
 
 
 def run_attempts(monkeypatch, results, limit, program=("true",), pause=None):

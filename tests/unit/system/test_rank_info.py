@@ -33,12 +33,42 @@ def test_variables_that_are_not_integers():
 
 def test_rendezvous_address_of_rank_0():
     assert rank_info.rendezvous({"MASTER_ADDR": "h", "MASTER_PORT": "5"}) == ("h", 6)
-    tf_config = json.dumps({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})
-    assert rank_info.rendezvous({"TF_CONFIG": tf_config}) == ("a", 1)
-    assert rank_info.detect({"TF_CONFIG": tf_config}) == ("TF_CONFIG", 1, 2, 0)
     slurm = {"SLURM_STEP_NODELIST": "n[2-3]", "SLURM_JOB_ID": "20005", "SLURM_PROCID": "0"}
     assert rank_info.rendezvous(slurm) == ("n2", 20006)
-    for broken in ("", "{}", "[]", '{"cluster": {"worker": ["a"]}, "task": {"index": 0}}'):
-        if broken:
-            with pytest.raises(UserError, match="TF_CONFIG is not"):
-                rank_info.detect({"TF_CONFIG": broken})
+
+
+def tf_config(task: str, index: object = 0, **cluster: object) -> dict[str, str]:
+    return {"TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": task, "index": index}})}
+
+
+def test_ranks_of_tf_config_are_those_of_tensorflow():
+    """The chief is rank 0, and workers follow in their order."""
+    workers = {"worker": ["a:1", "b:2"]}
+    found = [rank_info.detect(tf_config("worker", index, **workers)) for index in (0, 1)]
+    assert found == [("TF_CONFIG", 0, 2, 0), ("TF_CONFIG", 1, 2, 0)]
+    assert rank_info.rendezvous(tf_config("worker", 1, **workers)) == ("a", 1)
+    both = {**workers, "chief": ["c:3"]}
+    found = [rank_info.detect(tf_config(*task, **both)) for task in (("chief", 0), ("worker", 0), ("worker", "1"))]
+    assert [(one.rank, one.size) for one in found] == [(0, 3), (1, 3), (2, 3)]
+    assert rank_info.rendezvous(tf_config("worker", 0, **both)) == ("c", 3)
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        (tf_config("evaluator", worker=["a:1"]), "task 'evaluator', which does not train"),
+        (tf_config("ps", worker=["a:1"], ps=["b:1"]), "task 'ps', which does not train"),
+        (tf_config("worker", worker=["a:1"], ps=["b:1"]), "names parameter servers"),
+        (tf_config("chief", worker=["a:1"]), "task.index is not the index of a chief"),
+        (tf_config("chief", chief=["a:1", "b:1"]), "more than one chief"),
+        (tf_config("worker", 2, worker=["a:1", "b:1"]), "task.index is not the index of a worker"),
+        (tf_config("worker", worker=["a"]), "a task is not host:port"),
+        (tf_config("worker", worker=[1]), "a task is not host:port"),
+        (tf_config("worker", worker={"a:1": 0}), "cluster does not list tasks"),
+        ({"TF_CONFIG": "{}"}, "expects"),
+        ({"TF_CONFIG": "[]"}, "expects"),
+    ],
+)
+def test_a_tf_config_of_another_form_is_rejected(variables, message):
+    with pytest.raises(UserError, match=f"TF_CONFIG.*{message}"):
+        rank_info.detect(variables)

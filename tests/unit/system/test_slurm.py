@@ -23,3 +23,10 @@ def test_hosts_of_a_node_list(nodes, hosts):
 def test_invalid_node_list(nodes):
     with pytest.raises(UserError, match="as Slurm writes it"):
         slurm.hostnames(nodes)
+
+
+@pytest.mark.parametrize("nodes", ["-oProxyCommand=x", "a,-b", "a b", "n[1-2]/x"])
+def test_names_that_are_not_host_names(nodes):
+    """They would reach ssh, which would read them as options."""
+    with pytest.raises(UserError, match="not the name of a host"):
+        slurm.hostnames(nodes)

@@ -1,0 +1,97 @@
+"""Values that ranks of the ring send to each other: they arrive unchanged, and nothing else is accepted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from hvdtrain.collectives.encoding import ARRAYS, TEXT_BYTES, decode, encode
+from hvdtrain.errors import TrainingError
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters())
+ELEMENTS = st.sampled_from(list(ARRAYS.values()))
+LEAVES = SCALARS | arrays.arrays(ELEMENTS, arrays.array_shapes(min_dims=0, min_side=0, max_side=3)) | st.builds(Path)
+VALUES = st.recursive(
+    LEAVES,
+    lambda part: st.lists(part) | st.lists(part).map(tuple) | st.dictionaries(SCALARS, part),
+    max_leaves=8,
+)
+
+
+def assert_equal(one: object, other: object) -> None:
+    assert type(one) is type(other)
+    if isinstance(one, np.ndarray | np.generic):
+        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
+    elif isinstance(one, float):
+        assert np.array_equal(one, other, equal_nan=True)
+    elif isinstance(one, dict):
+        assert_equal(list(one.items()), list(other.items()))
+    elif dataclasses.is_dataclass(one):
+        assert_equal(vars(one), vars(other))
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for part, of_other in zip(one, other, strict=True):
+            assert_equal(part, of_other)
+    else:
+        assert one == other
+
+
+@settings(max_examples=100, deadline=None)
+@given(VALUES)
+def test_values_arrive_unchanged(value):
+    assert_equal(decode(encode(value)), value)
+
+
+def test_a_checkpoint_arrives_unchanged():
+    weights = {"conv1/weight": np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)}
+    optimizer = OptimizerState({"momentum/conv1/weight": weights["conv1/weight"].T}, 0.1, 7, {"loss_scale": 2.0**15})
+    saved = Checkpoint(weights, optimizer, Position(1, 2, 3, 4), "lenet", "torch", "sgd", "ab", np.float64(0.5), ("a",))
+    received = decode(encode((Path("runs/a"), saved)))
+    assert_equal(received, (Path("runs/a"), saved))
+    assert received[1].weights["conv1/weight"].flags.writeable
+
+
+@pytest.mark.parametrize("value", [{1, 2}, b"bytes", 1j, object(), np.array(["a"]), np.array([None])])
+def test_other_values_are_not_sent(value):
+    with pytest.raises(TypeError, match="ranks send no values of type"):
+        encode([value])
+
+
+def message(described: object, rest: bytes = b"") -> bytes:
+    text = json.dumps(described).encode()
+    return len(text).to_bytes(8, "little") + text + rest
+
+
+@pytest.mark.parametrize(
+    "received",
+    [
+        b"",
+        b"\xff" * 8,
+        message(["array", "<f4", 1 << 60]),
+        message(["array", "<f4", 1 << 62, 1 << 62], bytes(8)),
+        message(["array", "<f4", -1], bytes(4)),
+        message(["array", "|O", 1], bytes(8)),
+        message(["array", "<f4", True], bytes(4)),
+        message(["array", "<f4", 1], bytes(5)),
+        message(["Path", "/"]),
+        message(["path", 1]),
+        message(["Checkpoint", 1]),
+        message(["dict", [["list"], 1]]),
+        message([]),
+        message([["list"]]),
+        message({"a": 1}),
+        (1 << 20).to_bytes(8, "little") + b"[" * (1 << 20),
+        (TEXT_BYTES + 1).to_bytes(8, "little") + b" " * TEXT_BYTES + b"1",
+    ],
+)
+def test_other_messages_are_rejected(received):
+    with pytest.raises(TrainingError, match="sent what ranks never send"):
+        decode(received)
