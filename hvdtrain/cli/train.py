@@ -9,6 +9,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from hvdtrain.collectives.shutdown import shut_down_horovod
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import rank_info
@@ -19,6 +20,7 @@ log = logging.getLogger("hvdtrain")
 # seen: rank 0 for an error of all ranks, then a rank that failed alone, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
+SHUTDOWN_LIMIT_S = 2.0
 
 
 def main(
@@ -72,10 +74,7 @@ def examine_host() -> list[dict[str, Any]]:
 
 
 def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
-    """Write the error to this rank's log and stderr, and end at once.
-
-    An orderly shutdown would wait for ranks that no longer respond.
-    """
+    """Write the error to this rank's log and stderr, and end without waiting for ranks that no longer respond."""
     if text and log.handlers:  # the log is open, so this import cannot fail
         from hvdtrain.runs.console import log_to_file
 
@@ -85,4 +84,5 @@ def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
         print(f"hvdtrain: rank {rank}: {text}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    shut_down_horovod(SHUTDOWN_LIMIT_S)
     os._exit(status)
