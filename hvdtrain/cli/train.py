@@ -14,6 +14,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
+from hvdtrain.collectives.shutdown import shut_down_horovod
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import agent_pipe, rank_info
@@ -28,6 +29,7 @@ OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
 FOLDER_WAIT_S = 2.0
 """How long the end of the process may wait for a run's folder that does not respond."""
+SHUTDOWN_LIMIT_S = 2.0
 
 
 def main(
@@ -120,9 +122,9 @@ def _end_at_once_by_interrupt() -> None:
 
 
 def _exit(rank: int, error: RankError | None, status: int, wait_s: float) -> NoReturn:
-    """Write the error to this rank's log, hand it to the launcher or print it, and end at once.
+    """Write the error to this rank's log, hand it to the launcher or print it, and end.
 
-    An orderly shutdown would wait for ranks that no longer respond. wait_s: before the error is printed here.
+    It waits for no rank that no longer responds. wait_s: before the error is printed here.
     """
     if error and log.handlers:  # the log is open, so this import cannot fail
         from hvdtrain.runs.console import log_to_file
@@ -134,4 +136,5 @@ def _exit(rank: int, error: RankError | None, status: int, wait_s: float) -> NoR
         print(f"hvdtrain: rank {rank}: {error}{advice}", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    shut_down_horovod(SHUTDOWN_LIMIT_S)
     os._exit(status)

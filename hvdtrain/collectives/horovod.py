@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import rank_info
 
 GLOO_TIMEOUT_S = str(24 * 3600)
@@ -19,13 +19,18 @@ GLOO_TIMEOUT_S = str(24 * 3600)
 class HorovodGroup:
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
-    to_tensor, to_numpy: the framework's conversions of a float64 vector on the host. Raises UserError if Horovod sees
-    another number of processes than the launcher started.
+    to_tensor, to_numpy: the framework's conversions of a float64 vector on the host. Raises TrainingError if Horovod
+    cannot connect the processes, UserError if it sees another number of them than the launcher started.
     """
 
     def __init__(self, hvd: ModuleType, to_tensor: Callable[[np.ndarray], Any], to_numpy: Callable[[Any], np.ndarray]):
         _wait_for_slow_ranks()
-        hvd.init()
+        try:
+            hvd.init()
+        except ValueError as error:
+            raise TrainingError(
+                f"Horovod cannot connect the ranks ({error})", "see how the other ranks ended"
+            ) from None
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         _check_size(self.size)
