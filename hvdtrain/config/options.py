@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -9,6 +10,11 @@ from typing import Literal
 from hvdtrain.errors import UserError
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
+
+NUMBER_LIMIT = 1 << 53
+"""Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
+MAX_LR_EXPONENT = 30
+"""Learning rates are at most 10 to this power, so that float32 holds them."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,12 @@ def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
     for name in not_negative:
         if not getattr(config, name) >= 0:
             yield name, "must be 0 or more", ""
+    for name in positive + not_negative:
+        if getattr(config, name) >= NUMBER_LIMIT:
+            yield name, "is too large", ""
+    changes = config.epochs // config.lr_step_epochs if config.schedule == "step" else 0
+    if math.log10(config.lr) + changes * math.log10(config.lr_gamma) > MAX_LR_EXPONENT:
+        yield "lr_gamma", f"the learning rate would exceed 10^{MAX_LR_EXPONENT}", "give at most 1"
     if config.momentum >= 1:
         yield "momentum", "must be below 1", ""
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):

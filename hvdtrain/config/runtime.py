@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from hvdtrain.config.options import NUMBER_LIMIT
 from hvdtrain.errors import UserError
 
 MINIMA = {
@@ -67,7 +68,10 @@ class RuntimeOptions:
 
     def __post_init__(self) -> None:
         for name, minimum in MINIMA.items():
-            if not getattr(self, name) >= minimum:  # written so that NaN is caught
-                raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: must be {minimum} or more")
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if not value >= minimum:  # written so that NaN is caught
+                raise UserError(f"{option} {value}: must be {minimum} or more")
+            if value >= NUMBER_LIMIT:
+                raise UserError(f"{option} {value}: is too large")
         if self.auto_resume and (self.resume or not self.name):
             raise UserError("--auto-resume: it finds the run by its name", "give the run a --name, and no --resume")

@@ -10,6 +10,9 @@ from hvdtrain.interfaces import Group
 CPU_DEVICES = 2
 """Parts of the CPU that a strategy with several devices uses if there is no GPU."""
 
+Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Images, labels and weights, as a `Batch` has them."""
+
 
 def choose_device(requested: str, available: bool, count: int, group: Group) -> str:
     """`cpu` or `cuda:<local_rank>`.
@@ -30,13 +33,27 @@ def choose_device(requested: str, available: bool, count: int, group: Group) -> 
 
 
 def count_devices(requested: int, gpus: int) -> int:
-    """Devices of a process whose strategy uses several: --devices, else all GPUs, else CPU_DEVICES."""
+    """Devices of a process whose strategy uses several: --devices, else all GPUs, else CPU_DEVICES.
+
+    gpus: number of GPUs, 0 to use parts of the CPU. Raises UserError if there are fewer GPUs than requested.
+    """
+    if 0 < gpus < requested:
+        raise UserError(
+            f"--devices {requested}: this host has {gpus} GPU(s)", f"give at most {gpus}, or use --device cpu"
+        )
     return requested or gpus or CPU_DEVICES
 
 
-def split_rows(count: int, *arrays: np.ndarray) -> list[tuple[np.ndarray, ...]]:
-    """Split each array into `count` equal parts: [part][array]. Raises UserError if the rows cannot be divided."""
-    rows = len(arrays[0])
-    if rows % count:
-        raise UserError(f"a batch of {rows} rows does not divide evenly among {count} devices", "change --batch-size")
-    return list(zip(*(np.split(array, count) for array in arrays), strict=True))
+def pad_rows(multiple: int, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> Rows:
+    """The rows of a batch, and as many of weight zero as make their number a multiple of `multiple`."""
+    missing = -len(images) % multiple
+    if missing == 0:
+        return images, labels, weights
+    repeated = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in (images, labels))
+    return (*repeated, np.concatenate([weights, np.zeros(missing, weights.dtype)]))
+
+
+def split_rows(count: int, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[Rows]:
+    """The rows of a batch in `count` parts of equal size, padded with rows of weight zero."""
+    padded = pad_rows(count, images, labels, weights)
+    return list(zip(*(np.split(rows, count) for rows in padded), strict=True))

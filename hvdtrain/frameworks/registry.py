@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 from collections.abc import Callable
@@ -60,9 +61,36 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
     group: an existing group for --strategy single, which then trains by itself while other ranks do the same. Raises
     UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
-    check_framework_options(config)
     set_environment()
     keep_freed_memory()
+    entry = check_request(config, runtime)
+    with limited_start():
+        strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
+    return entry.learner(NETWORKS[config.model], weights, strategy)
+
+
+def build_without_communication(config: Config, weights: Weights, runtime: RuntimeOptions, group: Group) -> Learner:
+    """A learner of the same kind that trains on one device by itself, to time its steps.
+
+    The learner that `config` asks for cannot be timed without its communication: strategies start it inside backward
+    and update (hooks, compiled graphs, devices that a batch is split over).
+
+    group: the group of that learner.
+    """
+    entry = find_strategy(config)
+    config = dataclasses.replace(config, api=entry.style, op="average", compression="none")
+    single = dataclasses.replace(config, strategy="single", kvstore="device")
+    if find_strategy(single).learner is entry.learner:
+        return build_learner(single, weights, dataclasses.replace(runtime, devices=0), group)
+    return build_learner(config, weights, dataclasses.replace(runtime, devices=1))
+
+
+def check_request(config: Config, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+    """The entry of the strategy that the options ask for; starts nothing.
+
+    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
+    """
+    check_framework_options(config)
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
@@ -71,9 +99,11 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",
             "leave --devices out, or choose a strategy for several devices (--strategy help)",
         )
-    with limited_start():
-        strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
-    return entry.learner(NETWORKS[config.model], weights, strategy)
+    if runtime.devices > config.batch_size:
+        raise UserError(
+            f"--devices {runtime.devices}: a batch has {config.batch_size} row(s)", "give each device at least one row"
+        )
+    return entry
 
 
 def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:

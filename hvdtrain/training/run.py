@@ -20,7 +20,7 @@ from hvdtrain.training.schedule import learning_rate
 class Run:
     """Options, learner, data and folder of a run; they do not change while it trains.
 
-    Raises UserError if the training data has fewer images than one step needs.
+    Raises UserError if the training data has fewer images than one step needs, or a step fewer rows than --accumulate.
     """
 
     config: Config
@@ -36,6 +36,12 @@ class Run:
             raise UserError(
                 f"--batch-size {self.config.batch_size}: larger than the {self.samples} training images",
                 "give a smaller one, or use --remainder pad",
+            )
+        rows = -(-self.global_batch // self.group.size // self.learner.devices)
+        if self.config.accumulate > max(rows, 1):
+            raise UserError(
+                f"--accumulate {self.config.accumulate}: a step has {rows} row(s) on each device",
+                f"give at most {rows}",
             )
 
     @property
@@ -55,13 +61,13 @@ class Run:
 
     @functools.cached_property
     def global_batch(self) -> int:
-        """Rows of one step over all ranks."""
-        return self.config.global_batch(self.group.size)
+        """Rows of one step over all ranks: all images if --batch-size is larger."""
+        return min(self.config.global_batch(self.group.size), self.samples)
 
     @functools.cached_property
     def steps_per_epoch(self) -> int:
         """Number of steps in an epoch, by --remainder."""
-        return sharding.steps_per_epoch(self.samples, self.global_batch, self.config.remainder)
+        return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
 
     @functools.cached_property
     def last_step(self) -> int:

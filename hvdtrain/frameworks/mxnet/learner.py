@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.contrib import amp
 
-from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
@@ -102,7 +102,7 @@ class MXNetLearner:
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
         self._states.set_lr(lr)
-        parts = zip(*(np.array_split(rows, self.devices) for rows in (images, labels, weights)), strict=True)
+        parts = split_rows(self.devices, images, labels, weights)
         with autograd.record():
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
         autograd.backward(losses)

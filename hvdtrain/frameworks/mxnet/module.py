@@ -16,6 +16,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.devices import pad_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
 from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
@@ -90,11 +91,12 @@ class ModuleFeed(mx.io.DataIter):
 
     def __init__(self, batches: Iterator[Batch], set_lr: Callable[[float], None], module: mx.mod.Module) -> None:
         super().__init__()
-        self._batches, self._set_lr = batches, set_lr
+        self._batches, self._set_lr, self._devices = batches, set_lr, len(module._context)
         self.provide_data, self.provide_label = module.data_shapes, module.label_shapes
 
     def next(self) -> mx.io.DataBatch:
-        images, labels, weights, lr = next(self._batches)
+        *rows, lr = next(self._batches)
+        images, labels, weights = pad_rows(self._devices, *rows)
         # Module asks for the next batch after it has queued the update before, so the learning rate can change now.
         self._set_lr(lr)
         arrays = {"data": scale_pixels(images), "weights": weights}
@@ -133,7 +135,7 @@ class ModuleLearner:
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._logits_symbol = logits_symbol(network)
         self._executors: dict[int, mx.executor.Executor] = {}
-        self._module = self._bind(max(config.global_batch(self.group.size) // self.group.size, self.devices))
+        self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)
         parameters = {name: mx.nd.array(value) for name, value in weights.items()}
         wrapped = strategy.wrap_optimizer(optimizer, parameters)

@@ -96,9 +96,9 @@ def get_params(weights: Weights, context: mx.Context) -> Arrays:
     return params
 
 
-def split_batch(devices: list[mx.Context], *arrays: np.ndarray) -> list[list[nd.NDArray]]:
-    """Split each array into equal parts, one per device, and copy them there as float32: [device][array]."""
-    parts = split_rows(len(devices), *arrays)
+def split_batch(devices: list[mx.Context], *batch: np.ndarray) -> list[list[nd.NDArray]]:
+    """Split images, labels and weights into equal parts, and copy each to its device as float32: [device][array]."""
+    parts = split_rows(len(devices), *batch)
     return [
         [nd.array(rows, ctx=device, dtype="float32") for rows in part]
         for part, device in zip(parts, devices, strict=True)

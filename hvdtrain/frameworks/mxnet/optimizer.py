@@ -50,7 +50,7 @@ class OptimizerStates:
         if lr != self._lr:
             for arrays in self._arrays if self._is_sgd else ():
                 for array in itertools.chain(*arrays.values()):
-                    array *= lr / self._lr
+                    array *= lr / self._lr if self._lr else 0.0
             self._lr = lr
         self._optimizer.set_learning_rate(lr)
         if not self._is_sgd:  # MXNet adds "epsilon hat" instead of epsilon: Kingma and Ba (2015), section 2

@@ -71,13 +71,14 @@ class MXNetKVStore(MXNetStrategy):
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group: Group
+        gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
         if config.kvstore.startswith("dist"):
             group = ring_group = ring.start(runtime.hang_timeout)
             servers.start(ring_group)
-            devices, self.gradient_divisor = runtime.devices or 1, group.size
+            devices, self.gradient_divisor = count_devices(runtime.devices or 1, gpus), group.size
         else:
             group = single_process(config.strategy)
-            devices = count_devices(runtime.devices, mx.context.num_gpus() if runtime.device != "cpu" else 0)
+            devices = count_devices(runtime.devices, gpus)
         super().__init__(config, runtime, group, devices)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.devices import split_rows
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (
@@ -167,8 +168,7 @@ class KerasFeed(tf.keras.callbacks.Callback):
         images, labels, weights, self.lr = next(self._batches)
         with tf.device("CPU"):  # the data set distributes them to the devices
             pixels = scale_pixels(tf.constant(channel_last(images))).numpy()
-        arrays = (pixels, labels, weights / np.float32(self._factor))
-        for part in zip(*(np.array_split(array, self._parts) for array in arrays), strict=True):
+        for part in split_rows(self._parts, pixels, labels, weights / np.float32(self._factor)):
             self._rows.put(part)
         self.model.optimizer.learning_rate.assign(self.lr)
         self.model.reset_metrics()  # so that the loss is that of this step only

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.devices import choose_device, pad_rows
 from hvdtrain.frameworks.tensorflow.network import WeightLayout, build_network, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
@@ -110,13 +109,10 @@ class TensorFlowLearner:
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         count = self._config.accumulate
-        if count == 1:
-            return [arrays]
-        rows = tf.shape(arrays[0])[0]
-        cuts = [rows * i // count for i in range(count + 1)]
-        return [tuple(array[a:b] for array in arrays) for a, b in itertools.pairwise(cuts)]
+        return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> tf.Tensor:
+        images, labels, weights = pad_rows(self.devices * self._config.accumulate, images, labels, weights)
         return self._strategy.run(self._step, (channel_last(images), labels, weights), tf.constant(lr, tf.float32))
 
     @tf.function(reduce_retracing=True)

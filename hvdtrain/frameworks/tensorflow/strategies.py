@@ -95,7 +95,7 @@ class TensorFlowDistributed(TensorFlowStrategy):
         return [gradient / self.group.size for gradient in total]
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
-        parts = [np.array_split(array, self.devices) for array in rows]
+        parts = [np.split(array, self.devices) for array in rows]
         distribute = self.distribution.experimental_distribute_values_from_function
         own = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
         losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *own, lr))

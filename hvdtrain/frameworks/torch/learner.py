@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -49,16 +49,13 @@ class TorchLearner:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.zero_grad()
-        parts = zip(
-            *(np.array_split(rows, self._config.accumulate) for rows in (images, labels, weights)),
-            strict=True,
-        )
-        loss = sum(self._backward(*part) for part in parts)
+        loss = sum(self._backward(*part) for part in split_rows(self._config.accumulate, images, labels, weights))
         self._strategy.reduce(self._optimizer)
         self._scaler.unscale_(self._optimizer)
-        if self._clip_or_skip():
+        finite = self._clip_and_check()
+        if finite:
             self._strategy.update(self._optimizer, self._scaler)
-        self._rescale()
+        self.skipped += self._rescale() or not finite
         return loss
 
     def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
@@ -68,8 +65,8 @@ class TorchLearner:
         self._scaler.scale(loss).backward()
         return loss.detach()
 
-    def _clip_or_skip(self) -> bool:
-        """Clip the combined gradients; False if they are not finite and the step is to be skipped.
+    def _clip_and_check(self) -> bool:
+        """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
 
         Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
         """
@@ -78,17 +75,15 @@ class TorchLearner:
             return True
         limit = self._config.clip_norm or float("inf")
         norm = nn.utils.clip_grad_norm_(self._parameters.values(), limit)
-        finite = not skip or bool(norm.isfinite())
-        self.skipped += not finite
-        return finite
+        return not skip or bool(norm.isfinite())
 
-    def _rescale(self) -> None:
-        """Lower fp16's loss scale if gradients overflowed (the scaler skipped that update), otherwise raise it."""
+    def _rescale(self) -> bool:
+        """Lower fp16's loss scale if gradients overflowed, otherwise raise it; whether the scaler skipped the update."""
         if not self._scaler.is_enabled():
-            return
+            return False
         before = self._scaler.get_scale()
         self._scaler.update()
-        self.skipped += self._scaler.get_scale() < before
+        return self._scaler.get_scale() < before
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:

@@ -45,9 +45,9 @@ def get_params(weights: Weights, device: str) -> Tensors:
     return {name: torch.tensor(value, device=device, requires_grad=True) for name, value in weights.items()}
 
 
-def split_batch(devices: list[str], *arrays: np.ndarray) -> list[list[torch.Tensor]]:
-    """Split each array into equal parts, one per device, and copy them there: [device][array]."""
-    parts = split_rows(len(devices), *arrays)
+def split_batch(devices: list[str], *batch: np.ndarray) -> list[list[torch.Tensor]]:
+    """Split images, labels and weights into equal parts, one per device, and copy them there: [device][array]."""
+    parts = split_rows(len(devices), *batch)
     return [[torch.from_numpy(rows).to(device) for rows in part] for part, device in zip(parts, devices, strict=True)]
 
 

@@ -103,6 +103,11 @@ class TorchDDP(TorchStrategy):
         super().__init__(config, runtime, TorchDistributedGroup(torch.distributed, backend))
 
     def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+        for parameter in model.parameters():
+            if parameter.dim() == 4 and parameter.shape[1] == 1:
+                # The layout is the same in memory, but DDP compares strides with those of the gradient, which PyTorch
+                # makes from images in channels_last.
+                parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
         return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
 
