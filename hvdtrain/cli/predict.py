@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -11,9 +10,11 @@ import numpy as np
 import tyro
 from PIL import Image, ImageOps
 
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import check_choices
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.description import Network
@@ -39,13 +40,11 @@ class PredictOptions:
     """Number of classes to print for each image."""
 
 
+@exit_status()
 def main(argv: list[str]) -> None:
     """Print a line for each image; ends the process with an exit status if that fails."""
-    try:
-        _predict(tyro.cli(PredictOptions, prog="python -m hvdtrain predict", args=argv))
-    except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    check_choices(argv, PredictOptions)
+    _predict(tyro.cli(PredictOptions, prog="python -m hvdtrain predict", args=argv))
 
 
 def _predict(options: PredictOptions) -> None:

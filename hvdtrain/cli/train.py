@@ -9,9 +9,12 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from hvdtrain.config.options import Framework
+from hvdtrain.cli.exit_status import INTERRUPTED
+from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import rank_info
+from hvdtrain.system.streams import output_errors, prepare_streams
+from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
 
@@ -19,6 +22,7 @@ log = logging.getLogger("hvdtrain")
 # seen: rank 0 for an error of all ranks, then a rank that failed alone, last those that only lost another rank.
 OTHER_RANKS_WAIT_S = 2.0
 UNEXPECTED_ERROR_WAIT_S = 4.0
+TITLES = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def main(
@@ -31,13 +35,14 @@ def main(
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
     rank = 0
+    prepare_streams()
     try:
         rank = rank_info.detect().rank
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
         _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
     except KeyboardInterrupt:
-        _exit(rank, "interrupted", 130, 0.0)
+        _exit(rank, "interrupted", INTERRUPTED, 0.0)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:
@@ -49,19 +54,29 @@ def main(
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
     from hvdtrain.cli.training_options import options_for_defaults, parse
-    from hvdtrain.training.train import train
 
     try:
-        known = options_for_defaults(argv)
-        if known.strategy == "help":
-            from hvdtrain.cli import strategy_list
+        with output_errors():
+            known = options_for_defaults(argv)
+            if known.strategy == "help":
+                from hvdtrain.cli import strategy_list
 
-            strategy_list.show(framework or known.framework or "torch")
-            _exit(rank, "", 0, 0.0)
-        config, runtime = parse(argv, program, framework, console=rank == 0)
+                strategy_list.show(framework or known.framework or "torch")
+                raise SystemExit
+            config, runtime = parse(argv, program, framework, console=rank == 0)
     except SystemExit as end:  # --help, or an unknown option
         _exit(rank, "", int(end.code or 0), 0.0)
+    if rank == 0 and not runtime.quiet:
+        print(_starting(config), file=sys.stderr, flush=True)
+    from hvdtrain.training.train import train  # after the line above, as it takes a while
+
     train(config, runtime, examine_host)
+
+
+def _starting(config: Config) -> str:
+    """What rank 0 says before imports that take seconds."""
+    libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
+    return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."
 
 
 def examine_host() -> list[dict[str, Any]]:
@@ -82,7 +97,6 @@ def _exit(rank: int, text: str, status: int, wait_s: float) -> NoReturn:
         log_to_file(logging.ERROR, text)
     time.sleep(wait_s)
     if text:
-        print(f"hvdtrain: rank {rank}: {text}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+        label = "" if text.startswith("rank ") else f"rank {rank}: "  # errors of all ranks name the one at fault
+        print(f"hvdtrain: {label}{printable(text)}", file=sys.stderr, flush=True)
     os._exit(status)
