@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import itertools
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -56,7 +57,7 @@ def check_choices(argv: list[str], *options: type) -> None:
 
     options: dataclasses whose fields are options, as in tyro, which lists the choices but suggests none.
     """
-    given = dict(zip(argv, argv[1:], strict=False)) | dict(one.split("=", 1) for one in argv if "=" in one)
+    given = dict(itertools.pairwise(argv)) | dict(one.split("=", 1) for one in argv if "=" in one)
     for kind in options:
         hints = get_type_hints(kind)
         for field in dataclasses.fields(kind):

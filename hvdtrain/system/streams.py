@@ -91,7 +91,7 @@ def prepare_streams() -> None:
         elif stream is original:
             stream.flush()
             file = OutputFile(stream.fileno(), "w", closefd=False)
-            setattr(sys, name, Stream(file, encoding=stream.encoding, errors="backslashreplace"))  # type: ignore[arg-type]
+            setattr(sys, name, Stream(file, encoding=stream.encoding, errors="backslashreplace"))
 
 
 @contextlib.contextmanager
