@@ -12,6 +12,7 @@ from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
 from hvdtrain.cli.report import show_report
 from hvdtrain.errors import TrainingError
+from hvdtrain.system.files import require_writable
 
 PROG = "python -m hvdtrain bench"
 
@@ -33,6 +34,7 @@ def run(options: StrategyBenchOptions) -> None:
         for row in rows:
             print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")
         return
+    require_writable(options.output, "--output")
     jobs = [job for job in plan(rows, options) if not is_finished(job, options)]
     failed = BenchRunner(options).run(jobs)
     _show_omitted(rows)

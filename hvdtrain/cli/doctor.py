@@ -21,7 +21,7 @@ from hvdtrain.doctor.registry import CHECKS, RENAMED
 from hvdtrain.doctor.reports import format_ranks
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import require_writable, write_atomically
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -63,6 +63,10 @@ def run(given: argparse.Namespace) -> int:
         print(f"hvdtrain: the check {name} is now called {RENAMED[name]}; use --only {RENAMED[name]}", file=sys.stderr)
     only = tuple(RENAMED.get(name, name) for name in given.only)
     hosts = tuple(filter(None, (host.strip() for host in given.hosts.split(","))))
+    if given.output and rank == 0:
+        require_writable(given.output.parent, "--output")
+        if given.output.is_dir():
+            raise UserError(f"--output {given.output} is a folder", "give a file")
     report = examine(Options(only, hosts, given.ranks, given.runs))
     if rank != 0:
         for one in report["findings"]:
@@ -85,7 +89,6 @@ def _rank() -> int:
 def write(path: Path, report: dict[str, Any]) -> None:
     """Write the JSON object. Raises UserError if the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, json.dumps(report, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"--output {path} cannot be written ({error.strerror})", "give another file") from None

@@ -5,13 +5,18 @@ It only reads the folders that training writes: it imports no framework and chan
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
 from hvdtrain.report.pages import Report
 from hvdtrain.report.runs import collect
-from hvdtrain.report.writing import write_pages
+from hvdtrain.report.writing import FILES, check_pages, write_pages
+from hvdtrain.system.text import printable
+
+MOST_COLUMNS = 100
+"""Width of the table in a wide terminal, or in a file."""
 
 
 @exit_status()
@@ -30,7 +35,10 @@ def main(argv: list[str]) -> None:
 
 def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`, and print its table. Raises UserError."""
-    report = Report(*collect(runs))
-    pages = {"report.md": report.markdown(), "report.csv": report.csv(), "report.html": report.html()}
+    found = collect(runs)
+    check_pages(output)
+    report = Report(*found)
+    pages = dict(zip(FILES, (report.markdown(), report.csv(), report.html()), strict=True))
     write_pages(output, pages)
-    print(f"{report.markdown_table()}\nwritten: {', '.join(str(output / name) for name in pages)}")
+    print(report.terminal_table(min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)))
+    print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")
