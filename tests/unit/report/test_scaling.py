@@ -35,8 +35,8 @@ def test_weak_scaling_with_global_batches(tmp_path):
     make_run(tmp_path / "two", images_per_s=1800.0, batch_size=64, strategy="ring", ranks=2)
     make_run(tmp_path / "devices", images_per_s=1600.0, batch_size=64, strategy="manual", devices=2)
     rows = lines(write(tmp_path, tmp_path))
-    for name, place, efficiency in (("ring", ("2", "1"), 0.9), ("manual", ("1", "2"), 0.8)):
-        row = rows["torch", name, *place]
+    for name, ranks, devices, efficiency in (("ring", "2", "1", 0.9), ("manual", "1", "2", 0.8)):
+        row = rows["torch", name, ranks, devices]
         assert (row["scaling"], number(row, "efficiency")) == ("weak", pytest.approx(efficiency))
 
 
