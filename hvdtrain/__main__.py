@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.errors import UserError
+from hvdtrain.system.text import did_you_mean
+
 USAGE = """usage: hvdtrain COMMAND [OPTIONS]
        python -m hvdtrain COMMAND [OPTIONS]
 
@@ -24,6 +28,7 @@ COMMANDS = {name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench
 """The module of each command."""
 
 
+@exit_status()
 def main(argv: list[str] | None = None) -> None:
     """Run the command in `argv`, by default the command line's; an unknown command ends the process with status 2."""
     argv = sys.argv[1:] if argv is None else argv
@@ -37,8 +42,8 @@ def main(argv: list[str] | None = None) -> None:
 
         print(__version__)
     else:
-        print(f"hvdtrain: unknown command {command!r}; hvdtrain --help lists the commands", file=sys.stderr)
-        sys.exit(2)
+        hint = did_you_mean(command, [*COMMANDS, "--help", "--version"])
+        raise UserError(f"unknown command {command!r}{hint}", "hvdtrain --help lists the commands")
 
 
 if __name__ == "__main__":

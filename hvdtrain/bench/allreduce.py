@@ -17,6 +17,7 @@ from statistics import median
 from hvdtrain.bench.strategies import environment
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.system.files import require_writable, write_atomically
 
 LAUNCHERS = {
     "horovod": lambda np: ["horovodrun", "--gloo", "-np", str(np)],
@@ -58,16 +59,16 @@ class AllreduceBenchOptions:
 def run(options: AllreduceBenchOptions) -> str:
     """Measure; returns the tables in Markdown, which are also written to `allreduce.md`.
 
-    Raises TrainingError if a job fails.
+    Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
     """
+    require_writable(options.output, "--output")
     times: Times = {library: [] for library in LAUNCHERS}
     for repeat in range(options.repeats):
         for library, measured in times.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {library}", file=sys.stderr, flush=True)
             measured.append(measure(library, options))
     text = "\n".join([*table(times, options), "", *comparison(times, options)])
-    options.output.mkdir(parents=True, exist_ok=True)
-    (options.output / "allreduce.md").write_text(text + "\n")
+    write_atomically(options.output / "allreduce.md", text + "\n")
     return text
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
@@ -131,7 +132,8 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
     """
     for prefix in wanted:
         if not any(_matches(row, prefix) for row in rows):
-            raise UserError(f"--rows {prefix}: no such strategy", "python -m hvdtrain bench --show lists them")
+            hint = did_you_mean(prefix, {row.name for row in rows})
+            raise UserError(f"--rows {prefix}: no such strategy{hint}", "python -m hvdtrain bench --show lists them")
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
     frameworks = {row.framework for row in chosen}
     return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]

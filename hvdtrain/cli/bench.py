@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import sys
-
 import tyro
 
 from hvdtrain.bench import allreduce
 from hvdtrain.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.bench.runner import BenchRunner
 from hvdtrain.bench.strategies import BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import check_choices
 from hvdtrain.cli.report import show_report
-from hvdtrain.errors import HvdtrainError, TrainingError
+from hvdtrain.errors import TrainingError
+from hvdtrain.system.files import require_writable
 
 PROG = "python -m hvdtrain bench"
 
 
+@exit_status()
 def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
-    try:
-        if argv[:1] == ["allreduce"]:
-            print(allreduce.run(tyro.cli(AllreduceBenchOptions, prog=f"{PROG} allreduce", args=argv[1:])))
-        else:
-            run(tyro.cli(StrategyBenchOptions, prog=PROG, args=argv))
-    except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    if argv[:1] == ["allreduce"]:
+        print(allreduce.run(tyro.cli(AllreduceBenchOptions, prog=f"{PROG} allreduce", args=argv[1:])))
+    else:
+        check_choices(argv, StrategyBenchOptions)
+        run(tyro.cli(StrategyBenchOptions, prog=PROG, args=argv))
 
 
 def run(options: StrategyBenchOptions) -> None:
@@ -35,6 +34,7 @@ def run(options: StrategyBenchOptions) -> None:
         for row in rows:
             print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")
         return
+    require_writable(options.output, "--output")
     jobs = [job for job in plan(rows, options) if not is_finished(job, options)]
     failed = BenchRunner(options).run(jobs)
     _show_omitted(rows)

@@ -12,35 +12,31 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import Parser
 from hvdtrain.doctor.examination import Options, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.registry import CHECKS, RENAMED
 from hvdtrain.doctor.reports import format_ranks
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
+@exit_status()
 def main(argv: list[str]) -> None:
     """Examine, and print on rank 0; ends the process with 1 if a check failed, 2 for invalid options."""
-    given = parse(argv)
-    try:
-        status = run(given)
-    except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
-        status = error.exit_status
-    sys.stdout.flush()
-    sys.exit(status)
+    sys.exit(run(parse(argv)))
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; ends the process with 2 if they are invalid."""
     listed = "\n".join(f"  {one.name:14} {one.about}{', in a job' * (one.where == 'job')}" for one in CHECKS)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m hvdtrain doctor",
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
@@ -67,6 +63,10 @@ def run(given: argparse.Namespace) -> int:
         print(f"hvdtrain: the check {name} is now called {RENAMED[name]}; use --only {RENAMED[name]}", file=sys.stderr)
     only = tuple(RENAMED.get(name, name) for name in given.only)
     hosts = tuple(filter(None, (host.strip() for host in given.hosts.split(","))))
+    if given.output and rank == 0:
+        require_writable(given.output.parent, "--output")
+        if given.output.is_dir():
+            raise UserError(f"--output {given.output} is a folder", "give a file")
     report = examine(Options(only, hosts, given.ranks, given.runs))
     if rank != 0:
         for one in report["findings"]:
@@ -89,7 +89,6 @@ def _rank() -> int:
 def write(path: Path, report: dict[str, Any]) -> None:
     """Write the JSON object. Raises UserError if the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, to_json(report, indent=1) + "\n")
     except OSError as error:
         raise UserError(f"--output {path} cannot be written ({error.strerror})", "give another file") from None
@@ -105,8 +104,7 @@ def show(report: dict[str, Any], as_json: bool) -> None:
         if console:
             console.print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
         else:
-            encoding = sys.stdout.encoding or "utf-8"
-            print(text.encode(encoding, "replace").decode(encoding))
+            print(text)
 
 
 def _console() -> Any:

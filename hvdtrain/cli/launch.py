@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Mapping
 
+from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
-from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options, sbatch
 from hvdtrain.launch.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.launch.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
@@ -23,15 +24,12 @@ from hvdtrain.launch.launchers.settings import own_programs_first
 from hvdtrain.launch.program import resumable
 
 
+@exit_status()
 def main(argv: list[str]) -> None:
     """Run the job; exits with its exit status."""
     options = parse(argv)
-    try:
-        sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
-        sys.exit(sbatch.run(options) if options.launcher == "sbatch" else launch(options))
-    except HvdtrainError as error:
-        _print(error)
-        sys.exit(error.exit_status)
+    sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
+    sys.exit(sbatch.run(options) if options.launcher == "sbatch" else launch(options))
 
 
 def _print(message: object) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from hvdtrain.cli.parser import Parser
 from hvdtrain.launch import horovod_options, sbatch
 from hvdtrain.launch.job import START_TIMEOUT_S
 
@@ -25,7 +26,7 @@ DESCRIPTIONS = {
 
 def parse(argv: list[str]) -> argparse.Namespace:
     """The options; exits with status 2 where they are invalid."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m hvdtrain launch",
         description="Start the ranks of a job and supervise them.",
         epilog=EXAMPLES,

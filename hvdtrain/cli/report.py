@@ -5,19 +5,24 @@ It only reads the folders that training writes: it imports no framework and chan
 
 from __future__ import annotations
 
-import argparse
-import sys
+import shutil
 from pathlib import Path
 
-from hvdtrain.errors import HvdtrainError
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import Parser
 from hvdtrain.report.pages import Report
 from hvdtrain.report.runs import collect
-from hvdtrain.report.writing import write_pages
+from hvdtrain.report.writing import FILES, check_pages, write_pages
+from hvdtrain.system.text import printable
+
+MOST_COLUMNS = 100
+"""Width of the table in a wide terminal, or in a file."""
 
 
+@exit_status()
 def main(argv: list[str]) -> None:
     """Write the report and print its table; ends the process with a nonzero status if that fails."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m hvdtrain report",
         description="Compare runs: a table in Markdown and CSV, and one HTML page with charts.",
         allow_abbrev=False,
@@ -25,22 +30,15 @@ def main(argv: list[str]) -> None:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="default: report")
     options = parser.parse_args(argv)
-    try:
-        show_report(options.runs, options.output)
-    except HvdtrainError as error:
-        print(f"hvdtrain: {error}", file=sys.stderr)
-        sys.exit(error.exit_status)
+    show_report(options.runs, options.output)
 
 
 def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`, and print its table. Raises UserError."""
-    report = Report(*collect(runs))
-    pages = {"report.md": report.markdown(), "report.csv": report.csv(), "report.html": report.html()}
+    found = collect(runs)
+    check_pages(output)
+    report = Report(*found)
+    pages = dict(zip(FILES, (report.markdown(), report.csv(), report.html()), strict=True))
     write_pages(output, pages)
-    _print(f"{report.markdown_table()}\nwritten: {', '.join(str(output / name) for name in pages)}")
-
-
-def _print(text: str) -> None:
-    """Print, even if the terminal's encoding lacks a character."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
+    print(report.terminal_table(min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)))
+    print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")

@@ -5,31 +5,22 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import os
-import re
 import signal
 import sys
-import threading
-import time
 import traceback
-from typing import Any, NoReturn
+from typing import Any
 
-from hvdtrain.collectives.shutdown import shut_down_horovod
-from hvdtrain.config.options import Framework
+from hvdtrain.cli.exit_status import INTERRUPTED
+from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options
+from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import RankError
+from hvdtrain.system.streams import output_errors, prepare_streams
 
 log = logging.getLogger("hvdtrain")
 
-# Under hvdtrain's launcher a rank hands over its error, and the launcher prints the first one. Another launcher ends
-# the job when the first of its processes fails, so the rank that ends first is the one whose error is seen: rank 0 for
-# an error of all ranks, then a rank that failed alone, last those that only lost another rank.
-OTHER_RANKS_WAIT_S = 2.0
-UNEXPECTED_ERROR_WAIT_S = 4.0
-FOLDER_WAIT_S = 2.0
-"""How long the end of the process may wait for a run's folder that does not respond."""
-SHUTDOWN_LIMIT_S = 2.0
+TITLES = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def main(
@@ -43,53 +34,51 @@ def main(
     """
     rank = 0
     _end_at_once_by_interrupt()
+    prepare_streams()
     try:
         rank = rank_info.detect().rank
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
-        _exit(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+    except KeyboardInterrupt:
+        end(rank, RankError("interrupted"), INTERRUPTED)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:
             traceback.print_exc()
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
         text = f"{type(error).__name__}: {summary} (the full traceback is in this rank's log)"
-        _exit(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S)
+        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S)
 
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
     from hvdtrain.cli.training_options import options_for_defaults, parse
-    from hvdtrain.training.train import train
 
+    printed = io.StringIO()
     try:
-        known = options_for_defaults(argv)
-        if known.strategy == "help":
-            from hvdtrain.cli import strategy_list
+        with output_errors():
+            known = options_for_defaults(argv)
+            if known.strategy == "help":
+                from hvdtrain.cli import strategy_list
 
-            strategy_list.show(framework or known.framework or "torch")
-            _exit(rank, None, 0, 0.0)
-        printed = io.StringIO()
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(None if rank else sys.stdout):
-            config, runtime = parse(argv, program, framework, console=True)
-    except SystemExit as end:
-        _end_without_options(rank, int(end.code or 0), printed.getvalue())
+                strategy_list.show(framework or known.framework or "torch")
+                raise SystemExit
+            with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(None if rank else sys.stdout):
+                config, runtime = parse(argv, program, framework, console=True)
+    except SystemExit as ended:
+        end_without_options(rank, int(ended.code or 0), printed.getvalue())
+    if rank == 0 and not runtime.quiet:
+        print(_starting(config), file=sys.stderr, flush=True)
+    from hvdtrain.training.train import train  # after the line above, as it takes a while
+
     train(config, runtime, examine_host)
 
 
-def _end_without_options(rank: int, status: int, printed: str) -> NoReturn:
-    """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
-    if not (status and agent_pipe.send(RankError(_without_box(printed), retry=False))):
-        time.sleep(OTHER_RANKS_WAIT_S if rank else 0.0)
-        sys.stderr.write(printed)
-    _exit(rank, None, status, 0.0)
-
-
-def _without_box(text: str) -> str:
-    """A message that tyro draws with a title and rules in a box, on one line."""
-    text = re.sub(r"^╭.*", "", text)
-    text = re.sub(r"│\s*─+\s*│", ";", text)
-    return " ".join(re.sub(r"[╭╮╰╯│─]", " ", text).split()).replace(" ;", ";")
+def _starting(config: Config) -> str:
+    """What rank 0 says before imports that take seconds."""
+    libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
+    return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."
 
 
 def examine_host() -> list[dict[str, Any]]:
@@ -97,18 +86,6 @@ def examine_host() -> list[dict[str, Any]]:
     from hvdtrain.doctor.examination import quick
 
     return quick()
-
-
-def _how_to_resume() -> str:
-    """The end of the message of a run that has a checkpoint."""
-    from hvdtrain.launch.attempts import newest_checkpoint
-    from hvdtrain.runs.console import open_folder
-
-    folder, steps = open_folder(), []
-    reading = threading.Thread(target=lambda: steps.append(newest_checkpoint(folder)), daemon=True)
-    reading.start()
-    reading.join(FOLDER_WAIT_S)
-    return f"; resume from step {steps[0]} with --resume {folder}" if steps and steps[0] is not None else ""
 
 
 def _end_at_once_by_interrupt() -> None:
@@ -119,22 +96,3 @@ def _end_at_once_by_interrupt() -> None:
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def _exit(rank: int, error: RankError | None, status: int, wait_s: float) -> NoReturn:
-    """Write the error to this rank's log, hand it to the launcher or print it, and end.
-
-    It waits for no rank that no longer responds. wait_s: before the error is printed here.
-    """
-    if error and log.handlers:  # the log is open, so this import cannot fail
-        from hvdtrain.runs.console import log_to_file
-
-        log_to_file(logging.ERROR, str(error))
-    if error and not agent_pipe.send(error):
-        time.sleep(wait_s)
-        advice = "" if rank or "--resume" in str(error) else _how_to_resume()
-        print(f"hvdtrain: rank {rank}: {error}{advice}", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    shut_down_horovod(SHUTDOWN_LIMIT_S)
-    os._exit(status)

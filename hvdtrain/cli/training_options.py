@@ -10,6 +10,7 @@ from typing import get_args
 
 import tyro
 
+from hvdtrain.cli.parser import check_choices
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.recipes import RECIPES, from_recipe
 from hvdtrain.config.record import recorded
@@ -31,6 +32,7 @@ def parse(argv: list[str], program: str, framework: Framework | None, console: b
     program: its name in --help. framework: the only one accepted, if any. console: whether this rank prints --help
     and errors. Raises UserError for a value that cannot work; an unknown option raises SystemExit with status 2.
     """
+    check_choices(argv, Config, RuntimeOptions)
     defaults = _defaults(argv)
     if framework:
         defaults = dataclasses.replace(defaults, framework=framework)

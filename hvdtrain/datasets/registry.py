@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from hvdtrain.datasets.validation import valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network
+from hvdtrain.system.text import did_you_mean
 
 NAMES = ("digits", "synthetic", *PUBLISHED)
 
@@ -46,6 +46,5 @@ def _load(data: str, network: Network, offline: bool) -> Arrays:
     path = Path(os.path.expanduser(data))
     if data and os.path.exists(path):
         return load_own(path)
-    close = difflib.get_close_matches(data, NAMES, 1)
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    hint = did_you_mean(data, NAMES)
     raise UserError(f"--data {data}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")

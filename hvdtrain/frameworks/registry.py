@@ -20,6 +20,7 @@ from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Network, Weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system import rank_info
+from hvdtrain.system.text import did_you_mean
 
 STYLES: dict[Framework, tuple[str, ...]] = {
     "torch": ("loop",),
@@ -138,12 +139,15 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
         raise UserError(
             f"--api {config.api}: {config.framework} has {', '.join(styles)}", "choose one of them, or leave --api out"
         )
-    for entry in _entries(config.framework):
+    entries = _entries(config.framework)
+    for entry in entries:
         if entry.name == config.strategy and config.api in ("auto", entry.style):
             return entry
     api = "" if config.api == "auto" else f" with --api {config.api}"
+    hint = did_you_mean(config.strategy, {entry.name for entry in entries})
     raise UserError(
-        f"--strategy {config.strategy}: {config.framework} has no such strategy{api}", "--strategy help lists them"
+        f"--strategy {config.strategy}: {config.framework} has no such strategy{api}{hint}",
+        "--strategy help lists them",
     )
 
 

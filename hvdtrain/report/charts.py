@@ -26,6 +26,7 @@ OTHER_COLOR = "#CC79A7"
 SHARE_COLORS = {"compute": "#0072B2", "communicate": "#E69F00", "data": "#56B4E9"}
 SERIES_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = "osD^vP"
+LEAST_ACCURACY_SPAN = 0.02
 STYLE: dict[str, Any] = {
     "font.size": 9,
     "axes.axisbelow": True,
@@ -161,6 +162,9 @@ def _draw_accuracy(rows: list[Row]) -> Figure:
         _whiskers(axis, lane, row.accuracy)
         axis.plot(row.accuracy.median, lane, "o", color=_color(row), markersize=7)
     axis.margins(x=0.08)
+    low, high = axis.get_xlim()
+    short = max(LEAST_ACCURACY_SPAN - (high - low), 0) / 2  # else chance looks like a difference
+    axis.set_xlim(low - short, high + short)
     axis.set_xlabel("test accuracy, share of the images\n(median; whiskers: minimum to maximum;\nnot starting at 0)")
     axis.locator_params(axis="x", nbins=6)
     _framework_legend(figure, rows)

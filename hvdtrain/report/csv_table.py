@@ -6,8 +6,11 @@ import csv
 import io
 from typing import Any
 
-from hvdtrain.report.records import printable
 from hvdtrain.report.rows import Row
+from hvdtrain.system.text import printable
+
+FORMULA = ("=", "+", "-", "@")
+"""What a spreadsheet takes for the beginning of a formula."""
 
 
 def to_csv(rows: list[Row]) -> str:
@@ -16,8 +19,13 @@ def to_csv(rows: list[Row]) -> str:
     records = [_record(row) for row in rows]
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(records)
+    writer.writerows({name: _cell(value) for name, value in record.items()} for record in records)
     return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """The value; text that a spreadsheet would run as a formula has an apostrophe before it."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def _record(row: Row) -> dict[str, Any]:

@@ -23,7 +23,8 @@ TEXT_COLUMNS = (HEADINGS[0], HEADINGS[1], NOTE)
 DEFINITIONS = (
     (
         "Row",
-        "Runs that are repetitions of each other: same framework, strategy, ranks, devices, settings and machine. "
+        "Runs that are repetitions of each other: same framework, strategy, ranks, devices, settings, OMP_NUM_THREADS "
+        "and machine. "
         "Seeds may differ.",
     ),
     ("Machine", "The host of rank 0."),
@@ -41,10 +42,12 @@ DEFINITIONS = (
     (
         "Scaling efficiency",
         "S / p, where the speedup S is images/s divided by the images/s of the base: the row of one replica with "
-        "strategy single, else with the same strategy, of the same framework, precision, network, data and machine. "
+        "strategy single, else with the same strategy, of the same framework, precision, network, data, "
+        "OMP_NUM_THREADS and machine. "
         "Strong: the base has the same global batch (Amdahl, Validity of the single processor approach to achieving "
-        "large scale computing capabilities, AFIPS 1967). Weak, with --batch-scope per-rank: the base has the batch of "
-        "one replica (Gustafson, Reevaluating Amdahl's law, CACM 31(5), 1988). 1 is ideal.",
+        "large scale computing capabilities, AFIPS 1967). Weak: the base has the batch of one replica (Gustafson, "
+        "Reevaluating Amdahl's law, CACM 31(5), 1988). With bases of both kinds, a run with --batch-scope per-rank is "
+        "compared with the weak one. 1 is ideal; a row of one replica has none.",
     ),
     (
         "Karp–Flatt serial fraction",

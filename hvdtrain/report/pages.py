@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from importlib import resources
@@ -14,6 +15,7 @@ from hvdtrain.report.csv_table import to_csv
 from hvdtrain.report.definitions import DEFINITIONS, HEADINGS, NONE, NOTE, TEXT_COLUMNS
 from hvdtrain.report.rows import Row, Spread, count_of
 from hvdtrain.report.runs import FinishedRun
+from hvdtrain.report.terminal_table import terminal_table
 
 HOST = ("name", "processor", "cores", "system")
 
@@ -65,8 +67,6 @@ class Report:
             if name != "machine"
         ]
         texts.append(("seed", _values(str(run.options["seed"]) for run in self._runs)))
-        threads = "OMP_NUM_THREADS"
-        texts.append((threads, _values(run.host.get(threads) or "unset" for run in self._runs)))
         return texts
 
     def cells(self, row: Row) -> list[str]:
@@ -93,6 +93,11 @@ class Report:
         rules = ["---" if heading in TEXT_COLUMNS else "---:" for heading in self.headings]
         lines = [self.headings, rules, *(list(map(_escape, self.cells(row))) for row in self.rows)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+    def terminal_table(self, width: int) -> str:
+        """The rows as text of this width, without the columns that are compared less often."""
+        names = [f"{row.framework} {row.strategy}" + (f", {row.note}" if row.note else "") for row in self.rows]
+        return terminal_table(names, [_main_figures(row) for row in self.rows], width)
 
     def markdown(self) -> str:
         """The page in Markdown, without charts."""
@@ -138,10 +143,9 @@ def _list(items: Iterable[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    """Text without special characters of Markdown tables, HTML and emphasis."""
-    for character in "\\`*[]|":
-        text = text.replace(character, f"\\{character}")
-    return text.replace("&", "&amp;").replace("<", "&lt;")
+    """Text without special characters of Markdown tables, HTML, emphasis and math."""
+    text = re.sub(r"([\\`*~\[\]|$#]|(?<!\w)_|_(?!\w))", r"\\\1", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _range(value: Spread | None) -> str:
@@ -154,7 +158,18 @@ def _range(value: Spread | None) -> str:
 def _efficiency(row: Row) -> str:
     if row.scaling is None:
         return NONE
-    return "base" if row.scaling.base is row else f"{row.scaling.kind} {row.scaling.efficiency:.2f}"
+    return "base" if row.scaling.kind == "base" else f"{row.scaling.kind} {row.scaling.efficiency:.2f}"
+
+
+def _main_figures(row: Row) -> list[str]:
+    """The figures of `terminal_table`."""
+    return [
+        row.size,
+        f"{row.images_per_s.median:,.0f}" if row.images_per_s else NONE,
+        _efficiency(row),
+        f"{row.accuracy.median:.4f}" if row.accuracy else NONE,
+        _difference(row),
+    ]
 
 
 def _accuracy(value: Spread | None) -> str:

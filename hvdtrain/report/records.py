@@ -10,6 +10,7 @@ from typing import Any
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.errors import UserError
+from hvdtrain.system.text import printable
 
 
 class JsonRecord:
@@ -79,11 +80,6 @@ class JsonRecord:
         if isinstance(value, bool) or not isinstance(value, int) or value < (name != "steps"):
             raise self._invalid(self._path, f'"{name}" is {value!r:.80}, which is not a number of {name}')
         return value
-
-
-def printable(text: str) -> str:
-    """Text with a question mark for each character that no page can hold: control characters, lone surrogates."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def as_text(value: Any) -> str:

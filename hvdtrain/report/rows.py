@@ -56,7 +56,7 @@ class Scaling(NamedTuple):
     """How a row compares with one of a single replica."""
 
     kind: str
-    """`strong`: both have the same global batch; `weak`: the same batch per replica."""
+    """`strong`: both have the same global batch; `weak`: the same batch per replica; `base`: a base itself."""
     base: Row
     speedup: float
     """images/s of the row divided by those of the base."""

@@ -10,7 +10,8 @@ from typing import Any
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import STYLES
-from hvdtrain.report.records import JsonRecord, as_text, printable
+from hvdtrain.report.records import JsonRecord, as_text
+from hvdtrain.system.text import printable
 
 FILES = ("config.json", "result.json")
 TRACES = ("config.json", "result.json", "logs", "checkpoints")
@@ -32,7 +33,7 @@ class FinishedRun:
     global_batch: int
     steps: int
     settings: dict[str, str]
-    """Options that are equal in all repetitions, with device and machine, as text."""
+    """Options that are equal in all repetitions, with device, OMP_NUM_THREADS and machine, as text."""
     host: dict[str, str]
     versions: dict[str, str]
     started: str
@@ -135,6 +136,7 @@ def _default_api(framework: str) -> str:
 def _settings(options: dict[str, Any], config: JsonRecord, host: dict[str, str]) -> dict[str, str]:
     settings = {name: as_text(value) for name, value in options.items() if name not in NOT_SETTINGS}
     settings["device"] = config.texts().get("device", "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
+    settings["threads"] = host.get("OMP_NUM_THREADS") or "unset"
     settings["machine"] = f"{host.get('processor') or 'unknown processor'}, {host.get('cores', '?')} cores"
     return settings
 

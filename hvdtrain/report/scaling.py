@@ -5,21 +5,29 @@ from __future__ import annotations
 from hvdtrain.report.rows import Row, Scaling
 from hvdtrain.report.runs import FinishedRun
 
-DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "clip_norm", "on_nan")
-"""Options that decide how long a step takes: they must be equal in a row and its base."""
+DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "clip_norm", "on_nan",
+                "device", "threads", "machine")  # fmt: skip
+"""Settings that decide how long a step takes: they must be equal in a row and its base."""
 
 
 def scaling(row: Row, rows: list[Row]) -> Scaling | None:
-    """A row compared with its base: strategy single, else its own strategy with one replica; None without a base."""
+    """A row compared with its base: strategy single, else its own strategy with one replica; None without a base.
+
+    A base may have the global batch (strong scaling) or the batch per replica (weak scaling); if there are bases of
+    both kinds, --batch-scope decides. A row with one replica scales nothing: it is a base or has none.
+    """
     run, measured = row.run, row.images_per_s
-    weak = run.options["batch_scope"] == "per-rank" and run.ranks > 1
-    base = _base(run, rows, weak)
-    if base is None or not measured:
-        return None
-    assert base.images_per_s
-    speedup, replicas = measured.median / base.images_per_s.median, run.replicas
-    serial_fraction = karp_flatt(speedup, replicas) if replicas > 1 and not weak else None
-    return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+    weak_first = run.options["batch_scope"] == "per-rank"
+    for weak in (weak_first, not weak_first):
+        base = _base(run, rows, weak)
+        if base and measured and base is row:
+            return Scaling("base", base, 1.0, 1.0, None)
+        if base and measured and run.replicas > 1:
+            assert base.images_per_s
+            speedup, replicas = measured.median / base.images_per_s.median, run.replicas
+            serial_fraction = None if weak else karp_flatt(speedup, replicas)
+            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+    return None
 
 
 def _base(run: FinishedRun, rows: list[Row], weak: bool) -> Row | None:
@@ -37,7 +45,7 @@ def _base(run: FinishedRun, rows: list[Row], weak: bool) -> Row | None:
 
 def _preference(run: FinishedRun, base: FinishedRun) -> int | None:
     """How well `base` represents one replica of `run`, 0 is best; None if they are not comparable."""
-    equal = all(run.settings.get(name) == base.settings.get(name) for name in (*DECIDE_SPEED, "device", "machine"))
+    equal = all(run.settings.get(name) == base.settings.get(name) for name in DECIDE_SPEED)
     if not equal or base.replicas > 1 or base.options["framework"] != run.options["framework"]:
         return None
     if base.options["strategy"] == "single":

@@ -7,10 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-
 from hvdtrain.errors import UserError
+from hvdtrain.runs.progress_bar import ProgressBar
+from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
 """The package's logger."""
@@ -73,43 +72,35 @@ def log_to_file(level: int, text: str) -> None:
 class Display:
     """Progress on the console: a bar on a terminal, a plain line every 10 s elsewhere, nothing if not `shown`.
 
-    total_steps: steps of the whole run. done_steps: steps done before this process, by a run that is resumed.
+    total_steps, epochs: of the whole run. done_steps: steps done before this process, by a run that is resumed.
     """
 
     PLAIN_EVERY_S = 10.0
 
-    def __init__(self, total_steps: int, done_steps: int, shown: bool) -> None:
-        self._total = total_steps
+    def __init__(self, total_steps: int, epochs: int, done_steps: int, shown: bool) -> None:
+        self._total, self._epochs = total_steps, epochs
         self._shown = shown
         self._started, self._start_step, self._last = time.monotonic(), done_steps, time.monotonic()
-        self._bar: Progress | None = None
-        self._task = TaskID(0)
+        self._bar: ProgressBar | None = None
         if shown and sys.stderr.isatty():
-            self._bar = Progress(
-                TextColumn("epoch {task.fields[epoch]}"),
-                BarColumn(),
-                TextColumn("{task.percentage:3.0f}%  {task.fields[text]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-                transient=True,
-            )
-            self._task = self._bar.add_task("", total=total_steps, completed=done_steps, epoch="-", text="starting")
-            self._bar.start()
+            self._bar = ProgressBar(total_steps, done_steps)
 
-    def update(self, step: int, epoch: int, text: str) -> None:
-        """Show that `step` steps are done."""
+    def update(self, step: int, epoch: int, figures: list[str]) -> None:
+        """Show that `step` steps are done, with figures in the order of their importance."""
+        where = f"epoch {epoch}/{self._epochs}"
         if self._bar:
-            self._bar.update(self._task, completed=step, epoch=epoch, text=text)
+            self._bar.update(step, where, figures)
         elif self._shown and time.monotonic() - self._last >= self.PLAIN_EVERY_S:
             self._last = time.monotonic()
             left_s = (self._last - self._started) / max(step - self._start_step, 1) * (self._total - step)
-            line = f"epoch {epoch}  step {step}/{self._total}  {text}  {left_s:.0f} s left"
-            print(line, file=sys.stderr, flush=True)
+            text = "  ".join([where, f"step {step}/{self._total}", *figures, f"{left_s:.0f} s left"])
+            print(text, file=sys.stderr, flush=True)
 
     def show(self, text: str) -> None:
         """Print a line that stays, above the bar, and write it to this rank's log."""
+        text = printable(text)
         if self._bar:
-            self._bar.console.print(text, highlight=False)
+            self._bar.print(text)
         elif self._shown:
             print(text, file=sys.stderr, flush=True)
         log_to_file(logging.INFO, text)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import textwrap
+import warnings
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hvdtrain.runs import metrics
+from hvdtrain.system.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 def plot_metrics(folder: Path, title: str) -> Path:
@@ -12,12 +19,23 @@ def plot_metrics(folder: Path, title: str) -> Path:
 
     Raises OSError if it cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg  # slow to import
+    import matplotlib  # slow to import
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     records = metrics.read(folder / "metrics.jsonl")
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    FigureCanvasAgg(figure)
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        # A dollar sign in a name is not math; characters that the font lacks are drawn as boxes.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure = Figure(figsize=(7, 4), layout="constrained")
+        FigureCanvasAgg(figure)
+        _draw(figure, records, textwrap.shorten(printable(title), 80, placeholder=" ..."))
+        path = folder / "metrics.png"
+        figure.savefig(path, dpi=120)
+    return path
+
+
+def _draw(figure: Figure, records: list[dict[str, Any]], title: str) -> None:
     left = figure.subplots()
     right = left.twinx()
     lines = []
@@ -33,6 +51,3 @@ def plot_metrics(folder: Path, title: str) -> Path:
     left.set_ylim(bottom=0)
     right.set(ylabel="accuracy", ylim=(0, 1.01))
     left.legend(handles=lines, loc="center right")
-    path = folder / "metrics.png"
-    figure.savefig(path, dpi=120)
-    return path

@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from hvdtrain.errors import UserError
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Write a file under another name in the same folder, then rename it.
@@ -30,3 +32,19 @@ def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
         raise
+
+
+def require_writable(folder: Path, option: str) -> None:
+    """Create a folder that is written to after much work. Raises UserError if a file cannot be created in it.
+
+    option: the one that names the folder.
+    """
+    draft = folder / f".writable.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        draft.touch()
+        draft.unlink()
+    except OSError as error:
+        raise UserError(
+            f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}"
+        ) from None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from hvdtrain.datasets.validation import suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
+from hvdtrain.system.text import printable
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
@@ -19,12 +21,14 @@ class Reporter:
     def __init__(self, run: Run, first_step: int) -> None:
         self._run = run
         self._writer = MetricsWriter(run.folder, run.runtime.tensorboard) if run.is_rank_0 else None
-        self._display = Display(run.last_step, first_step, run.is_rank_0 and not run.runtime.quiet)
+        shown = run.is_rank_0 and not run.runtime.quiet
+        self._display = Display(run.last_step, run.config.epochs, first_step, shown)
         self._spikes = SpikeDetector()
-        self._accuracy = float("nan")
+        self._epoch = EpochFigures(first_step)
+        self._accuracy: list[str] = []
 
     def started(self) -> None:
-        """Show what is trained, and where."""
+        """Show what is trained, and where, and warn of data that cannot be learned from."""
         run, config = self._run, self._run.config
         learner, size = run.learner, run.group.size
         where = f"{learner.devices} devices ({learner.device})" if learner.devices > 1 else learner.device
@@ -32,28 +36,36 @@ class Reporter:
             f"{config.model} on {config.data} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
             f"global batch {run.global_batch}; record in {run.folder}"
         )
+        for problem in suspicious(run.dataset) if run.is_rank_0 else ():
+            log.warning("%s", printable(problem))
 
     def interval(self, position: Position, loss: float, speed: dict[str, float]) -> None:
         """The steps up to `position` since the last logging step: mean loss (nats), and what `Throughput` measured."""
         run, step = self._run, position.step
+        lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
+        self._epoch.add(step, loss, lr, images_per_s)
         if self._writer:
-            lr = run.learning_rate(max(step - 1, 0))
             values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
             self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values)
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        text = f"{speed['images_per_s']:,.0f} images/s  loss {loss:.4f}  accuracy {self._accuracy:.4f}"
-        self._display.update(step, position.epoch + 1, text)
+        figures = [f"{images_per_s:,.0f} images/s", f"loss {loss:.4f}", *self._accuracy]
+        self._display.update(step, position.epoch + 1, figures)
 
     def evaluated(self, position: Position, scores: Scores, seconds: list[float]) -> None:
         """An evaluation, and the seconds that each rank took for its share."""
-        self._accuracy = scores.accuracy
+        self._accuracy = [f"accuracy {scores.accuracy:.4f}"]
         step, epoch = position.step, position.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=seconds)
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, accuracy=scores.accuracy)
-        self.show(f"epoch {epoch:g}: test loss {scores.loss:.4f}, accuracy {scores.accuracy:.4f}")
+        epochs, part = self._run.config.epochs, position.rows_in_epoch / self._run.samples
+        name = f"{position.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{position.epoch}/{epochs}"
+        test = [f"test loss {scores.loss:.4f}", f"test accuracy {scores.accuracy:.4f}"]
+        train = self._epoch.texts()
+        self._epoch = EpochFigures(step)
+        self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:]])}")
 
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""
@@ -64,3 +76,29 @@ class Reporter:
         self._display.close()
         if self._writer:
             self._writer.close()
+
+
+class EpochFigures:
+    """What was measured since the last evaluation, over all ranks.
+
+    step: number of steps done when it begins.
+    """
+
+    def __init__(self, step: int) -> None:
+        self._first = self._last = step
+        self._loss = self._seconds_per_image = self._lr = 0.0
+
+    def add(self, step: int, loss: float, lr: float, images_per_s: float) -> None:
+        """The steps up to `step` since the last call: mean loss (nats), learning rate of the last one, and speed."""
+        steps, self._last = step - self._last, step
+        self._loss += steps * loss
+        self._seconds_per_image += steps / images_per_s
+        self._lr = lr
+
+    def texts(self) -> list[str]:
+        """Mean training loss, last learning rate and mean speed; nothing without steps."""
+        steps = self._last - self._first
+        if steps == 0:
+            return []
+        speed = f"{steps / self._seconds_per_image:,.0f} images/s"
+        return [f"train loss {self._loss / steps:.4f}", f"lr {self._lr:.3g}", speed]

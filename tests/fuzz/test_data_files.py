@@ -17,9 +17,9 @@ from PIL import Image
 
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.cli import predict
 from hvdtrain.datasets.formats import cifar10
 from hvdtrain.datasets.formats.idx import read_idx
+from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.datasets.formats.npz import read_npz
 from hvdtrain.datasets.formats.reading import wrap_errors
 from hvdtrain.networks.registry import NETWORKS
@@ -132,4 +132,4 @@ PICTURES = tuple(
 @example(b"P6\n12 \xff5\n", False)
 def test_image(content: bytes, invert: bool) -> None:
     with folder_of(picture=content) as folder, rejects_cleanly():
-        assert predict.read_image(folder / "picture", NETWORKS["lenet"], invert).shape == (1, 28, 28)
+        assert read_image(folder / "picture", NETWORKS["lenet"].input_shape, invert).shape == (1, 28, 28)

@@ -16,6 +16,7 @@ from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_check
 from hvdtrain.cli import predict
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.formats import reading
+from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
@@ -83,7 +84,7 @@ def test_reading_an_image_starts_no_other_program(tmp_path):
     image = tmp_path / "image.png"
     image.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 28 28\n%%EndComments\nshowpage\n")
     with pytest.raises(UserError, match="cannot be read as an image"):
-        predict.read_image(image, NETWORKS["lenet"], invert=False)
+        read_image(image, NETWORKS["lenet"].input_shape, invert=False)
 
 
 def test_downloads_and_decompression_are_limited_in_size(monkeypatch, caplog):

@@ -9,7 +9,7 @@ from base64 import b64decode
 from html.parser import HTMLParser
 
 from support.jobs import ROOT
-from support.report import images, make_run, sample, write
+from support.report import images, make_run, sample, table, write
 
 from hvdtrain.report import definitions
 
@@ -29,9 +29,20 @@ def test_special_characters_in_names_are_escaped(tmp_path, capsys):
     assert images(page) == 5
     for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
         ElementTree.fromstring(b64decode(uri))
-    table = capsys.readouterr().out.split("\nwritten")[0].strip().splitlines()
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in table} == {len(definitions.HEADINGS) + 1}
-    assert not any(character in "".join(table) for character in "\x1b\r<")
+    rows = re.findall(r"^\|.*$", (output / "report.md").read_text(), re.M)
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(definitions.HEADINGS) + 1}
+    texts = [capsys.readouterr().out, *(path.read_text() for path in output.iterdir())]
+    assert not any(character in text for text in texts for character in "\x1b\r\udce4")
+    assert not any(character in "".join(rows) for character in "<>")
+    assert r"\$x^\$" in "".join(rows)
+
+
+def test_spreadsheets_run_no_cell(tmp_path):
+    make_run(tmp_path / "run", strategy="=1+1", framework="@SUM(1)", data="-2")
+    make_run(tmp_path / "two", strategy="=1+1", framework="@SUM(1)", data="-2", ranks=2)
+    for row in table(write(tmp_path, tmp_path)):
+        assert row["strategy"] == "'=1+1"
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
 
 
 class Outline(HTMLParser):

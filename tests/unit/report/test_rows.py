@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from support.report import images, lines, make_run, number, table, write
+from support.report import images, lines, make_run, number, sample, table, write
 
 
 def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
@@ -19,15 +19,25 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
         "compute_share": 0.5, "communicate_share": 0.25, "data_share": 0.25, "speedup": 1, "efficiency": 1,
     }  # fmt: skip
     assert {name: number(row, name) for name in expected} == pytest.approx(expected)
-    output = capsys.readouterr().out
+    page = (tmp_path / "out" / "report.md").read_text()
     assert (
         "| mxnet | single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | 10.00 | 50% / 25% / 25% | base | — | 550 | "
         "0.5000 (0.4500 to 0.5500) | — |"
-    ) in output
-    assert output.splitlines()[-1] == "written: " + ", ".join(
-        str(tmp_path / "out" / name) for name in ("report.md", "report.csv", "report.html")
-    )
-    assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in (tmp_path / "out" / "report.md").read_text()
+    ) in page
+    assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
+    output = capsys.readouterr().out.splitlines()
+    assert re.sub(" +", " ", output[3]) == "mxnet single 1 × 1 1,000 base 0.5000 —"
+    assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    write(tmp_path, sample(tmp_path / "runs"))
+    lines = capsys.readouterr().out.splitlines()[:-1]
+    assert max(map(len, lines)) <= width
+    assert all("1,025" in line for line in lines if re.match("torch single +1", line))
+    assert ("4e-07" in "".join(lines)) == (width >= 80)
 
 
 def test_runs_with_the_default_style_named_or_not_are_repetitions(tmp_path):

@@ -29,6 +29,24 @@ def test_weak_scaling_base_has_the_batch_of_one_replica(tmp_path):
     assert row["karp_flatt"] == ""
 
 
+def test_weak_scaling_with_global_batches(tmp_path):
+    """`bench --scaling weak` multiplies the global batch itself, over ranks or over devices."""
+    make_run(tmp_path / "one", images_per_s=1000.0, batch_size=32)
+    make_run(tmp_path / "two", images_per_s=1800.0, batch_size=64, strategy="ring", ranks=2)
+    make_run(tmp_path / "devices", images_per_s=1600.0, batch_size=64, strategy="manual", devices=2)
+    rows = lines(write(tmp_path, tmp_path))
+    for name, ranks, devices, efficiency in (("ring", "2", "1", 0.9), ("manual", "1", "2", 0.8)):
+        row = rows["torch", name, ranks, devices]
+        assert (row["scaling"], number(row, "efficiency")) == ("weak", pytest.approx(efficiency))
+
+
+def test_one_replica_has_no_efficiency(tmp_path):
+    make_run(tmp_path / "one", images_per_s=1000.0)
+    make_run(tmp_path / "other", images_per_s=900.0, strategy="horovod")
+    rows = lines(write(tmp_path, tmp_path))
+    assert [rows["torch", name, "1", "1"]["scaling"] for name in ("single", "horovod")] == ["base", ""]
+
+
 def test_without_strategy_single_the_base_is_the_strategy_with_one_replica(tmp_path):
     make_run(tmp_path / "one", images_per_s=500.0, strategy="horovod")
     make_run(tmp_path / "two", images_per_s=900.0, strategy="horovod", ranks=2)
@@ -41,7 +59,14 @@ def test_without_strategy_single_the_base_is_the_strategy_with_one_replica(tmp_p
 
 
 @pytest.mark.parametrize(
-    "other", [{"precision": "bf16"}, {"batch_size": 128}, {"data": "mnist"}, {"host": {"processor": "Xeon"}}]
+    "other",
+    [
+        {"precision": "bf16"},
+        {"batch_size": 96},
+        {"data": "mnist"},
+        {"host": {"processor": "Xeon"}},
+        {"host": {"OMP_NUM_THREADS": "2"}},
+    ],
 )
 def test_no_efficiency_without_a_comparable_base(tmp_path, other):
     make_run(tmp_path / "one", images_per_s=500.0)

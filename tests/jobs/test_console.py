@@ -1,0 +1,89 @@
+"""What a user sees of a run: its lines on the console, its plot, its warnings, and predictions."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.jobs import BIN, FRAMEWORKS, launcher, newest, run
+
+from hvdtrain.runs import checkpoints
+
+NAME = "a$b$c_<x>|.npz"
+"""Two dollar signs enclose math, and the rest is markup in some file."""
+EPOCH = r"epoch [12]/2( \(50% of it\))?: train loss \d\.\d{4}, test loss \d\.\d{4}, test accuracy [01]\.\d{4}, lr 0\.0\d+, [\d,]+ images/s"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """The folder and the console of a run that ends within its second epoch, on images that hold only 0 and 1."""
+    folder = tmp_path_factory.mktemp("console")
+    generator = np.random.default_rng(0)
+    images, labels = generator.integers(0, 2, (128, 28, 28)).astype(np.uint8), np.arange(128) % 4
+    np.savez(folder / NAME, x_train=images, y_train=labels, x_test=images[:32], y_test=labels[:32])
+    options = ["--data", NAME, "--epochs", "2", "--batch-size", "32", "--max-steps", "6", "--log-every", "1"]
+    command = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "run", *options]
+    status, output = run(command, folder, PYTHONUNBUFFERED="1")
+    assert status == 0, output
+    return folder, output.splitlines()
+
+
+def test_lines(job):
+    folder, lines = job
+    assert lines[0] == "starting rank 0 of 1: importing PyTorch ..."
+    epochs = [line for line in lines if line.startswith("epoch")]
+    assert [bool(re.fullmatch(EPOCH, line)) for line in epochs] == [True, True], epochs
+    assert "(50% of it)" in epochs[1]
+    assert not re.search(r"\bnan\b|\x1b", "\n".join(lines))
+    assert (folder / "runs" / "run" / "metrics.png").stat().st_size > 10_000
+
+
+def test_warnings_of_data(job):
+    _, lines = job
+    warnings = [line for line in lines if line.startswith("--data")]
+    assert "no pixel of the train images exceeds 1" in warnings[0]
+    assert "multiply them by 255, or store them as float32 in [0, 1]" in warnings[0]
+    assert "4 of the network's 10 classes" in warnings[1] and "hvdtrain/networks/registry.py" in warnings[1]
+
+
+def test_names_of_classes_cannot_control_the_terminal(job):
+    folder, _ = job
+    run_folder = folder / "runs" / "run"
+    odd = ("\x1b[31mred", *newest(run_folder).classes[1:])
+    checkpoints.save(folder / "checkpoints", dataclasses.replace(newest(run_folder), classes=odd), keep=1)
+    Image.new("L", (28, 28)).save(folder / "a.png")
+    command = [str(BIN / "python"), "-m", "hvdtrain", "predict", str(next((folder / "checkpoints").iterdir())), "a.png"]
+    done = subprocess.run([*command, "--top", "10"], cwd=folder, capture_output=True, text=True, check=True)
+    assert "\x1b" not in done.stdout
+    assert r"\x1b[31mred" in done.stdout
+
+
+MATRIX = pytest.mark.matrix
+
+
+@pytest.mark.parametrize(
+    ("by", "framework"),
+    [
+        ("mpi", "torch"),
+        *(pytest.param("mpi", framework, marks=MATRIX) for framework in FRAMEWORKS[1:]),
+        *(pytest.param(by, "torch", marks=MATRIX) for by in ("gloo", "mpirun", "local")),
+        pytest.param("torchrun", "torch-ddp", marks=MATRIX),
+    ],
+)
+def test_labels_of_launchers(tmp_path: Path, by: str, framework: str):
+    """Each label stands before one whole line, and the first one says what takes so long."""
+    framework, _, strategy = framework.partition("-")
+    options = ["--max-steps", "3", "--strategy", strategy or "horovod"]
+    status, output = run([*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options], tmp_path)
+    assert status == 0, output
+    lines = [line for line in output.splitlines() if by in ("mpirun", "torchrun") or line.startswith("[")]
+    texts = [re.sub(r"^\[[\d,]+\](<std(out|err)>:?)? ?:?", "", line) for line in lines]
+    first = next(text for text in texts if "rank 0" in text)
+    assert first.startswith("starting rank 0 of 2: importing ")
+    assert all(texts), lines
+    assert not any("<std" in text or "\x1b" in text for text in texts), lines
