@@ -2,13 +2,16 @@
 
 import json
 import random
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from faults.checkpoint_files import kills_while_writing
-from support.jobs import FRAMEWORKS, distance, newest, run, train, train_several
+from support.jobs import FRAMEWORKS, distance, newest, run, several, train, train_several
 from support.matrix import cases
+
+from hvdtrain.interfaces import Position
 
 RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")
 
@@ -40,6 +43,41 @@ def test_resume_in_another_framework_and_with_another_size(tmp_path, framework):
     resumed = newest(tmp_path / "runs" / "part2")
     assert resumed.framework == other
     assert distance(resumed.weights, whole.weights) < 1e-4
+
+
+@pytest.mark.parametrize("framework", cases(["tensorflow", "torch"], short={"tensorflow"}))
+def test_a_loss_scale_belongs_to_fp16(tmp_path, framework):
+    """A run in fp32 has none, so that one that resumes from it in fp16 starts from the initial one."""
+    runs = {
+        "fp32": ("--max-steps", "2"),
+        "fp16": ("--resume", "runs/fp32", "--precision", "fp16", "--max-steps", "4"),
+        "back": ("--resume", "runs/fp16", "--precision", "fp32", "--max-steps", "5"),
+    }
+    single = {name: ("--strategy", "single", *options) for name, options in runs.items()}
+    folder = train_several(tmp_path, framework, single, "alone", 1)
+    scales = {name: newest(folder / name).optimizer.extra.get("loss_scale") or {} for name in runs}
+    in_fp16 = scales["fp16"] if framework == "tensorflow" else scales["fp16"]["scale"]
+    assert in_fp16 > 1000  # 65536, or half of it after each overflow
+    assert scales["fp32"] == scales["back"] == {}
+
+
+def test_renumbered_steps_and_a_branch(tmp_path):
+    """Another batch size, another --remainder, and then an older checkpoint: the newest is the one written last."""
+    trainings = [
+        ("--name", "run", "--epochs", "2"),
+        ("--resume", "runs/run", "--epochs", "3", "--batch-size", "256"),
+        ("--resume", "runs/run", "--epochs", "4", "--remainder", "drop"),
+        ("--resume", "runs/run/checkpoints/step-00000046", *("--epochs", "3", "--batch-size", "64")),
+    ]
+    single = [("--strategy", "single", "--remainder", "pad", *options) for options in trainings]
+    status, output = run(several("torch", single, "alone", 1), tmp_path)
+    assert status == 0, output
+    folder = tmp_path / "runs" / "run"
+    resumed = re.findall(r"resumed from runs/run/checkpoints/step-0*(\d+): epoch (\d), step (\d+)", output)
+    assert resumed == [("46", "3", "12"), ("18", "4", "15"), ("46", "3", "46")]
+    assert "runs/run/branch-1 keeps 2 checkpoint(s) that training does not continue" in output
+    assert newest(folder).position == Position(3, 0, 69, 64, 0)
+    assert sorted(path.name for path in (folder / "branch-1").iterdir()) == ["step-00000018", "step-00000020"]
 
 
 @pytest.fixture(scope="module")
