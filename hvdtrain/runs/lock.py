@@ -27,7 +27,7 @@ from hvdtrain.system.rank_info import JOB
 
 log = logging.getLogger(__name__)
 
-FILE = re.compile(r"lock-([0-9]{1,9})\.json")
+FILE = re.compile(r"lock-([0-9]+)\.json")
 HEARTBEAT_S = 3.0
 STALE_S = 30.0
 """A process on another host that has not touched its lock for this long has ended."""

@@ -38,7 +38,8 @@ def train(config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Fi
     dataset = load_dataset(config.data, NETWORKS[config.model], runtime.offline)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        return _train(config, runtime, dataset, examine_host, memory)
+        with RunLock() as lock:
+            return _train(config, runtime, dataset, examine_host, lock, memory)
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
 
@@ -48,25 +49,25 @@ def _train(
     runtime: RuntimeOptions,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
+    lock: RunLock,
     memory: ElasticMemory | None,
 ) -> Path:
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
     consistency.check_same_options(learner.group, config, dataset.fingerprint)
-    with RunLock() as lock:
-        folder, position = resume(config, runtime, learner, dataset, lock, memory)
-        run = Run(config, runtime, learner, dataset, folder, lock)
-        parameters = consistency.check_same_weights(learner, "before the first step")
-        log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
-        with must_write("the record of this run", folder):
-            if run.is_rank_0:
-                _write_record(run, examine_host)
-            reporter = Reporter(run, position.step)
-        with contextlib.closing(reporter):
-            training = Training(run, position, reporter, Saver(run, memory))
-            scores = training.run()
-        result.write(run, scores, training.position.step, training.throughput, reporter)
+    folder, position = resume(config, runtime, learner, dataset, lock, memory)
+    run = Run(config, runtime, learner, dataset, folder, lock)
+    parameters = consistency.check_same_weights(learner, "before the first step")
+    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    with must_write("the record of this run", folder):
+        if run.is_rank_0:
+            _write_record(run, examine_host)
+        reporter = Reporter(run, position.step)
+    with contextlib.closing(reporter):
+        training = Training(run, position, reporter, Saver(run, memory))
+        scores = training.run()
+    result.write(run, scores, training.position.step, training.throughput, reporter)
     learner.group.close()
     return folder
 
