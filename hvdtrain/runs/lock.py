@@ -27,7 +27,7 @@ from hvdtrain.system.rank_info import JOB
 
 log = logging.getLogger(__name__)
 
-FILE = re.compile(r"lock-([0-9]{1,9})\.json")
+FILE = re.compile(r"lock-([0-9]+)\.json")
 HEARTBEAT_S = 3.0
 STALE_S = 30.0
 """A process on another host that has not touched its lock for this long has ended."""
@@ -77,7 +77,7 @@ class RunLock:
     def __init__(self) -> None:
         self._path = Path()
         self._own: Holder | None = None
-        self._lost = ""
+        self._lost, self._checked_at = "", 0.0
         self._ended = threading.Event()
 
     def __enter__(self) -> RunLock:
@@ -128,15 +128,14 @@ class RunLock:
         self._path = path
         return True
 
-    def check(self) -> None:
-        """Before writing: raise UserError if another job has taken the lock over, or somebody has removed it."""
-        if self._own and not self._lost:
+    def check(self, within_s: float = 0.0) -> None:
+        """Before writing: raise UserError if another job has taken the lock over, or somebody has removed it.
+
+        within_s: how old the answer may be, in seconds; a recent one needs no access to the folder.
+        """
+        if self._own and not self._lost and time.monotonic() - self._checked_at >= within_s:
             with contextlib.suppress(OSError):  # whoever writes next reports it
                 self._check_file()
-        self.check_flag()
-
-    def check_flag(self) -> None:
-        """As `check`, by what the heartbeat has seen: without any access to the folder."""
         if self._lost:
             folder = self._path.parent
             raise UserError(
@@ -146,6 +145,7 @@ class RunLock:
 
     def _check_file(self) -> None:
         folder, newest = self._path.parent, _newest(self._path.parent)
+        self._checked_at = time.monotonic()
         if not newest:
             if os.path.isdir(folder):
                 self._lost = f"{self._path.name} was removed"

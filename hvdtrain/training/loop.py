@@ -13,6 +13,7 @@ from hvdtrain.datasets import sharding
 from hvdtrain.errors import NotFiniteError, Stopped
 from hvdtrain.interfaces import Batch, FitLearner, Position
 from hvdtrain.runs.console import log
+from hvdtrain.runs.lock import STALE_S
 from hvdtrain.training import consistency
 from hvdtrain.training.evaluation import Scores, evaluate
 from hvdtrain.training.losses import LossMeter, RankStep
@@ -120,7 +121,7 @@ class Training:
 
         Returns whether it is time for a checkpoint, the same on every rank.
         """
-        self._run.lock.check_flag()
+        self._run.lock.check(within_s=STALE_S / 2)
         interval = self._meter.join(bool(self.stop.reason()), self._saver.is_due)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:

@@ -38,7 +38,8 @@ def train(config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Fi
     dataset = load_dataset(config.data, NETWORKS[config.model], runtime.offline)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        return _train(config, runtime, dataset, examine_host, memory)
+        with RunLock() as lock:
+            return _train(config, runtime, dataset, examine_host, lock, memory)
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
 
@@ -48,16 +49,16 @@ def _train(
     runtime: RuntimeOptions,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
+    lock: RunLock,
     memory: ElasticMemory | None,
 ) -> Path:
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
     weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
     learner = build_learner(config, weights, runtime)
     consistency.check_same_options(learner.group, config, runtime, dataset.fingerprint)
-    with RunLock() as lock:
-        folder, position, parent = resume(config, runtime, learner, dataset, lock, memory)
-        run = Run(config, runtime, learner, dataset, folder, lock)
-        _train_from(run, position, Saver(run, memory, parent), examine_host)
+    folder, position, parent = resume(config, runtime, learner, dataset, lock, memory)
+    run = Run(config, runtime, learner, dataset, folder, lock)
+    _train_from(run, position, Saver(run, memory, parent), examine_host)
     return folder
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, stops, values
+from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, stops, two_jobs, values
 from faults.suite import HEAD, Row, Suite
 from faults.watched_job import remaining_processes
 
@@ -51,6 +51,7 @@ FAULTS = {
     "gone": Fault(disks.gone),
     "nan": Fault(values.nan),
     "drift": Fault(values.drift),
+    "two": Fault(two_jobs.same_name),
     "write": Fault(checkpoint_files.write, ("",)),
 }
 

@@ -47,6 +47,8 @@ class WatchedJob:
     """The function of support/programs.py that trains."""
     launch_options: list[str] = field(default_factory=list)
     options: list[str] = field(default_factory=list)
+    step_s: float = 0.1
+    """Seconds by which each step is longer."""
     cluster: Slurm | None = None
     """Where it runs, if not on this machine itself: rank 0 on host1, rank 1 on host2."""
 
@@ -61,7 +63,7 @@ class WatchedJob:
         self._reader.start()
 
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        environment = {MARK: str(self.folder), STEP_S: "0.1", "PYTHONPATH": str(ROOT)}
+        environment = {MARK: str(self.folder), STEP_S: str(self.step_s), "PYTHONPATH": str(ROOT)}
         if not self.cluster:
             return start(command, self.folder, **environment)
         if self.launcher != "srun":

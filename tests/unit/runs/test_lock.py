@@ -164,12 +164,12 @@ def test_heartbeat_finds_the_loss(tmp_path, short):
         own.acquire(tmp_path)
         first = (tmp_path / "lock-1.json").stat().st_mtime_ns
         wait_for(lambda: (tmp_path / "lock-1.json").stat().st_mtime_ns > first, 30)
-        own.check_flag()
+        own.check(within_s=600)
         write_lock(tmp_path, number=2)
 
         def lost():
             with contextlib.suppress(UserError):
-                own.check_flag()
+                own.check(within_s=600)
                 return False
             return True
 

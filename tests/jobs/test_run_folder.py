@@ -1,0 +1,60 @@
+"""A run's folder has one job at a time; what is lost when that job is killed, and how it goes on."""
+
+import json
+import os
+import re
+import signal
+
+import pytest
+from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_for
+
+from hvdtrain.launch.attempts import folder_of_job, newest_checkpoint
+
+TRAIN = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single")
+NAMED = ("--name", "run", "--auto-resume")
+
+
+def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path, monkeypatch):
+    """Also: a checkpoint within an epoch without any option, and an error that says how to resume."""
+    program = ["python", str(PROGRAMS), "slowly", "torch", "--strategy", "ring", *NAMED, "--batch-size", "8"]
+    program += ["--log-every", "2", "--checkpoint-seconds", "0.2"]
+    first = start([*launcher("local", 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.05")
+    folder = tmp_path / "runs" / "run"
+    wait_for(lambda: newest_checkpoint(folder) is not None, 90)
+    lock = json.loads((folder / "lock-1.json").read_text())
+
+    before = sorted(path.name for path in folder.iterdir())
+    status, output = run([*TRAIN, *NAMED], tmp_path)
+    assert status == 2, output
+    assert f"runs/run is in use by process {lock['process']['pid']} on" in output
+    assert sorted(path.name for path in folder.iterdir()) == before
+    assert first.poll() is None
+
+    os.kill(lock["process"]["pid"], signal.SIGKILL)
+    status, output = finish(first)
+    assert status == 128 + signal.SIGKILL, output
+    assert newest(folder).position.epoch == 0
+    monkeypatch.chdir(tmp_path)
+    assert folder_of_job(program, lock["job"]) == folder.relative_to(tmp_path)
+    assert lock["job"] and folder_of_job(program, "another") is None
+
+    status, output = run([*TRAIN, *NAMED, "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "1"], tmp_path)
+    assert status == 1, output
+    assert "may be in use" not in output
+    step = int(re.search(r"not finite.*; resume from step (\d+) with --resume runs/run\n", output)[1])
+    assert step == newest(folder).position.step
+    (left,) = folder.glob("lock-*.json")
+    assert left.name == "lock-2.json" and json.loads(left.read_text())["released"]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("by", ["gloo", "mpirun"])
+def test_second_job_is_refused_under_other_launchers(tmp_path, by):
+    program = ["python", str(PROGRAMS), "slowly", "torch", *NAMED]
+    first = start([*launcher(by, 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.1")
+    folder = tmp_path / "runs" / "run"
+    wait_for(lambda: list(folder.glob("lock-1.json")), 90)
+    status, output = run([*launcher(by, 2), *program], tmp_path)
+    assert status != 0 and "runs/run is in use by process" in output, output
+    (folder / "STOP").touch()
+    assert "was asked to stop by" in finish(first)[1]
