@@ -64,8 +64,8 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
 
             strategy_list.show(framework or known.framework or "torch")
             _exit(rank, None, 0, 0.0)
-        printed = io.StringIO()
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(None if rank else sys.stdout):
+        printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
+        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
             config, runtime = parse(argv, program, framework, console=True)
     except SystemExit as end:
         _end_without_options(rank, int(end.code or 0), printed.getvalue())
