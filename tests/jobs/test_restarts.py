@@ -69,7 +69,7 @@ for folder in ("checkpoints/step-00000003", "heartbeats"):
 
 
 def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
-    """The same exception on the same rank, from the same checkpoint; the job says where it was, and how to resume it."""
+    """The same exception on the same rank, from the same checkpoint; the job says where it was and how to resume."""
     code = PROGRESS + "if os.environ['RANK'] == '1': raise KeyError('label')\ntime.sleep(60)"
     program = ["python", "-c", code, "--runs", "results"]
     status, output = run([*launch("local", 2, "--restarts", "9"), *program], tmp_path)
