@@ -55,7 +55,7 @@ def main(
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
     from hvdtrain.cli.training_options import options_for_defaults, parse
 
-    printed = io.StringIO()
+    printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
     try:
         with output_errors():
             known = options_for_defaults(argv)
@@ -64,7 +64,7 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
 
                 strategy_list.show(framework or known.framework or "torch")
                 raise SystemExit
-            with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(None if rank else sys.stdout):
+            with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
                 config, runtime = parse(argv, program, framework, console=True)
     except SystemExit as ended:
         end_without_options(rank, int(ended.code or 0), printed.getvalue())

@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import time
-from typing import Any
+from typing import IO, Any
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import gloo, private_variables, protocol
@@ -77,6 +77,8 @@ class Agent:
         self._error: agent_pipe.RankError | None = None
         """Why the program says that it failed."""
         self._kill_at = float("inf")
+        self._pipes: dict[str, IO[bytes]] = {}
+        """The program's output that is still open."""
         self._usr1_pending = False
         """Whether a SIGUSR1 waits until the program handles it."""
 
@@ -203,10 +205,9 @@ class Agent:
             selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
             if self._channel:
                 selector.register(self._channel, selectors.EVENT_READ, self._on_message)
-            for name in ("stdout", "stderr"):
-                pipe = getattr(self._process, name)
-                if pipe:
-                    selector.register(pipe, selectors.EVENT_READ, name)
+            pipes = {"stdout": self._process.stdout, "stderr": self._process.stderr}
+            self._pipes = {name: pipe for name, pipe in pipes.items() if pipe}
+            self._pause(selector, False)
             return self._serve_until_end(selector)
 
     def _serve_until_end(self, selector: selectors.BaseSelector) -> int:
@@ -226,16 +227,19 @@ class Agent:
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
                 continue
+            self._pause(selector, False)
             drain_until = min(drain_until, time.monotonic() + DRAIN_S)
-            open_pipes = any(isinstance(key.data, str) for key in selector.get_map().values())
-            if not open_pipes or time.monotonic() > drain_until:
+            if not self._pipes or time.monotonic() > drain_until:
                 self._signal_group(signal.SIGKILL)  # processes that it left behind
                 return status
 
     def _forward_output(self, selector: selectors.BaseSelector, pipe: Any, name: str) -> None:
+        if pipe not in selector.get_map():  # paused by a message of the same moment
+            return
         data = os.read(pipe.fileno(), 1 << 16)
         if not data:
             selector.unregister(pipe)
+            del self._pipes[name]
             return
         if self._channel:
             with contextlib.suppress(Closed):
@@ -254,11 +258,22 @@ class Agent:
             for message in self._channel.receive_available():
                 if "signal" in message:
                     self._signal(message["signal"])
+                if "paused" in message:
+                    self._pause(selector, bool(message["paused"]))
                 if "end" in message:
                     self._end()
         except Closed:
             selector.unregister(self._channel)
             self._end()
+
+    def _pause(self, selector: selectors.BaseSelector, paused: bool) -> None:
+        """Leave the program's output in its pipes, so that it waits, or read it again."""
+        for name, pipe in self._pipes.items():
+            registered = pipe in selector.get_map()
+            if paused and registered:
+                selector.unregister(pipe)
+            elif not paused and not registered:
+                selector.register(pipe, selectors.EVENT_READ, name)
 
     def _end(self) -> None:
         self._signal(signal.SIGTERM)

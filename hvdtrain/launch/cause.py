@@ -99,6 +99,7 @@ def exception(lines: Sequence[str]) -> str:
 
     Without a traceback, such as from a program in C++, the last lines.
     """
+    lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines]  # PyTorch's label
     starts = [number for number, line in enumerate(lines) if line.startswith(TRACEBACK)]
     if not starts:
         return "\n".join(lines[-LAST_WORDS:])

@@ -64,6 +64,7 @@ class Sink:
 
     @property
     def full(self) -> bool:
+        """Whether more waits to be written than should."""
         return self._waiting_bytes > QUEUE_BYTES
 
     @property
@@ -149,14 +150,23 @@ class Console:
         """Close a file of --output-dir."""
         self._files.close(file)
 
+    @property
+    def full(self) -> bool:
+        """Whether more waits to be written than should."""
+        return any(sink.full for sink in self._sinks)
+
     async def room(self) -> None:
         """Wait until there is room for more, unless what reads it has stopped."""
-        for sink in (*self._streams.values(), self._files):
+        for sink in self._sinks:
             await sink.room()
+
+    @property
+    def _sinks(self) -> tuple[Sink, ...]:
+        return self._files, *self._streams.values()
 
     def flush(self) -> None:
         """Wait until everything is written, as far as somebody reads it."""
-        for sink in (self._files, *self._streams.values()):
+        for sink in self._sinks:
             sink.flush()
 
 

@@ -25,6 +25,8 @@ class RankConnection:
         self.status: int | None = None
         """How the program ended, as Popen has it; None while it runs."""
         self.disconnected = False
+        self.paused = False
+        """Whether its output is held back."""
 
     @property
     def name(self) -> str:
@@ -33,6 +35,11 @@ class RankConnection:
     def send(self, **message: Any) -> None:
         if not self.disconnected:
             self._writer.write(protocol.encode(message))
+
+    def pause(self, paused: bool) -> None:
+        """Hold back what the program prints, in its pipe, or let it come again."""
+        self.paused = paused
+        self.send(paused=paused)
 
     def end(self) -> None:
         """Ask the agent to end the program, without waiting for a host that no longer responds."""

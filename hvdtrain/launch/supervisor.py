@@ -59,6 +59,7 @@ class Supervisor:
         self._requested: set[int] = set()
         """Signals that asked the job to stop; the time limit does as SIGTERM."""
         self._stop_reported = False
+        self._pauses: set[asyncio.Task[None]] = set()
         self._ends: list[RankEnd] = []
         """Ranks that failed, in the order in which they were noticed."""
         self._waiting_for_cause = False
@@ -134,7 +135,6 @@ class Supervisor:
                 self._register_rank(rank)
                 while line := await reader.readline():
                     self._on_message(rank, protocol.decode(line))
-                    await self._console.room()
         except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError):
             pass  # not an agent of this job, or one whose connection broke
         finally:
@@ -194,6 +194,8 @@ class Supervisor:
         for stream in ("stdout", "stderr"):
             if stream in message:
                 rank.output.write(stream, protocol.to_bytes(message[stream]))
+                if self._console.full and not rank.paused:
+                    self._pause(rank)
         if "failed" in message:
             reason, remedy = str(message["failed"]), str(message["remedy"])
             failure = Failure(reason, remedy, rank.number, rank.host, at_start=True)
@@ -201,6 +203,18 @@ class Supervisor:
         if "ended" in message:
             rank.status = int(message["ended"])
             self._on_rank_end(rank, message.get("error"))
+
+    def _pause(self, rank: RankConnection) -> None:
+        """Let a rank print no more until the console has room. Its connection is still read: the rank may fail."""
+
+        async def wait() -> None:
+            await self._console.room()
+            rank.pause(False)
+
+        rank.pause(True)
+        task = asyncio.create_task(wait())
+        self._pauses.add(task)
+        task.add_done_callback(self._pauses.discard)
 
     def _on_rank_end(self, rank: RankConnection, sent: object) -> None:
         """A rank's program has ended. sent: the error that it handed to its agent, if any."""
@@ -276,8 +290,6 @@ class Supervisor:
             self._requested.add(number)
             self._fail(Failure(f"ended by {signal.Signals(number).name}"), interrupted_status(number))
             return
-        if number == signal.SIGINT:
-            self._console.say("the ranks are asked to stop, after a checkpoint; Ctrl-C again ends the job at once")
         self._request_stop(number)
 
     def _request_stop(self, number: int) -> None:

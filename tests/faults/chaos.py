@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import pytest
 
-from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, stops, two_jobs, values
+from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, output, stops, two_jobs, values
 from faults.suite import HEAD, Row, Suite
 from faults.watched_job import remaining_processes
 
@@ -43,6 +43,7 @@ FAULTS = {
     # Horovod's MXNet has no elastic training.
     "elastic": Fault(elastic_jobs.change_hosts, ("horovodrun",), ("torch", "tensorflow")),
     "ask": Fault(stops.ask),
+    "output": Fault(output.full_output),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),

@@ -14,7 +14,7 @@ def ask(suite: Suite, launcher: str, framework: str) -> Row:
     """A signal to the launcher or to a rank, or a file in the run's folder."""
     job = WatchedJob(suite.new_folder(), launcher, framework)
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
-    name = suite.random.choice(["SIGTERM", "SIGUSR1", "STOP"])
+    name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1", "STOP"])
     target = suite.random.choice(["launcher", "rank 0", "rank 1"])
     if name == "STOP":
         target = "run's folder"

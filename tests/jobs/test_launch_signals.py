@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -100,6 +103,53 @@ def test_signals_to_the_launcher_reach_all_ranks(tmp_path, by):
     assert process.wait(30) == 75
     text = output.read_text()
     assert sorted(line for line in text.splitlines() if "USR1" in line) == [f"[{i}] received SIGUSR1" for i in (0, 1)]
+
+
+def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
+    """The second time after 0.2 s; ranks that do not end by themselves are killed."""
+    stubborn = STUBBORN.replace("SIGTERM, signal.SIG_IGN", "SIGINT, lambda *_: os.write(1, b'SIGINT\\n')")
+    process, output = begin(tmp_path, "local", stubborn.replace("time.sleep(600)", "while True: time.sleep(1)"))
+    ranks, children = pids("pid", output), pids("child", output)
+    process.send_signal(signal.SIGINT)
+    wait_for(lambda: output.read_text().count("SIGINT") == 2, 10, output.read_text)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 128 + signal.SIGINT
+    assert "hvdtrain: ended by SIGINT" in output.read_text()
+    wait_gone([*ranks, *children], 5)
+
+
+def test_sigterm_repeated_at_once_is_one_request(tmp_path):
+    """As Slurm, systemd and Kubernetes send it; also after the ranks have ended, until the launcher has."""
+    slow = HANDLING.replace("sys.exit(75)", "time.sleep(0.5), sys.exit(75)")
+    process, output = begin(tmp_path, "local", slow)
+    pids("pid", output)
+    deadline = time.monotonic() + 2.5
+    while process.poll() is None and time.monotonic() < deadline:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+    assert process.wait(30) == 75, output.read_text()
+    assert output.read_text().count("received SIGTERM") == 2
+
+
+def test_ctrl_c_ends_a_program_that_does_not_handle_it(tmp_path):
+    """On a pseudo-terminal, whose Ctrl-C reaches the launcher only."""
+    code = "import os, time\nos.write(1, f'pid {os.getpid()}\\n'.encode())\ntime.sleep(60)"
+    line = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "python", "-c", code]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execve(sys.executable, line, {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"})
+    printed = b""
+    while printed.count(b"pid ") < 2:
+        printed += os.read(terminal, 4096)
+    os.write(terminal, b"\x03")
+    with contextlib.suppress(OSError):  # the last process has closed the terminal
+        while received := os.read(terminal, 4096):
+            printed += received
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 128 + signal.SIGINT, printed
+    assert printed.count(b"hvdtrain: ended by SIGINT") == 1, printed
 
 
 def test_sigusr1_waits_until_the_program_handles_it(tmp_path):

@@ -46,16 +46,58 @@ def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
     assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
 
 
-def test_a_step_that_always_fails(tmp_path):
+def test_attempts_that_write_no_checkpoint(tmp_path):
     """The first attempt writes a checkpoint of step 3, later attempts write none. (No framework, only files.)"""
     save_checkpoint(tmp_path / "made", position=Position(step=3))
-    code = "import shutil; shutil.copytree('made', 'runs/run/checkpoints', dirs_exist_ok=True); 1/0"
+    code = (
+        "import os, shutil; shutil.copytree('made', 'runs/run/checkpoints', dirs_exist_ok=True); "
+        "exit(f'process {os.getpid()}')"
+    )
     status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", code, *NAMED], tmp_path)
     assert status == 1, output
     assert "gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:" in output
     assert [one["checkpoint"] for one in attempts(tmp_path)] == [-1, 3, 3, 3]
     assert re.findall(r"restarting in (\d+) s", output) == ["1", "1", "2"]
     assert "  4: 2 ranks, from the checkpoint of step 3" in output
+
+
+PROGRESS = """
+import json, os, time
+from pathlib import Path
+run = Path("results/run")
+for folder in ("checkpoints/step-00000003", "heartbeats"):
+    (run / folder).mkdir(parents=True, exist_ok=True)
+(run / "lock-1.json").write_text(json.dumps({"job": os.environ["HVDTRAIN_JOB"]}))
+(run / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
+"""
+
+
+def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
+    """The same exception on the same rank, from the same checkpoint; the job says where it was and how to resume."""
+    code = PROGRESS + "if os.environ['RANK'] == '1': raise KeyError('label')\ntime.sleep(60)"
+    program = ["python", "-c", code, "--runs", "results"]
+    status, output = run([*launch("local", 2, "--restarts", "9"), *program], tmp_path)
+    assert status == 1, output
+    assert output.count("restarting in") == 1
+    assert "gave up, as the same rank failed twice in the same way, from the same checkpoint; the attempts:" in output
+    assert output.count("ended with exit status 1 (KeyError: 'label')") == 2
+    assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
+
+
+def test_a_killed_job_says_how_to_resume(tmp_path):
+    code = PROGRESS + "os.kill(os.getpid(), 9)"
+    status, output = run([*launch("local", 1), "python", "-c", code, "--runs=results"], tmp_path)
+    assert status == 137, output
+    assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
+
+
+def test_a_loss_that_is_not_finite_is_not_restarted(tmp_path):
+    options = ("--strategy", "ring", "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "1", "--max-steps", "9")
+    program = ["python", "-m", "hvdtrain.torch_lenet", *options]
+    status, output = run([*launch("local", 2, "--restarts", "3"), *program], tmp_path)
+    assert status == 1, output
+    assert output.count("is not finite") == 1
+    assert "restarting" not in output
 
 
 def test_a_job_with_an_invalid_option_is_not_restarted(tmp_path):

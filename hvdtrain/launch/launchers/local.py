@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -19,7 +20,7 @@ def build(
 
 def _one_rank(job: Job, environment: Mapping[str, str], rank: int, python: str) -> LaunchSpec:
     # Rank 0 shows a progress bar, which needs the terminal itself.
-    on_terminal = rank == 0 and not job.output_dir and sys.stderr.isatty() and sys.stdout.isatty()
+    on_terminal = rank == 0 and not job.output_dir and os.isatty(1) and os.isatty(2)
     flags = ["--gloo", *(["--on-terminal"] if on_terminal else [])]
     identity = zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, (rank, job.ranks, rank)), strict=True)
     command = agent_command(job, *flags, python=python)

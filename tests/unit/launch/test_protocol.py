@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -38,6 +40,20 @@ def connect_to_an_impostor() -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(protocol.SUPERVISOR, f"127.0.0.1:{server.getsockname()[1]}")
             protocol.connect("the token", 1.0)
+
+
+def test_an_agent_reads_its_versions_before_it_connects():
+    """That may take longer than the supervisor waits for a greeting: a slow shared folder holds the packages."""
+    code = """
+import os
+from hvdtrain.launch import agent, protocol
+os.environ.update({protocol.SUPERVISOR: "127.0.0.1:1", "HVDTRAIN_LAUNCHER": "mpirun"})
+agent.versions.here = lambda: print("versions") or {}
+protocol.connect = lambda *_: print("connect") or exit(0)
+agent.main(["--", "true"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["versions", "connect"], done.stderr
 
 
 def test_any_bytes_are_transmitted_unchanged():
