@@ -75,6 +75,22 @@ def test_mpirun_exports_the_names_of_control_variables():
         assert len(set(exported)) == len(exported)
 
 
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_open_mpi_needs_no_ssh_on_one_host(launcher, tmp_path):
+    here = {**ENVIRONMENT, "PATH": str(tmp_path)}
+    for described, environment, expected in (
+        (job.Job(("x",), 2, controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("localhost", 2),), controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("node1", 2),), controller="mpi"), here, False),
+        (job.Job(("x",), 2, controller="mpi"), {**here, "SLURM_JOB_ID": "1"}, False),
+    ):
+        (spec,) = build(launcher, described, environment)
+        assert ("--mca plm isolated" in " ".join(spec.command)) is expected
+    (tmp_path / "ssh").touch(0o755)
+    (spec,) = build(launcher, job.Job(("x",), 2, controller="mpi"), here)
+    assert "isolated" not in " ".join(spec.command)
+
+
 def test_open_mpi_in_a_folder_with_a_space():
     """Open MPI does not quote its own command line for ssh: no other host would start, and the message is unclear."""
     options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
