@@ -1,10 +1,19 @@
-"""Atomic writes: a reader sees the old content of a file or the new one, never a part."""
+"""Files of runs: atomic writes, of which a reader sees the old content or the new one; and reads of bounded size."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+RECORD_BYTES = 1 << 24
+"""The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
+LINES_BYTES = 1 << 30
+"""The largest file with a JSON value in each line: a run's metrics."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -30,3 +39,22 @@ def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
         raise
+
+
+def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
+    """The content of a file from anywhere. Raises OSError if it is larger than `limit` bytes, or no regular file."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if found.st_size > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file from anywhere.
+
+    Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not JSON.
+    """
+    return json.loads(read_limited(path))

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.system import rank_info
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.training.hang_report import Heartbeat, activity, explain, living
 
 LEAST_LIMIT_S = 30.0
@@ -130,7 +130,7 @@ class Watchdog:
         beats = {}
         for rank in range(self._size):
             try:
-                values: dict[str, Any] = json.loads(self._path(rank).read_text())
+                values: dict[str, Any] = read_json(self._path(rank))
                 beats[rank] = Heartbeat(**values)
             except (OSError, ValueError, TypeError):
                 continue
