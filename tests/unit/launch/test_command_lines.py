@@ -114,6 +114,8 @@ def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
     assert "HVDTRAIN_MIRROR holds credentials" in capsys.readouterr().err
     options = ElasticOptions(min_ranks=1, max_ranks=2, host_discovery_script=Path("/bin/true"))
     described = job.Job(("x",), 2, interface="lo", elastic=options, environment=CREDENTIALS)
+    (spec,) = build("horovodrun", described, {**ENVIRONMENT, "HTTP_PROXY": "http://proxy:1", "no_proxy": "a"})
+    assert [spec.variables[name] for name in ("no_proxy", "NO_PROXY")] == ["a,127.0.0.1", "127.0.0.1"]
     with pytest.raises(UserError, match="WANDB_API_KEY holds credentials; omit --env WANDB_API_KEY"):
         elastic.check_elastic(described, options, 0)
 
