@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
@@ -176,7 +177,7 @@ def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
     folder = options.output / job.name
     if not (folder / "result.json").is_file():
         return False
-    recorded = json.loads((folder / "config.json").read_text())["config"]
+    recorded = read_json(folder / "config.json")["config"]
     for name, value in settings(job, options).items():
         if recorded[name] != value:
             option = f"--{name.replace('_', '-')}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -11,12 +10,13 @@ from typing import Any, get_args, get_type_hints
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_json
 
 
 def recorded(path: Path) -> Config:
     """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
     try:
-        return from_record(json.loads((run_folder(path) / "config.json").read_text())["config"])
+        return from_record(read_json(run_folder(path) / "config.json")["config"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"--resume {path}: no valid config.json of a run there ({error})",

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from hvdtrain.system.processes import free_port
 from hvdtrain.system.rank_info import RankInfo
 
+MAX_ANSWER_BYTES = 1 << 16
 RENDEZVOUS_S = 30
 """Time within which the ranks must connect."""
 
@@ -56,7 +57,7 @@ def from_gloo_store(rank: RankInfo) -> Rendezvous:
     while True:
         try:
             with opener.open(url, timeout=10) as answer:
-                return Rendezvous(*json.loads(answer.read()))
+                return Rendezvous(*json.loads(answer.read(MAX_ANSWER_BYTES)))
         except urllib.error.HTTPError as error:
             if error.code != 404 or time.monotonic() > deadline:
                 raise

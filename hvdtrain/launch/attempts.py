@@ -14,7 +14,7 @@ from typing import Any
 
 from hvdtrain.launch.program import RUNS, option_value
 from hvdtrain.system.checkpoint_folder import newest_whole
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import read_json, write_atomically
 
 FILE = "attempts.json"
 LOCKS = "lock-*.json"
@@ -79,7 +79,7 @@ def last_step(folder: Path | None, since: float) -> int | None:
     steps = []
     for path in _files(folder, "heartbeats/rank-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            beat = json.loads(path.read_text())
+            beat = read_json(path)
             steps += [int(beat["step"])] if beat["time"] >= since else []
     return max((step for step in steps if step >= 0), default=None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_json
 from hvdtrain.system.text import printable
 
 
@@ -25,7 +25,7 @@ class JsonRecord:
     def read(cls, path: Path) -> JsonRecord:
         """The object that a file holds."""
         try:
-            return cls(path, json.loads(path.read_text(encoding="utf-8")))
+            return cls(path, read_json(path))
         except OSError as error:
             raise cls._invalid(path, str(error.strerror)) from None
         except (ValueError, RecursionError) as error:

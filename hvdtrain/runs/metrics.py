@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdtrain.runs.console import log
 from hvdtrain.runs.events import EventsWriter
+from hvdtrain.system.files import LINES_BYTES, read_limited
 from hvdtrain.system.json_text import to_json
 
 
@@ -52,7 +53,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     Lines that are not records are skipped: a killed job may leave an incomplete one.
     """
     latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in path.read_text(errors="replace").splitlines():
+    for line in read_limited(path, LINES_BYTES).decode(errors="replace").splitlines():
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

@@ -1,12 +1,21 @@
-"""Atomic writes: a reader sees the old content of a file or the new one, never a part."""
+"""Files of runs: atomic writes, of which a reader sees the old content or the new one; and reads of bounded size."""
 
 from __future__ import annotations
 
+import errno
+import json
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.errors import UserError
+
+RECORD_BYTES = 1 << 24
+"""The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
+LINES_BYTES = 1 << 30
+"""The largest file with a JSON value in each line: a run's metrics."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -48,3 +57,22 @@ def require_writable(folder: Path, option: str) -> None:
         raise UserError(
             f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}"
         ) from None
+
+
+def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
+    """The content of a file from anywhere. Raises OSError if it is larger than `limit` bytes, or no regular file."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    if found.st_size > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+    with open(path, "rb") as file:
+        return file.read(limit)
+
+
+def read_json(path: Path) -> Any:
+    """The JSON value in a file from anywhere.
+
+    Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not JSON.
+    """
+    return json.loads(read_limited(path))

@@ -261,14 +261,15 @@ def test_adasum_needs_mpi(tmp_path):
 
 @pytest.mark.trains(reference())
 def test_multiworker_by_tf_config(tmp_path, shared_jobs):
-    """As in TensorFlow's documentation: the same program on each worker, with TF_CONFIG set."""
+    """As in TensorFlow's documentation: the same program for each task, with TF_CONFIG set; also behind a proxy."""
     port = free_port()
-    workers = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+    cluster = {"chief": [f"127.0.0.1:{port}"], "worker": [f"127.0.0.1:{port + 1}"]}
+    proxy = {"http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     command = ["python", "-m", "hvdtrain.tensorflow_lenet", "--strategy", "multiworker", "--name", "run"]
     processes = []
-    for index in (0, 1):
-        config = {"cluster": {"worker": workers}, "task": {"type": "worker", "index": index}}
-        processes.append(start([*command, *PLAIN, *EVERY_STEP], tmp_path, TF_CONFIG=json.dumps(config)))
+    for task in cluster:
+        config = {"cluster": cluster, "task": {"type": task, "index": 0}}
+        processes.append(start([*command, *PLAIN, *EVERY_STEP], tmp_path, TF_CONFIG=json.dumps(config), **proxy))
     for process in processes:
         status, output = finish(process)
         assert status == 0, output

@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 
+from hvdtrain.collectives import ring
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.system.processes import PortReservation, free_port
@@ -115,6 +116,15 @@ def test_a_rank_that_never_connects():
     with pytest.raises(TrainingError, match="cannot join the ring of 2"):
         RingGroup(RankInfo("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
     assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(("hang_timeout_s", "silence_s"), [(0, 1800), (20, 1800), (7200, 7260)])
+def test_the_ring_outlasts_hang_timeout_and_start_timeout(monkeypatch, hang_timeout_s, silence_s):
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}
+    for name, value in {**variables, "HVDTRAIN_TOKEN": "secret", "HVDTRAIN_START_TIMEOUT": "600"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(ring, "RingGroup", lambda *arguments: arguments)
+    assert ring.start(hang_timeout_s)[1:] == (("127.0.0.1", 10), "secret", 600, silence_s)
 
 
 def test_a_port_in_use_fails_the_attempt_but_not_the_job():

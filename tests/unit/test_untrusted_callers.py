@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import socket
+import subprocess
+import sys
 import threading
 import time
 
@@ -110,6 +112,19 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
             thread.join(10)
         assert time.monotonic() - began < 5
     assert sorted(made) == [0, 1]
+
+
+@pytest.mark.matrix
+def test_servers_of_mxnet_unpickle_nothing(tmp_path):
+    """As a command with an optimizer, which any caller can send to their port."""
+    from hvdtrain.frameworks.mxnet.servers import SERVER
+
+    command = pickle.dumps(Harm(tmp_path / "harm"))
+    receive = f"from mxnet.kvstore.kvstore_server import KVStoreServer as S\nclass Store: handle = rank = 0\n\
+S(Store())._controller()(0, {command!r}, None)"
+    done = subprocess.run([sys.executable, "-c", SERVER + receive], capture_output=True, text=True)
+    assert "a command holds a pickle, which workers of hvdtrain never send" in done.stderr
+    assert not (tmp_path / "harm").exists()
 
 
 def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):

@@ -19,7 +19,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.storage import existing_folder
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.reports import format_ranks
-from hvdtrain.system import versions
+from hvdtrain.system import credentials, versions
 
 CLOCK_ROUNDS = 10
 MAX_CLOCK_OFFSET_S = 1.0
@@ -72,7 +72,8 @@ def _options() -> dict[str, str]:
         # mpirun prepends its own folders, on some ranks twice.
         name: ":".join(dict.fromkeys(filter(None, value.split(":")))) if name == "LD_LIBRARY_PATH" else value
         for name, value in os.environ.items()
-        if name in OPTIONS or (name.startswith("HOROVOD_") and name not in excluded and "SECRET" not in name)
+        if (name in OPTIONS or (name.startswith("HOROVOD_") and name not in excluded))
+        and not credentials.holds(name, value)
     }
 
 

@@ -9,6 +9,18 @@ import sys
 from hvdtrain.collectives.ring import RingGroup
 from hvdtrain.system.processes import end_with_parent
 
+SERVER = """
+import pickle
+
+def reject(*_):
+    raise RuntimeError("a command holds a pickle, which workers of hvdtrain never send")
+
+pickle.loads = reject
+import mxnet
+"""
+"""The program of a scheduler or server. In these roles, `import mxnet` serves until all workers have finished; without
+the first lines it would unpickle, and so execute, what anyone sends to its port as an optimizer."""
+
 
 def start(group: RingGroup) -> None:
     """Start one scheduler on rank 0 and one server per host, and make this process a worker.
@@ -27,6 +39,5 @@ def start(group: RingGroup) -> None:
     roles = ["scheduler"] * (group.rank == 0) + ["server"] * (group.local_rank == 0)
     for role in roles:
         environment = {**os.environ, **common, "DMLC_ROLE": role}
-        # In these roles, `import mxnet` serves until all workers have finished.
-        subprocess.Popen([sys.executable, "-c", "import mxnet"], env=environment, preexec_fn=end_with_parent)
+        subprocess.Popen([sys.executable, "-c", SERVER], env=environment, preexec_fn=end_with_parent)
     os.environ.update(common, DMLC_ROLE="worker")

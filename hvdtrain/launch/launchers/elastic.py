@@ -83,8 +83,10 @@ def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ())
 
 def _without_proxy(interface: str, environment: Mapping[str, str]) -> dict[str, str]:
     """Ranks reach horovodrun's server by HTTP, and never by a proxy."""
-    names = [name for name in ("no_proxy", "NO_PROXY") if environment.get("http_proxy")]
-    return {name: ",".join(filter(None, [environment.get(name), address_of(interface)])) for name in names}
+    if not any(name.lower() == "http_proxy" for name in environment):
+        return {}
+    names, address = ("no_proxy", "NO_PROXY"), address_of(interface)
+    return {name: ",".join(filter(None, [environment.get(name), address])) for name in names}
 
 
 def become_horovodrun(spec: LaunchSpec, environment: Mapping[str, str]) -> NoReturn:

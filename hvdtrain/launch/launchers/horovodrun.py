@@ -41,6 +41,7 @@ def build(
             *open_mpi.yielding(job),
             *open_mpi.prefix(job),
             *open_mpi.daemon_interfaces(job),
+            *open_mpi.without_ssh(job, environment),
         ]
         command += [f"--mpi-args={shlex.join(options)}"] if options else []
     own = variables(job, environment)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,12 +26,12 @@ def build(
     names = sorted({*passed_on(environment), *own}) if on_other_hosts else []
     names = [*(name for name in names if not NOT_EXPORTED.fullmatch(name) and name not in control), *control]
     exported = [word for name in names for word in ("-x", name)]
-    return [LaunchSpec([*base_command(job), *exported, *agent_command(job, python=python)], own)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], own)]
 
 
-def base_command(job: Job) -> list[str]:
+def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     """mpirun and its options, before the program."""
-    command = ["mpirun", *open_mpi.as_root(job), "-np", str(job.ranks)]
+    command = ["mpirun", *open_mpi.as_root(job), *open_mpi.without_ssh(job, environment), "-np", str(job.ranks)]
     command += ["-H", open_mpi.listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
     command += ["--bind-to", "none", "--map-by", "slot", *open_mpi.yielding(job), *open_mpi.prefix(job)]
@@ -39,4 +40,4 @@ def base_command(job: Job) -> list[str]:
 
 def mpirun_here(ranks: int) -> list[str]:
     """mpirun and its options for ranks on this host."""
-    return base_command(Job((), ranks))
+    return base_command(Job((), ranks), os.environ)

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
+from hvdtrain.launch.hosts import other_hosts
 from hvdtrain.launch.job import Host, Job
 
 HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
@@ -50,6 +51,13 @@ def _interfaces(layer: str, job: Job) -> tuple[str, str]:
     if job.interface:
         return f"{layer}_tcp_if_include", job.interface
     return f"{layer}_tcp_if_exclude", HOST_ONLY_INTERFACES
+
+
+def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
+    """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
+    on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
+    found = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
+    return [] if on_other_hosts or found else ["--mca", "plm", "isolated"]
 
 
 def listed(hosts: Sequence[Host]) -> str:

@@ -82,6 +82,18 @@ def test_no_mirror_has_the_file(mirrors: tuple[Mirror, Mirror], cached: Path) ->
     assert [path.name for path in cached.iterdir()] == [".lock"], "an incomplete file is left"
 
 
+def test_a_mirror_s_password_is_in_no_message(
+    mirrors: tuple[Mirror, Mirror], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mirror in mirrors:
+        mirror.files = {}
+    address = mirrors[1].url.removeprefix("http://")
+    monkeypatch.setenv("HVDTRAIN_MIRROR", f"http://ada:correct-horse@{address}?signature=battery")
+    text = assert_rejected("mnist", "no mirror has it complete", address.rstrip("/"))
+    assert address.rstrip("/") in caplog.text
+    assert not any(secret in text + caplog.text for secret in ("ada", "correct-horse", "battery"))
+
+
 def test_cache_is_not_writable(mirrors: tuple[Mirror, Mirror], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     assert_rejected("mnist", "cannot be written", "HVDTRAIN_DATA")

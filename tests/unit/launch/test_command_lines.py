@@ -16,8 +16,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.launch import job
 from hvdtrain.launch.job import ElasticOptions, Host
 from hvdtrain.launch.job_processes import CONTROL_VARIABLES
-from hvdtrain.launch.launchers import horovodrun, mpirun
+from hvdtrain.launch.launchers import elastic, horovodrun, mpirun
 from hvdtrain.launch.launchers.registry import build
+from hvdtrain.launch.launchers.settings import LaunchSpec
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",
@@ -75,6 +76,66 @@ def test_mpirun_exports_the_names_of_control_variables():
         assert len(set(exported)) == len(exported)
 
 
+CREDENTIALS = {"WANDB_API_KEY": "correct-horse", "DSN": "https://ada:battery@db"}
+
+
+@pytest.mark.parametrize("launcher", ["local", "horovodrun", "mpirun", "srun"])
+def test_no_printed_command_line_shows_credentials(launcher, monkeypatch, capsys):
+    """--dry-run: the shell that runs the line has them among its variables."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    given = [word for name in CREDENTIALS for word in ("--env", name)]
+    with pytest.raises(SystemExit):
+        launch.main([launcher, "-n", "1", *given, "--dry-run", "--", "true"])
+    printed = capsys.readouterr().out
+    assert printed.startswith('DSN="$DSN" WANDB_API_KEY="$WANDB_API_KEY" ')
+    assert not any(secret in printed for secret in ("correct-horse", "battery"))
+
+
+@pytest.mark.parametrize(("name", "value"), CREDENTIALS.items())
+def test_no_batch_script_holds_credentials(name, value, capsys):
+    argv = ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--env"]
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*argv, f"{name}={value}", "--", "true"])
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out) == (2, "")
+    assert f"export {name} in the shell" in captured.err and value not in captured.err
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*argv, name, "--", "true"])
+    assert (ended.value.code, f"--env {name} -- " in capsys.readouterr().out) == (0, True)
+
+
+def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
+    """Their ranks have no agent, and horovodrun writes all variables on command lines."""
+    started = {}
+    monkeypatch.setattr(os, "execvpe", lambda name, command, environment: started.update(environment))
+    elastic.become_horovodrun(LaunchSpec(["horovodrun"], {}), {**ENVIRONMENT, "HVDTRAIN_MIRROR": CREDENTIALS["DSN"]})
+    assert started.keys() == {"PATH", "HOME", "PYTHONPATH", "HOROVOD_CYCLE_TIME"}
+    assert "HVDTRAIN_MIRROR holds credentials" in capsys.readouterr().err
+    options = ElasticOptions(min_ranks=1, max_ranks=2, host_discovery_script=Path("/bin/true"))
+    described = job.Job(("x",), 2, interface="lo", elastic=options, environment=CREDENTIALS)
+    (spec,) = build("horovodrun", described, {**ENVIRONMENT, "HTTP_PROXY": "http://proxy:1", "no_proxy": "a"})
+    assert [spec.variables[name] for name in ("no_proxy", "NO_PROXY")] == ["a,127.0.0.1", "127.0.0.1"]
+    with pytest.raises(UserError, match="WANDB_API_KEY holds credentials; omit --env WANDB_API_KEY"):
+        elastic.check_elastic(described, options, 0)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_open_mpi_needs_no_ssh_on_one_host(launcher, tmp_path):
+    here = {**ENVIRONMENT, "PATH": str(tmp_path)}
+    for described, environment, expected in (
+        (job.Job(("x",), 2, controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("localhost", 2),), controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("node1", 2),), controller="mpi"), here, False),
+        (job.Job(("x",), 2, controller="mpi"), {**here, "SLURM_JOB_ID": "1"}, False),
+    ):
+        (spec,) = build(launcher, described, environment)
+        assert ("--mca plm isolated" in " ".join(spec.command)) is expected
+    (tmp_path / "ssh").touch(0o755)
+    (spec,) = build(launcher, job.Job(("x",), 2, controller="mpi"), here)
+    assert "isolated" not in " ".join(spec.command)
+
+
 def test_open_mpi_in_a_folder_with_a_space():
     """Open MPI does not quote its own command line for ssh: no other host would start, and the message is unclear."""
     options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
@@ -101,8 +162,8 @@ def test_horovodrun_uses_loopback_where_all_hosts_are_this_one():
 
 
 def test_elastic_command_line():
-    elastic = ElasticOptions(min_ranks=1, max_ranks=4, host_discovery_script=Path("/srv/hosts.sh"))
-    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=elastic)
+    options = ElasticOptions(min_ranks=1, max_ranks=4, host_discovery_script=Path("/srv/hosts.sh"))
+    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=options)
     (spec,) = build("horovodrun", described, ENVIRONMENT)
     assert spec.command == [
         *("horovodrun", "--disable-cache", "--gloo", "-np", "2", "--start-timeout", "120"),
