@@ -35,3 +35,9 @@ class Stopped(HvdtrainError):
 
 class TrainingError(HvdtrainError):
     """Training started and failed, for example by a loss that is not finite (exit status 1)."""
+
+
+class RankRemoved(HvdtrainError):
+    """An elastic job continues without this rank, which ends (exit status 0)."""
+
+    exit_status = 0

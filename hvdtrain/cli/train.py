@@ -37,7 +37,7 @@ def main(
         rank = rank_info.detect().rank
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
-        _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+        _exit(rank, str(error), error.exit_status, OTHER_RANKS_WAIT_S if rank and error.exit_status else 0.0)
     except KeyboardInterrupt:
         _exit(rank, "interrupted", 130, 0.0)
     except Exception as error:
