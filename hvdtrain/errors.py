@@ -44,3 +44,9 @@ class NotFiniteError(TrainingError):
     """A loss or a parameter is not finite. Options and data decide that, so a restart would end in the same way."""
 
     retry = False
+
+
+class RankRemoved(HvdtrainError):
+    """An elastic job continues without this rank, which ends (exit status 0)."""
+
+    exit_status = 0

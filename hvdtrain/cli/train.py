@@ -40,7 +40,7 @@ def main(
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
-        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0)
+        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank and error.exit_status else 0.0)
     except KeyboardInterrupt:
         end(rank, RankError("interrupted"), INTERRUPTED)
     except Exception as error:

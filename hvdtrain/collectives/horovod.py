@@ -48,7 +48,8 @@ class HorovodGroup:
         return self.gather(value if self.rank == 0 else None)[0]
 
     def close(self) -> None:
-        self._hvd.shutdown()
+        if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does
+            self._hvd.shutdown()
 
     def require_adasum(self) -> None:
         """Raise UserError unless this job can run Adasum: over MPI or NCCL, with a power of two ranks."""

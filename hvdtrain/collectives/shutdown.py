@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import get_args
 
-from hvdtrain.config.options import Framework
+MODULES = ("horovod.mxnet", "horovod.torch", "horovod.tensorflow")
 
 
 def shut_down_horovod(limit_s: float) -> None:
@@ -14,8 +13,8 @@ def shut_down_horovod(limit_s: float) -> None:
 
     Horovod ends its connections on all ranks together. A rank that does not respond is waited for `limit_s` seconds.
     """
-    loaded = [sys.modules.get(f"horovod.{framework}") for framework in get_args(Framework)]
-    threads = [threading.Thread(target=hvd.shutdown, daemon=True) for hvd in loaded if hvd]
+    loaded = [sys.modules[name] for name in MODULES if name in sys.modules]
+    threads = [threading.Thread(target=hvd.shutdown, daemon=True) for hvd in loaded]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -15,6 +15,7 @@ from pathlib import Path
 from horovod.common.elastic import State
 
 from hvdtrain.config.options import Framework
+from hvdtrain.errors import RankRemoved
 from hvdtrain.interfaces import Checkpoint, Group
 
 
@@ -49,7 +50,15 @@ class ElasticState(State):
 
 
 def run(framework: Framework, train: Callable[[ElasticState], Path]) -> Path:
-    """What `train` returns when it ends without losing a rank or changing hosts."""
+    """What `train` returns when it ends without losing a rank or changing hosts.
+
+    Raises RankRemoved if the job continues without this rank.
+    """
     hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
-    return importlib.import_module(f"horovod.{framework}.elastic").run(train)(ElasticState())
+    try:
+        return importlib.import_module(f"horovod.{framework}.elastic").run(train)(ElasticState())
+    except ValueError as error:  # of the init() after a change of hosts
+        if "has been removed from elastic job" not in str(error):
+            raise
+        raise RankRemoved("this host was removed from the job, which continues on the others") from None

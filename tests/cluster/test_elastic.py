@@ -17,7 +17,9 @@ def test_a_killed_rank_and_a_new_host(tmp_path):
 def test_a_host_is_removed(tmp_path):
     with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1", HVDTRAIN_TEST_STEP_S="0.15") as job:
         job.lose_a_host()
-        job.end()
+        output = job.end()
+    assert "this host was removed from the job, which continues on the others" in output
+    assert "Aborted" not in output
 
 
 def test_the_rendezvous_server_listens_on_one_interface(tmp_path):

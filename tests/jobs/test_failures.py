@@ -116,6 +116,7 @@ def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     status, output = run(command, tmp_path)
     assert status != 0
     assert "rank 1: loss is not finite at step 5" in output
+    assert "uncaught exception" not in output, "Horovod is shut down before the first rank ends"
     assert not list(tmp_path.glob("runs/run/checkpoints/*")), "values that are not finite are not saved"
 
 
@@ -142,6 +143,7 @@ def test_option_that_differs_between_ranks_is_named(tmp_path):
     status, output = run([*launcher("gloo", 2), "python", str(PROGRAMS), "differ", "torch", *QUICK], tmp_path)
     assert status != 0
     assert "rank 1 has --lr 0.2, rank 0 has 0.1" in output
+    assert "uncaught exception" not in output
 
 
 def test_corrupt_data_on_one_rank_ends_the_job(tmp_path):

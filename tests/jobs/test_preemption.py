@@ -35,6 +35,7 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     expected = str(run_folder.relative_to(tmp_path) / "STOP") if number is None else how.split()[0]
     assert f"was asked to stop by {expected}; the checkpoint of step" in output
     assert "resume with --resume runs/run" in output
+    assert "uncaught exception" not in output, "Horovod is shut down before the first rank ends"
     assert not (run_folder / "STOP").exists()
     stopped = newest(run_folder)
     last = ("--max-steps", str(stopped.position.step + 7))

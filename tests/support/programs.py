@@ -19,7 +19,6 @@ import numpy as np
 
 from hvdtrain.cli.train import examine_host, main
 from hvdtrain.cli.training_options import parse
-from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
@@ -148,10 +147,8 @@ def disk(framework: str, options: list[str]) -> None:
 def several(framework: str, options: list[str]) -> None:
     """Several trainings in one process, with `--then` between their options: launcher and framework start once.
 
-    The option `apart` stands for the program of that name. Horovod is initialized once and shut down at exit: if a rank
-    initializes it again over Gloo, it may still find the address of another rank's last start, and the job fails.
+    The option `apart` stands for the program of that name. Each training initializes Horovod and shuts it down.
     """
-    HorovodGroup.close = lambda _: None  # type: ignore[method-assign]
     while options:
         end = options.index("--then") if "--then" in options else len(options)
         if options[0] == "apart":

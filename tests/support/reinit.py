@@ -21,18 +21,22 @@ LATE_S = 0.1
 
 
 def main(framework: str, times: str, late: str = "") -> None:
-    """Prints `initialized TIMES times` on each rank."""
+    """Initialize TIMES times, each time with a process set, and then fail to; print both on each rank."""
     rank_0_is_late = bool(late) and os.environ["HOROVOD_RANK"] == "0"
     if rank_0_is_late:
         send_late()
     hvd = importlib.import_module(f"horovod.{framework}")
     for _ in range(int(times)):
         time.sleep(2 * LATE_S * rank_0_is_late)
-        hvd.init()
+        hvd.init(process_sets=[hvd.ProcessSet([1])])
         assert hvd.size() == int(os.environ["HOROVOD_SIZE"])
         assert hvd.allgather_object(hvd.rank()) == list(range(hvd.size()))
         hvd.shutdown()
-    print(f"initialized {times} times", flush=True)
+    os.environ[PORT] = "1"  # where no server listens
+    try:
+        hvd.init()
+    except ValueError as error:
+        print(f"initialized {times} times, then: {error}", flush=True)
 
 
 def send_late() -> None:
