@@ -17,6 +17,14 @@ from hvdtrain.interfaces import Learner
 from hvdtrain.system import rank_info, versions
 from hvdtrain.system.files import write_atomically
 
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "MXNET_CPU_WORKER_NTHREADS",
+)
+"""Environment variables that say how many threads the frameworks compute with."""
+
 
 def choose_folder(config: Config, runtime: RuntimeOptions, size: int, resumed: Path | None) -> Path:
     """Create the folder of this run; a resumed run keeps its own, unless it is given another name.
@@ -67,13 +75,13 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def host() -> dict[str, Any]:
-    """This host: name, system, processor, cores that this process may use, and its thread setting."""
+    """This host: name, system, processor, cores that this process may use, and its thread settings."""
     return {
         "name": rank_info.host_name(),
         "system": platform.platform(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        **{name: os.environ.get(name, "") for name in THREAD_SETTINGS},
     }
 
 

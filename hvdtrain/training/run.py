@@ -37,7 +37,8 @@ class Run:
         rows = -(-self.global_batch // self.group.size // self.learner.devices)
         if self.config.accumulate > max(rows, 1):
             raise UserError(
-                f"--accumulate {self.config.accumulate}: a step has {rows} row(s) on each device", f"give at most {rows}"
+                f"--accumulate {self.config.accumulate}: a step has {rows} row(s) on each device",
+                f"give at most {rows}",
             )
 
     @property
@@ -63,9 +64,7 @@ class Run:
     @functools.cached_property
     def steps_per_epoch(self) -> int:
         """Number of steps in an epoch, by --remainder."""
-        return sharding.steps_per_epoch(
-            self.samples, self.config.global_batch(self.group.size), self.config.remainder
-        )
+        return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
 
     @functools.cached_property
     def last_step(self) -> int:

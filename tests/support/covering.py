@@ -43,5 +43,5 @@ def _complete(
     for name, values in factors.items():
         if name not in row:
             candidates = [value for value in values if allowed({**row, name: value})]
-            row[name] = max(candidates, key=lambda value: len(pairs({**row, name: value}) & uncovered))  # noqa: B023
+            row[name] = max(candidates, key=lambda value: len(pairs({**row, name: value}) & uncovered))
     return row

@@ -64,6 +64,10 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
 
     requires = ("horovod.tensorflow.keras",)
+    unsupported = (
+        *KerasStrategy.unsupported,
+        Unsupported("op", ("average", "sum"), "Horovod's optimizer for Keras has no Adasum, choose --api loop"),
+    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)
