@@ -131,9 +131,7 @@ def _set_threads(devices: int) -> None:
     """Let each part of the CPU run as many operations at once as a process with one device."""
     threads = os.environ.get(TF_CONCURRENT_OPERATIONS, "")
     if threads.isdecimal():
-        with contextlib.suppress(
-            RuntimeError
-        ):  # TensorFlow has started already: another learner of this process did it
+        with contextlib.suppress(RuntimeError):  # TensorFlow has started already, for another learner
             tf.config.threading.set_inter_op_parallelism_threads(int(threads) * devices)
 
 
