@@ -79,7 +79,8 @@ def build_without_communication(config: Config, weights: Weights, runtime: Runti
     group: the group of that learner.
     """
     entry = find_strategy(config)
-    config = dataclasses.replace(config, api=entry.style, op="average", compression="none")
+    changes: dict[str, Any] = {"api": entry.style, "op": "average", "compression": "none"}
+    config = dataclasses.replace(config, **changes)
     single = dataclasses.replace(config, strategy="single", kvstore="device")
     if find_strategy(single).learner is entry.learner:
         return build_learner(single, weights, dataclasses.replace(runtime, devices=0), group)

@@ -115,6 +115,6 @@ def folder_of_job(program: Sequence[str], job: str) -> Path | None:
     with contextlib.suppress(OSError):
         for path in sorted(locks, key=os.path.getmtime, reverse=True):
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-                if json.loads(path.read_text())["job"] == job:
+                if read_json(path)["job"] == job:
                     return path.parent
     return None

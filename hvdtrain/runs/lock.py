@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_limited
 from hvdtrain.system.process_identity import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 
@@ -244,7 +245,7 @@ def _modified(path: Path) -> float:
 def _read(path: Path) -> Holder | None:
     """None for a file that is gone or not complete."""
     try:
-        return Holder.from_json(path.read_text(errors="replace"))
+        return Holder.from_json(read_limited(path).decode(errors="replace"))
     except FileNotFoundError:
         return None
 

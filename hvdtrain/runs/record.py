@@ -20,6 +20,14 @@ from hvdtrain.system import rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
 
+THREAD_SETTINGS = (
+    "OMP_NUM_THREADS",
+    "TF_NUM_INTRAOP_THREADS",
+    "TF_NUM_INTEROP_THREADS",
+    "MXNET_CPU_WORKER_NTHREADS",
+)
+"""Environment variables that say how many threads the frameworks compute with."""
+
 
 def continued_folder(runtime: RuntimeOptions) -> Path | None:
     """The folder of a run that is continued in place by --resume or --auto-resume; None for a run with a new folder.
@@ -93,13 +101,13 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def host() -> dict[str, Any]:
-    """This host: name, system, processor, cores that this process may use, and its thread setting."""
+    """This host: name, system, processor, cores that this process may use, and its thread settings."""
     return {
         "name": rank_info.host_name(),
         "system": platform.platform(),
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
+        **{name: os.environ.get(name, "") for name in THREAD_SETTINGS},
     }
 
 

@@ -14,12 +14,12 @@ import hashlib
 import json
 import math
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError
+from hvdtrain.system.files import read_limited
 
 MANIFEST, STATE = "manifest.json", "state.json"
 FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
@@ -113,22 +113,14 @@ def is_whole(path: Path) -> bool:
 def verified(path: Path, names: tuple[str, ...] = FILES) -> dict[str, bytes]:
     """Files of a checkpoint. Raises Damaged if one is missing or does not have the manifest's checksum."""
     try:
-        sums = dict(json.loads(_read(path / MANIFEST))["sha256"])
-        contents = {name: _read(path / name) for name in names}
+        sums = dict(json.loads(read_limited(path / MANIFEST, LARGEST))["sha256"])
+        contents = {name: read_limited(path / name, LARGEST) for name in names}
     except BROKEN as error:
         raise Damaged(f"{path}: incomplete ({error})") from None
     for name, data in contents.items():
         if hashlib.sha256(data).hexdigest() != sums.get(name):
             raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
     return contents
-
-
-def _read(path: Path) -> bytes:
-    """The content of a file. Raises ValueError if it is not a regular file of at most LARGEST bytes."""
-    status = path.stat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-        raise ValueError(f"{path.name} is not a regular file of at most {LARGEST} bytes")
-    return path.read_bytes()
 
 
 def _entry(path: Path) -> Entry | None:

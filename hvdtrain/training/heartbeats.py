@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.system.files import write_atomically
+from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training.hang_report import Heartbeat, Observation
 
@@ -80,7 +80,7 @@ class Heartbeats:
         beats = {}
         for rank in range(self._size) if ranks is None else ranks:
             with contextlib.suppress(OSError, ValueError, TypeError):
-                values: dict[str, Any] = json.loads(self._path(rank).read_text())
+                values: dict[str, Any] = read_json(self._path(rank))
                 beats[rank] = Heartbeat(**values)
         return beats
 

@@ -1,6 +1,6 @@
-"""Each pair of options and strategies of a framework, from the options themselves, as jobs that train many of them.
+"""Each pair of options and strategies of a framework, from the options themselves, as cases of few jobs.
 
-usage: python combinations.py FRAMEWORK, which prints all cases as JSON
+usage: python combinations.py FRAMEWORK, which prints the cases as JSON; it imports the framework
 """
 
 from __future__ import annotations
@@ -16,11 +16,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from support.covering import Row, covering_array
 
-ROWS, BATCH = 35, 17
-"""Training images, and rows of a batch: neither divides evenly, and the last batch has one row."""
-FEW_STEPS = {"batch_size": BATCH, "epochs": 2, "max_steps": 4, "warmup_epochs": 0.0}
-BAD_STEP = 1
-"""With --on-nan skip, a row's weight is not finite at this step."""
+REFERENCES = "references"
+"""The job that trains the references of all cases."""
 NUMBERS: dict[str, tuple[float, ...]] = {
     "momentum": (0.9, 0.0),
     "weight_decay": (0.0, 1e-3),
@@ -31,34 +28,19 @@ NUMBERS: dict[str, tuple[float, ...]] = {
     "check_sync": (0, 1),
     "profile": (0, 2),
 }
-"""Values of the options that are numbers; those of other options are in their types."""
+"""Values of options that are numbers; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}
 FIXED |= {"auto_resume", "elastic", "offline", "tensorboard", "quiet"}
 """Options that are no factors of their own, or do not concern strategies."""
-
-
-def factors(framework: str) -> dict[str, tuple[Any, ...]]:
-    """The values of each option, the default first; those of `strategy` are <strategy>/<api>/<kvstore>."""
-    stores = get_args(get_type_hints(Config)["kvstore"])
-    strategies = [
-        f"{row.strategy}/{row.api}/{store}"
-        for row in list_strategies(framework)
-        for store in (stores if row.strategy == "kvstore" else ("device",))
-    ]
-    values: dict[str, tuple[Any, ...]] = {"strategy": tuple(strategies)}
-    for options in (Config, RuntimeOptions):
-        for name, kind in get_type_hints(options).items():
-            found = (False, True) if kind is bool else NUMBERS.get(name, get_args(kind))
-            if found and name not in FIXED and isinstance(found[0], str | bool | float | int):
-                values[name] = tuple(sorted(found, key=lambda value: value != getattr(options, name)))
-    return values
+FEW_STEPS = {"seed": 1, "batch_size": 17, "epochs": 2, "max_steps": 4, "warmup_epochs": 0.0}
+"""Four steps with the end of an epoch, in batches that no number of ranks or devices divides evenly."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A training of a few steps.
 
-    row: option values that are not the defaults. refused: whether the options do not work together.
+    row: values of options, and <strategy>/<api>/<kvstore> as `strategy`. refused: whether they do not work together.
     """
 
     framework: str
@@ -67,65 +49,88 @@ class Case:
     refused: bool = False
 
     @property
-    def ranks(self) -> int:
-        return 1 if self.launcher == "alone" else 2
+    def id(self) -> str:
+        return f"{self.framework}-{self.name}"
 
     @property
     def launcher(self) -> str:
+        """One of `support.jobs.launcher`. What is refused is refused before a strategy looks for its ranks."""
         strategy, _, kvstore = self.row["strategy"].split("/")
-        if self.refused:  # before it knows how many ranks there are
+        if self.refused:
             return "alone"
         if strategy in ("horovod", "mpi"):
             return "mpirun"
         return "local" if strategy in ("ring", "ddp", "multiworker") or kvstore.startswith("dist") else "alone"
 
     @property
+    def ranks(self) -> int:
+        return 1 if self.launcher == "alone" else 2
+
+    @property
     def job(self) -> str:
-        """Cases of one job have the same processes, which a framework starts with one kind of servers or devices."""
-        own = ""
+        """Cases of one job share their processes, in which a framework starts servers and devices only once."""
         if self.refused:
-            pass
-        elif "dist_" in self.row["strategy"]:
+            return f"{self.framework}-refused"
+        own = ""
+        if "dist_" in self.row["strategy"]:
             own = self.name
         elif "mirrored" in self.row["strategy"]:
             own = f"devices{self.row['devices']}"
-        elif self.framework == "mxnet" and self.row.get("precision") == "bf16":  # it changes all graphs of a process
+        elif self.framework == "mxnet" and self.row["precision"] == "bf16":  # it changes all graphs of a process
             own = "bf16"
-        return f"{self.framework}-{self.launcher}{own}"
+        return f"{self.framework}-{self.launcher}-{own}"
 
 
-def options_of(framework: str, row: Row) -> tuple[Config, RuntimeOptions]:
-    """A row as options. Raises UserError for values that cannot work."""
-    given = {**FEW_STEPS, "framework": framework, "lr": 0.001 if row.get("optimizer") == "adam" else 0.02}
-    own = {name: value for name, value in row.items() if name != "strategy"}
-    runtime = {name: own.pop(name) for name in list(own) if hasattr(RuntimeOptions, name)}
-    strategy, api, kvstore = row["strategy"].split("/")
-    config = Config(**{**given, "strategy": strategy, "api": api, "kvstore": kvstore, **own})
-    return config, RuntimeOptions(**{"device": "cpu", "quiet": True, **runtime})
+def factors(framework: str) -> dict[str, tuple[Any, ...]]:
+    """The values of each option, the default first."""
+    stores = get_args(get_type_hints(Config)["kvstore"])
+    strategies = [
+        f"{row.strategy}/{row.api}/{store}"
+        for row in list_strategies(framework)
+        for store in (stores if row.strategy == "kvstore" else (Config.kvstore,))
+    ]
+    values: dict[str, tuple[Any, ...]] = {"strategy": tuple(strategies)}
+    for options in (Config, RuntimeOptions):
+        for name, kind in get_type_hints(options).items():
+            found = (False, True) if kind is bool else NUMBERS.get(name) or get_args(kind)
+            if name in NUMBERS or (name not in FIXED and isinstance(getattr(options, name), str | bool) and found):
+                default = getattr(options, name)
+                values[name] = tuple(sorted(found, key=lambda value: value != default))
+    return values
 
 
-def cases(framework: str) -> list[Case]:
-    """All cases of a framework: together they have each pair of values at least once."""
+def options_of(case: Case) -> tuple[Config, RuntimeOptions]:
+    """The options of a case. Raises UserError for values that cannot work."""
+    row = dict(case.row)
+    strategy, api, kvstore = row.pop("strategy").split("/")
+    runtime = {name: row.pop(name) for name in list(row) if hasattr(RuntimeOptions, name)}
+    lr = 0.001 if row.get("optimizer") == "adam" else 0.02
+    given = {"framework": case.framework, "strategy": strategy, "api": api, "kvstore": kvstore, "lr": lr}
+    return Config(**{**FEW_STEPS, **given, **row}), RuntimeOptions(device="cpu", quiet=True, **runtime)
+
+
+def all_cases(framework: str) -> list[Case]:
+    """Cases that have each pair of values at least once."""
     values = factors(framework)
-    default = next(name for name in values["strategy"] if name.startswith("horovod"))
+    default = next(strategy for strategy in values["strategy"] if strategy.startswith(Config.strategy))
 
-    def refused(row: Row) -> bool:
+    def works(row: Row) -> bool:
         try:
-            check_request(*options_of(framework, row))
+            check_request(*options_of(Case(framework, "", row)))
         except UserError:
-            return True
-        return False
+            return False
+        return True
 
     def allowed(row: Row) -> bool:
         choices = [row["strategy"]] if "strategy" in row else values["strategy"]
-        return not all(refused({**row, "strategy": strategy}) for strategy in choices)
+        return any(works({**row, "strategy": strategy}) for strategy in choices)
 
-    rows, bad = covering_array(values, allowed)
-    bad = [{"strategy": default, **row} for row in bad]
-    return [Case(framework, f"{i:03d}", row) for i, row in enumerate(rows)] + [
-        Case(framework, f"refused-{i:03d}", row, True) for i, row in enumerate(bad)
+    rows, refused = covering_array(values, allowed)
+    trained = [Case(framework, f"{i:03d}", row) for i, row in enumerate(rows)]
+    return trained + [
+        Case(framework, f"refused-{i:03d}", {"strategy": default, **row}, True) for i, row in enumerate(refused)
     ]
 
 
 if __name__ == "__main__":
-    print(json.dumps([dataclasses.asdict(case) for case in cases(sys.argv[1])]))
+    print(json.dumps([dataclasses.asdict(case) for case in all_cases(sys.argv[1])]))

@@ -1,7 +1,7 @@
-"""Trains cases of `combinations`, one after the other in one job: launcher and framework start once.
+"""Trains cases of `combinations` one after the other in one job, so that launcher and framework start once.
 
-usage: python train_combinations.py JOB < CASES, or python train_combinations.py references < CASES
-Writes <framework>-<case>.npz with the weights, and prints a line of JSON for each case on rank 0.
+usage: python train_combinations.py JOB, where the cases are in cases.json; the job `references` trains in PyTorch, in
+one process and fp32, what each case must end with. Rank 0 writes <case>.json, and <case>.npz with the weights.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import shutil
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -27,129 +29,110 @@ from hvdtrain.networks.description import Network
 from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.training import loop, train
-from support.combinations import BAD_STEP, ROWS, Case, options_of
+from support.combinations import REFERENCES, Case, options_of
+
+ROWS, TEST_ROWS = 35, 20
+"""Training images, of which the last batch of an epoch has one, and test images."""
+BAD_STEP = 1
+"""With --on-nan skip, a row's weight is NaN at this step."""
+LOSS_SCALE = 256.0
+"""Initial loss scale of fp16, so low that a batch of one row does not overflow."""
 
 load_synthetic = functools.cache(load_dataset)
 
 
-def tiny(_: str, network: Network, offline: bool) -> Dataset:
-    """A data set with few rows."""
+def load_few_rows(_: str, network: Network, offline: bool) -> Dataset:
+    """Synthetic images, `ROWS` to train."""
     data = load_synthetic("synthetic", network, offline)
-    return dataclasses.replace(
-        data,
-        **{f"train_{kind}": getattr(data, f"train_{kind}")[:ROWS].copy() for kind in ("images", "labels")},
-        **{f"test_{kind}": getattr(data, f"test_{kind}")[:20].copy() for kind in ("images", "labels")},
-    )
+    rows = {"train_images": ROWS, "train_labels": ROWS, "test_images": TEST_ROWS, "test_labels": TEST_ROWS}
+    return dataclasses.replace(data, **{name: getattr(data, name)[:count].copy() for name, count in rows.items()})
 
 
-def inject(factor: float, bad: bool, batches: Any) -> Any:
-    """`Training._batches` with weights times `factor`, and with NaN in the last rank's weights at BAD_STEP."""
+def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Batch]]:
+    """`Training._batches`, with rows' weights times `factor`, and if `bad` with NaN on the last rank at BAD_STEP."""
+    original = loop.Training._batches
 
-    def changed(self: loop.Training, parts: Any) -> Iterator[Batch]:
-        first = self.position.step
-        for step, batch in enumerate(batches(self, parts), first):
+    def batches(self: loop.Training, parts: Any) -> Iterator[Batch]:
+        for step, batch in enumerate(original(self, parts), self.position.step):
             batch.weights[:] *= factor
             if bad and step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
                 batch.weights[0] = np.nan
             yield batch
 
-    return changed
+    return batches
 
 
-def share_processes(framework: str) -> None:
-    """Let strategies start that a process can start only once; MXNet's servers cannot."""
+def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 1.0) -> dict[str, Any]:
+    """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
+    steps, after_step = [], loop.Training._after_step
+    runtime = dataclasses.replace(runtime, name=name)
+    with (
+        mock.patch.object(train, "load_dataset", load_few_rows),
+        mock.patch.object(plots, "plot_metrics"),
+        mock.patch.object(loop.Training, "_batches", with_changed_weights(factor, config.on_nan == "skip")),
+        mock.patch.object(loop.Training, "_after_step", lambda *given: (steps.append(1), after_step(*given))),
+    ):
+        try:
+            folder = train.train(config, runtime, list)
+        except UserError as error:
+            return {"failed": f"after {len(steps)} step(s): {error}"} if steps else {"refused": str(error)}
+        except Exception:
+            return {"failed": traceback.format_exc()[-2000:]}
+    result = json.loads((folder / "result.json").read_text())
+    if rank_info.detect().rank == 0:
+        np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
+        shutil.rmtree(folder)
+    return {name: result[name] for name in ("steps", "skipped", "shares")}
+
+
+def reference(case: Case) -> dict[str, Any]:
+    """The same training in one process: ranks whose batches and learning rates add up, or gradients that are summed."""
+    config, _ = options_of(case)
+    times = case.ranks if config.batch_scope == "per-rank" else 1
+    plain = {"framework": "torch", "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
+    plain |= {"accumulate": 1, "op": "average", "compression": "none", "batch_scope": "global"}
+    config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)
+    factor = case.ranks if case.row.get("op") == "sum" else 1
+    return outcome(config, RuntimeOptions(device="cpu", quiet=True), f"{case.id}-reference", factor)
+
+
+def share_process(framework: str) -> None:
+    """Let a process start repeatedly what it can start only once: Horovod over Gloo, and what the framework has."""
     HorovodGroup.close = lambda _: None  # type: ignore[method-assign]
     if framework == "torch":
+        import torch
+
         from hvdtrain.frameworks.torch import strategies
 
         strategies.TorchDistributedGroup = functools.cache(strategies.TorchDistributedGroup)
+        torch.amp.GradScaler = functools.partial(torch.amp.GradScaler, init_scale=LOSS_SCALE)
     if framework == "tensorflow":
         import tensorflow as tf
 
-        from hvdtrain.frameworks.tensorflow import strategies
+        from hvdtrain.frameworks.tensorflow.optimizer import LossScale
 
+        LossScale.INITIAL = LOSS_SCALE
         # Each distribution numbers its collectives from the same number on, so a process can have one only.
         tf.distribute.MultiWorkerMirroredStrategy = functools.cache(tf.distribute.MultiWorkerMirroredStrategy)
         mirrored = functools.cache(tf.distribute.MirroredStrategy)
         tf.distribute.MirroredStrategy = lambda devices: mirrored(tuple(devices))
 
 
-def run(config: Config, runtime: RuntimeOptions, name: str, factor: float) -> dict[str, Any]:
-    """Train, and write the weights; returns what happened."""
-    runtime = dataclasses.replace(runtime, name=name)
-    changed = inject(factor, config.on_nan == "skip", loop.Training._batches)
-    steps = []
-    after_step = loop.Training._after_step
-    with (
-        mock.patch.object(train, "load_dataset", tiny),
-        mock.patch.object(plots, "plot_metrics"),
-        mock.patch.object(loop.Training, "_batches", changed),
-        mock.patch.object(loop.Training, "_after_step", lambda *a: (steps.append(1), after_step(*a))),
-    ):
-        folder = train.train(config, runtime, list)
-    result = json.loads((folder / "result.json").read_text())
-    if rank_info.detect().rank == 0:
-        np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
-    return {"skipped": result["skipped"], "steps": result["steps"], "shares": result["shares"]}
-
-
-def outcome(case: Case, reference: bool = False) -> dict[str, Any]:
-    started = []
-    name = f"{case.framework}-{case.name}"
-    try:
-        with mock.patch.object(
-            loop.Training, "run", autospec=True, side_effect=lambda s: (started.append(1), real(s))[1]
-        ):
-            config, runtime = options_of(case.framework, case.row)
-            if reference:
-                config, runtime, factor = reference_options(config, case.ranks)
-                name = f"reference-{name}"
-            else:
-                factor = 1.0
-            return {"status": "trained", **run(config, runtime, name, factor)}
-    except UserError as error:
-        return {"status": "refused late" if started else "refused", "text": str(error)}
-    except Exception as error:
-        return {
-            "status": "failed",
-            "text": f"{type(error).__name__}: {str(error)[-300:]}",
-            "trace": traceback.format_exc()[-3000:],
-        }
-
-
-real = loop.Training.run
-
-
-def reference_options(config: Config, ranks: int) -> tuple[Config, RuntimeOptions, float]:
-    """The options of one process in PyTorch for the same training, and the factor of its gradients."""
-    times = ranks if config.batch_scope == "per-rank" else 1
-    reference = dataclasses.replace(
-        config,
-        **{"framework": "torch", "strategy": "single", "api": "loop", "kvstore": "device"},
-        **{"precision": "fp32", "accumulate": 1, "op": "average", "compression": "none"},
-        **{"batch_scope": "global", "batch_size": config.batch_size * times, "lr": config.lr * times},
-    )
-    return reference, RuntimeOptions(device="cpu", quiet=True), ranks if config.op == "sum" else 1.0
-
-
-def main() -> None:
-    job = sys.argv[1]
-    given = [Case(**values) for values in json.load(open("cases.json"))]
-    references = job == "references"
-    mine = [case for case in given if (not case.refused if references else case.job == job)]
-    share_processes("torch" if references else mine[0].framework)
-    rank = rank_info.detect().rank
-    out = open(f"outcomes-{job}-{rank}.jsonl", "a")
-    done = {json.loads(line)["name"] for line in open(f"outcomes-{job}-{rank}.jsonl")}
-    # Module sets a variable for its process.
-    for case in sorted(mine, key=lambda case: "module" in case.row["strategy"]):
-        name = f"{case.framework}-{case.name}"
-        if name in done:
-            continue
-        print(f"START {rank} {name} {case.row}", file=sys.stderr, flush=True)
-        values = {"name": name, **outcome(case, references)}
-        print(json.dumps(values), file=out, flush=True)
+def main(job: str) -> None:
+    cases = [Case(**values) for values in json.loads(Path("cases.json").read_text())]
+    if job == REFERENCES:
+        share_process("torch")
+        outcomes = ((f"{case.id}-reference", reference(case)) for case in cases if not case.refused)
+    else:
+        # Module sets a variable for its process.
+        mine = sorted((case for case in cases if case.job == job), key=lambda case: "module" in case.row["strategy"])
+        share_process(mine[0].framework)
+        outcomes = ((case.id, outcome(*options_of(case), case.id)) for case in mine)
+    for name, values in outcomes:
+        print(rank_info.detect().rank, name, values, flush=True)
+        if rank_info.detect().rank == 0:
+            Path(f"{name}.json").write_text(json.dumps(values))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

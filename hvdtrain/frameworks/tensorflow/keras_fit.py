@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Callable, Iterator
-from typing import Any, SupportsFloat
+from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 import tensorflow as tf
@@ -33,7 +33,7 @@ from hvdtrain.networks.description import Network, Weights
 class KerasStrategy(TensorFlowStrategy):
     """What Keras' learner calls; by default gradients are not combined."""
 
-    unsupported = (
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
         Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),
         Unsupported("accumulate", (1,), "Keras' fit processes a batch in one pass, choose --api loop"),
@@ -64,6 +64,10 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
     """Horovod for Keras: DistributedOptimizer in model.compile, and Horovod's callbacks in model.fit."""
 
     requires = ("horovod.tensorflow.keras",)
+    unsupported = (
+        *KerasStrategy.unsupported,
+        Unsupported("op", ("average", "sum"), "Horovod's optimizer for Keras has no Adasum, choose --api loop"),
+    )
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         super().__init__(config, runtime)

@@ -74,15 +74,18 @@ class TensorFlowLearner:
         elif self._check_finite:
             norm = tf.linalg.global_norm(gradients)
         if not self._check_finite:
+            self._optimizer.count(1)
             self._optimizer.apply(gradients, lr)
             return loss
-        # Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
+        # Combined gradients are identical on all ranks, so either all ranks skip the step or none does. The counters
+        # are outside of the branch, because a tf.distribute.Strategy does not assign its variables in control flow.
         finite = tf.math.is_finite(norm)
+        made = tf.cast(finite, tf.int64)
+        self._optimizer.count(made)
+        self._skipped.assign_add(1 - made)
+        self._scale.update(finite)
         if finite:
             self._optimizer.apply(gradients, lr)
-        else:
-            self._skipped.assign_add(1)
-        self._scale.update(finite)
         return loss
 
     def _gradients(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:

@@ -37,9 +37,12 @@ class TensorFlowOptimizer:
     def variables(self) -> list[tf.Variable]:
         return [slot for slots in self.slots.values() for slot in slots] + [self.updates]
 
+    def count(self, updates: int | tf.Tensor) -> None:
+        """Count the update that follows (1), or that none does (0)."""
+        self.updates.assign_add(updates)
+
     def apply(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
         """Update all variables."""
-        self.updates.assign_add(1)
         for i, (variable, gradient) in enumerate(zip(self._variables, gradients, strict=True)):
             if self._config.weight_decay:
                 gradient += self._config.weight_decay * variable

@@ -18,6 +18,7 @@ from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
@@ -120,10 +121,19 @@ class TensorFlowMirrored(TensorFlowDistributed):
         gpus = tf.config.list_physical_devices("GPU") if runtime.device != "cpu" else []
         kind, devices = ("GPU" if gpus else "CPU"), count_devices(runtime.devices, len(gpus))
         if not gpus:
+            _set_threads(devices)
             parts = [tf.config.LogicalDeviceConfiguration()] * devices
             tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
         distribution = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices)])
         super().__init__(config, runtime, group, devices, distribution)
+
+
+def _set_threads(devices: int) -> None:
+    """Let each part of the CPU run as many operations at once as a process with one device."""
+    threads = os.environ.get(TF_CONCURRENT_OPERATIONS, "")
+    if threads.isdecimal():
+        with contextlib.suppress(RuntimeError):  # TensorFlow has started already, for another learner
+            tf.config.threading.set_inter_op_parallelism_threads(int(threads) * devices)
 
 
 class TensorFlowMultiWorker(TensorFlowDistributed):

@@ -78,7 +78,7 @@ class TorchLearner:
         return not skip or bool(norm.isfinite())
 
     def _rescale(self) -> bool:
-        """Lower fp16's loss scale if gradients overflowed, otherwise raise it; whether the scaler skipped the update."""
+        """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
         if not self._scaler.is_enabled():
             return False
         before = self._scaler.get_scale()

@@ -1,0 +1,106 @@
+"""Every combination of options and strategies ends with the weights of one process, or is refused before it starts."""
+
+import dataclasses
+import json
+import os
+import sys
+
+import numpy as np
+import pytest
+from support.combinations import FEW_STEPS, REFERENCES, Case
+from support.jobs import FRAMEWORKS, ROOT, launcher, run
+
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
+
+TESTS = ROOT / "tests"
+VARIABLES = {
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(TESTS), str(ROOT), os.environ.get("PYTHONPATH")])),
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+}
+LIMIT = {"fp32": 5e-3, "bf16": 0.3, "fp16": 0.3}
+"""Largest distance of a precision from the reference in fp32, as a share of the distance that training moved."""
+
+
+def train_all(folder, cases):
+    """Train the cases and their references in few jobs."""
+    (folder / "cases.json").write_text(json.dumps([dataclasses.asdict(case) for case in cases]))
+    jobs = {case.job: launcher(case.launcher, case.ranks) for case in cases}
+    for job, command in {REFERENCES: [], **jobs}.items():
+        program = ["python", str(TESTS / "support" / "train_combinations.py"), job]
+        status, output = run([*command, *program], folder, timeout_s=400, **VARIABLES)
+        assert status == 0, f"{job}: {output[-6000:]}"
+        assert "Grad strides" not in output, job
+
+
+def problems(folder, cases):
+    """What is wrong with each case, by its options."""
+    found = {f"{case.id} {case.row}": list(_problems(folder, case)) for case in cases}
+    return {name: texts for name, texts in found.items() if texts}
+
+
+def _problems(folder, case):
+    result = json.loads((folder / f"{case.id}.json").read_text())
+    if case.refused or "skipped" not in result:
+        if not case.refused or not result.get("refused"):
+            yield str(result)
+        return
+    row, reference = case.row, json.loads((folder / f"{case.id}-reference.json").read_text())
+    if result["skipped"] != reference["skipped"] or result["steps"] != reference["steps"]:
+        yield f"{result}, but one process {reference}"
+    weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
+    start = initial_weights(NETWORKS[row.get("model", "lenet")], row.get("init", "xavier"), FEW_STEPS["seed"])
+    share = norm(weights, expected) / norm(expected, start)
+    # Adasum is between the sum and the average of gradients, so it has no reference.
+    if row.get("op") != "adasum" and share > LIMIT[row.get("precision", "fp32")]:
+        yield f"{share:.2g} of its way from the weights of one process"
+    shares = result["shares"]
+    if shares and row["strategy"].startswith("single") and shares["communicate"]:
+        yield f"one process communicates: {shares}"
+    if shares and abs(sum(shares.values()) - 1) > 1e-6:
+        yield f"shares do not add up: {shares}"
+
+
+def norm(one, other):
+    return sum(float(((one[name] - other[name]) ** 2).sum()) for name in one) ** 0.5
+
+
+# A last batch with fewer rows than devices; a NaN that is skipped, and in fp16 counted once.
+DEVICES = {"remainder": "exact", "devices": 3}
+WORST = {
+    "torch": [
+        {"strategy": "single/loop/device", "precision": "fp16", "on_nan": "skip", "profile": 2},
+        {"strategy": "dataparallel/loop/device", **DEVICES, "accumulate": 3, "on_nan": "skip"},
+        {"strategy": "manual/loop/device", **DEVICES},
+    ],
+    "tensorflow": [
+        {"strategy": "mirrored/loop/device", **DEVICES, "accumulate": 2, "on_nan": "skip"},
+        {"strategy": "mirrored/fit/device", **DEVICES},
+        {"strategy": "mirrored/loop/device", **DEVICES, "precision": "fp16", "optimizer": "adam"},
+    ],
+    "mxnet": [
+        {"strategy": "kvstore/gluon/device", **DEVICES, "on_nan": "skip", "clip_norm": 0.05},
+        {"strategy": "kvstore/module/local", **DEVICES},
+        {"strategy": "manual/ndarray/device", **DEVICES},
+        {"strategy": "single/module/device", "profile": 2},
+    ],
+}
+
+
+def test_worst_combinations(tmp_path):
+    rows = [(framework, row) for framework in FRAMEWORKS for row in WORST[framework]]
+    cases = [Case(framework, f"{i}", {"precision": "fp32", **row}) for i, (framework, row) in enumerate(rows)]
+    train_all(tmp_path, cases)
+    assert problems(tmp_path, cases) == {}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_pair_of_options_works_or_is_refused(tmp_path, framework):
+    program = [sys.executable, str(TESTS / "support" / "combinations.py"), framework]
+    status, output = run(program, tmp_path, **VARIABLES)
+    assert status == 0, output
+    cases = [Case(**values) for values in json.loads(output.strip().splitlines()[-1])]
+    assert sum(case.refused for case in cases) > 10
+    train_all(tmp_path, cases)
+    assert problems(tmp_path, cases) == {}
