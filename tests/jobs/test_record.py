@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def job(tmp_path_factory):
     """The folder of a run of two ranks, and the output of its job."""
     folder = tmp_path_factory.mktemp("job")
     options = ("--epochs", "2", "--tensorboard", "--name", "run")
-    status, output = run([*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", *options], folder)
+    status, output = run([*launcher("mpi", 2), "python", "-m", "hvdtrain.torch_lenet", *options], folder)
     assert status == 0, output
     return folder / "runs" / "run", output
 
@@ -46,8 +47,10 @@ def test_files_of_a_run(job):
 
 def test_only_rank_0_prints(job, tmp_path):
     _, output = job
-    assert "[0]<stderr>" in output
-    assert "[1]<" not in output
+    labels, texts = zip(*re.findall(r"^(\[[\d,]+\]<std(?:out|err)>:)(.*)$", output, re.M), strict=True)
+    assert set(labels) == {"[1,0]<stderr>:"}
+    assert texts[0] == "starting rank 0 of 2: importing PyTorch and Horovod ..."
+    assert all(texts) and not any("<std" in text for text in texts), "a label before each line, and nowhere else"
     quiet = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--quiet"]
     assert run(quiet, tmp_path) == (0, "")
 

@@ -8,12 +8,25 @@ import numpy as np
 import pytest
 from support.data_files import BYTES, CIFAR_LENET, FLOATS, SMALL, assert_rejected, save_npz, write_own
 
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.validation import suspicious
+from hvdtrain.interfaces import Dataset
+from hvdtrain.networks.registry import NETWORKS
+
 
 @pytest.mark.parametrize(
     ("images", "labels", "texts"),
     [
         (BYTES, [0, 1, 2], ["train labels are 3 for 5 images"]),
-        (BYTES, [0, 1, 2, 3, 4], ["train labels run from 0 to 4", "4 classes, 0 to 3"]),
+        (
+            BYTES,
+            [0, 1, 2, 3, 4],
+            [
+                "train labels run from 0 to 4; the network has 4 classes, 0 to 3: correct them, or add a network with "
+                "5 classes to hvdtrain/networks/registry.py"
+            ],
+        ),
+        (BYTES, [1, 2, 3, 4, 4], ["train labels run from 1 to 4", "4 classes, 0 to 3: subtract 1 from them"]),
         (BYTES, [0, 1, 2, 3, -1], ["train labels run from -1 to 3"]),
         (BYTES, np.array([0, 1, 2, 3, 2**64 - 1], np.uint64), ["run from 0 to 18446744073709551615"]),
         (BYTES, [0.0] * 5, ["train labels are of type float64"]),
@@ -27,7 +40,7 @@ from support.data_files import BYTES, CIFAR_LENET, FLOATS, SMALL, assert_rejecte
             ["train images are 1x3x2 but the network takes 1x2x3", "resize them"],
         ),
         (BYTES.astype(int), [0] * 5, ["train images are of type int64; give uint8, or floats in [0, 1]"]),
-        (BYTES.astype(float), [0] * 5, ["floats from 0 to 29; scale them to [0, 1]"]),
+        (BYTES.astype(float), [0] * 5, ["floats from 0 to 29; scale them to [0, 1]: divide them by 255, or"]),
         (FLOATS - 0.5, [0] * 2, ["floats from -0.5 to 0.5"]),
         (np.where(FLOATS > 0.5, np.nan, FLOATS), [0] * 2, ["floats from nan to nan"]),
         (np.where(FLOATS > 0.5, np.inf, FLOATS), [0] * 2, ["floats from 0 to inf"]),
@@ -48,3 +61,34 @@ def test_test_data_is_checked_too(tmp_path: Path) -> None:
 def test_model_that_fits_is_suggested() -> None:
     text = "images are 1x28x28 but cifar_lenet takes 3x32x32; use --model lenet"
     assert_rejected("digits", "--data digits: ", text, network=CIFAR_LENET)
+
+
+LABELS = np.arange(8) % 4
+GOOD = np.linspace(0, 255, 48).astype(np.uint8).reshape(8, 1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "problems"),
+    [
+        (GOOD, LABELS, []),
+        (GOOD / np.float32(255), LABELS, []),
+        (GOOD // 255, LABELS, ["no pixel of the train images exceeds 1, and uint8 is divided by 255, so they are "
+                               "almost black; multiply them by 255, or store them as float32 in [0, 1]"]),
+        (GOOD // 16, LABELS, ["exceeds 15, and uint8 is divided by 255, so they are almost black; multiply them by"]),
+        (GOOD / np.float32(255 * 255), LABELS, ["exceeds 0.0039, so they are almost black; scale them to [0, 1] once"]),
+        (np.zeros_like(GOOD), LABELS, ["all pixels of the train images are 0"]),
+        (np.ones((8, 1, 2, 3), np.float32), LABELS, ["all pixels of the train images are 1"]),
+        (GOOD, np.full(8, 3), ["all train labels are 3", "no train label is 0, 1, 2, but test labels are"]),
+        (GOOD, LABELS % 3, ["the train labels have 3 of the network's 4 classes", "no train label is 3"]),
+    ],
+)  # fmt: skip
+def test_data_that_is_probably_wrong(images: np.ndarray, labels: np.ndarray, problems: list[str]) -> None:
+    found = suspicious(Dataset("mine", images, labels, GOOD, LABELS, ("0", "1", "2", "3")))
+    assert len(found) == len(problems), found
+    for problem, text in zip(problems, found, strict=True):
+        assert text.startswith("--data mine: ") and problem in text
+
+
+def test_built_in_data_is_not_suspicious() -> None:
+    for name in ("digits", "synthetic"):
+        assert suspicious(load_dataset(name, NETWORKS["lenet"])) == []
