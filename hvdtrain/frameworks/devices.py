@@ -49,8 +49,8 @@ def pad_rows(multiple: int, images: np.ndarray, labels: np.ndarray, weights: np.
     missing = -len(images) % multiple
     if missing == 0:
         return images, labels, weights
-    repeated = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in (images, labels))
-    return (*repeated, np.concatenate([weights, np.zeros(missing, weights.dtype)]))
+    images, labels = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in (images, labels))
+    return images, labels, np.concatenate([weights, np.zeros(missing, weights.dtype)])
 
 
 def split_rows(count: int, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[Rows]:

@@ -38,7 +38,7 @@ def test_rows_that_pad_a_batch_are_not_images(clock):
 class SlowRun:
     """The parts of a `Run` that a `Saver` uses on a rank that writes nothing; its checkpoints take time."""
 
-    is_rank_0 = False
+    is_rank_0 = state_by_rank = False
 
     def __init__(self, clock, seconds, **options):
         self.runtime, self.learner = RuntimeOptions(**options), self
