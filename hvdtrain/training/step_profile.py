@@ -35,13 +35,13 @@ def _seconds_without_communication(run: Run, watchdog: Watchdog) -> float:
     images, labels = run.dataset.train_images[:rows], run.dataset.train_labels[:rows]
     batch = Batch(images, labels, np.full(len(images), 1 / len(images), np.float32), 0.0)
     times = []
-    for _ in range(1 + run.runtime.profile):
+    for number in range(1 + run.runtime.profile):
         run.group.sum(np.zeros(1))  # all ranks start together, and slow each other down as in training
         began = time.perf_counter()
         learner.train_step(*batch)
         learner.weights()  # waits for the update; the loss alone would not
         times.append(time.perf_counter() - began)
-        watchdog.progress(run.last_step, END)
+        watchdog.progress(run.last_step, END, number)
     return float(np.median(times[1:]))  # the first step compiles
 
 

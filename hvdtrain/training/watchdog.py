@@ -55,7 +55,7 @@ class Watchdog:
         self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
-        self._reached = 0, STEP
+        self._reached = 0, STEP, 0
         self._last = self._longest_s = self._writing_s = 0.0
         self._place: tuple[int, ...] = ()
         self._compiling, self._exceptional = True, False
@@ -65,6 +65,7 @@ class Watchdog:
     def __enter__(self) -> Watchdog:
         faulthandler.register(signal.SIGQUIT, chain=True)
         self._interpreter = self._watch_interpreter()
+        self._python_runs()
         self._beats.start()
         self._watching.start()
         return self
@@ -78,19 +79,20 @@ class Watchdog:
         self._interpreter.wait()
         faulthandler.unregister(signal.SIGQUIT)
 
-    def progress(self, step: int, stage: int = STEP) -> None:
+    def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
         """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
 
-        Steps and their stages only go forward: a second evaluation of the same step is no progress.
+        part: number of the part of that stage. All three only go forward: a second evaluation of the same step, in a
+        loop that makes no steps, is no progress.
         """
-        if (step, stage) < self._reached:
+        if (step, stage, part) <= self._reached:
             return
         if step > self._reached[0]:
             self._writing_s = 0.0
         now = self._clock.seconds
         if not self._exceptional and not self._compiling:
             self._longest_s = max(self._longest_s, now - self._last)
-        self._reached, self._last = (step, stage), now
+        self._reached, self._last = (step, stage, part), now
         self._compiling = self._exceptional = False
 
     def compiling(self) -> None:
@@ -122,6 +124,10 @@ class Watchdog:
             self._writing_s += self._clock.seconds - self._last
             self._last = self._clock.seconds
         self._place = place
+        self._python_runs()
+
+    def _python_runs(self) -> None:
+        """Tell the process that watches Python."""
         assert self._interpreter.stdin
         with contextlib.suppress(OSError):  # it was killed
             self._interpreter.stdin.write(f"{self.limit_s + FORCED_EXIT_S:g}\n".encode())

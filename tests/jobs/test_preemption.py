@@ -10,7 +10,7 @@ LONG = ("--epochs", "40", "--log-every", "5")
 
 MATRIX = pytest.mark.matrix
 CASES = [
-    ("torch", ("--strategy", "ring"), "local", 2, "SIGTERM to the launcher"),
+    ("torch", ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
     ("tensorflow", ("--strategy", "single", "--api", "fit"), "alone", 1, "SIGTERM to rank 0"),
     ("mxnet", (), "gloo", 2, "a file"),
     pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
