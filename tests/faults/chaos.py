@@ -39,10 +39,13 @@ FAULTS = {
     "kill": Fault(kills.kill, (*ON_ONE_HOST, "srun")),
     "freeze": Fault(hangs.freeze, (*ON_ONE_HOST, "srun")),
     "sleep": Fault(hangs.sleep),
+    "suspend": Fault(hangs.suspend),
+    "skew": Fault(hangs.skew),
     "cable": Fault(network.cable, ("horovodrun",)),
     # Horovod's MXNet has no elastic training.
     "elastic": Fault(elastic_jobs.change_hosts, ("horovodrun",), ("torch", "tensorflow")),
     "ask": Fault(stops.ask),
+    "interrupt": Fault(stops.interrupt),
     "flip": Fault(checkpoint_files.flip),
     "full": Fault(disks.full),
     "disk": Fault(disks.disk),
