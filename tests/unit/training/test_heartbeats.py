@@ -25,8 +25,9 @@ def observer(tmp_path):
     running.stop(10)
 
 
-def test_only_a_rank_whose_heartbeat_does_not_change_is_silent(observer):
-    seen = observer.observe(silent_s=1.5)
+def test_only_a_rank_whose_heartbeat_does_not_change_is_silent(observer, monkeypatch):
+    monkeypatch.setattr(heartbeats, "SILENT_S", 1.5)
+    seen = observer.observe()
     assert (seen.living, seen.silent) == ([0, 1], {2})
 
 
