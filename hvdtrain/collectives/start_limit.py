@@ -46,9 +46,11 @@ def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: flo
     absent = ", ".join(map(str, _not_in_store(rank.size)))
     if rank.rank:
         time.sleep(GRACE_S)
-    who = f"rank {absent} did not initialize Horovod" if absent else f"not all {rank.size} ranks have started"
+    reason = f"not all {rank.size} ranks have started within {limit_s:g} s"
+    if absent:
+        reason = f"rank {absent} did not initialize Horovod within {limit_s:g} s"
     remedy = f"check what it does, or give launch a longer --start-timeout (elsewhere {rank_info.START_TIMEOUT})"
-    print(f"hvdtrain: rank {rank.rank}: {who} within {limit_s:g} s; {remedy}", file=sys.stderr, flush=True)
+    print(f"hvdtrain: rank {rank.rank}: {reason}; {remedy}", file=sys.stderr, flush=True)
     os._exit(UserError.exit_status)
 
 

@@ -32,6 +32,8 @@ class Heartbeats:
         self._thread = threading.Thread(target=self._write_until_ended, name="heartbeat", daemon=True)
         self._ended = threading.Event()
         self._number = 0
+        self._began: float | None = None
+        """When the heartbeat that is being written was begun; monotonic, in s."""
         self._write_s = 0.0
         """How long the latest heartbeat took."""
 
@@ -48,15 +50,21 @@ class Heartbeats:
         self._thread.join(within_s)
 
     @property
+    def blocked_s(self) -> float:
+        """For how long a heartbeat has been waiting for the folder."""
+        began = self._began
+        return 0.0 if began is None else time.monotonic() - began
+
+    @property
     def silent_s(self) -> float:
         """How long a heartbeat must stay the same for its rank not to run: longer in a slow folder."""
-        return max(SILENT_S, SILENT_WRITES * self._write_s)
+        return max(SILENT_S, SILENT_WRITES * max(self._write_s, self.blocked_s))
 
-    def observe(self, silent_s: float) -> Observation:
-        """Read all heartbeats until those of the other ranks have changed, for at most `silent_s` seconds."""
+    def observe(self, least_s: float = 0.0) -> Observation:
+        """Read all heartbeats until those of the other ranks have changed, or for `silent_s`, `least_s` or longer."""
         clock, first = RunningTime(), self._read()
         latest, same = first, set(first) - {self._rank}
-        while same and clock.seconds < silent_s:
+        while same and clock.seconds < max(self.silent_s, least_s):
             time.sleep(HEARTBEAT_S)
             clock.tick()
             latest = {**latest, **self._read(same)}
@@ -65,9 +73,9 @@ class Heartbeats:
 
     def _write_until_ended(self) -> None:
         while not self._ended.wait(HEARTBEAT_S):
-            began = time.monotonic()
+            self._began = time.monotonic()
             self._write()
-            self._write_s = time.monotonic() - began
+            self._write_s, self._began = self.blocked_s, None
 
     def _write(self) -> None:
         self._number += 1

@@ -29,10 +29,8 @@ def main(pid: int, name: str) -> None:
         if not received:
             return
         allowed_s, silent_s = float(received.split()[-1]), 0.0
-    text = (
-        f"hvdtrain: {name}: Python has not run for {silent_s:.0f} s: a library keeps the interpreter's lock; ending it"
-    )
-    print(text, file=sys.stderr, flush=True)
+    text = f"Python has not run for {silent_s:.0f} s, as a library keeps the interpreter's lock; ending this process"
+    print(f"hvdtrain: {name}: {text}", file=sys.stderr, flush=True)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGQUIT)
         time.sleep(STACKS_S)

@@ -171,6 +171,9 @@ class Training:
     def _evaluate(self) -> Scores:
         if self.position.step >= self._run.last_step:
             self.stop.finishing()
-        scores, seconds = evaluate(self._run, lambda: self.watchdog.progress(self.position.step, EVALUATION))
+        batches = itertools.count()
+        scores, seconds = evaluate(
+            self._run, lambda: self.watchdog.progress(self.position.step, EVALUATION, next(batches))
+        )
         self._reporter.evaluated(self.position, scores, seconds)
         return scores

@@ -42,7 +42,7 @@ def _seconds_without_communication(run: Run, watchdog: Watchdog) -> float:
     def after_step(_: SupportsFloat) -> None:
         learner.weights()  # waits for the update; the loss alone would not
         ends.append(time.perf_counter())
-        watchdog.progress(run.last_step, END)
+        watchdog.progress(run.last_step, END, len(ends))
         run.group.sum(np.zeros(1))  # all ranks start together, and slow each other down as in training
         starts.append(time.perf_counter())
 

@@ -34,8 +34,6 @@ WRITING_LIMIT_S = 600.0
 """How long a rank may use the run's folder between two steps, if its operations take less than the limit each."""
 REPORT_WAIT_S = 1.5
 """How long ranks wait for the one that prints the report."""
-FOLDER_WAIT_S = 1.5
-"""How long the run's folder may take for what a report needs besides heartbeats."""
 FORCED_EXIT_S = 30.0
 """How long after the limit the process is ended if Python's threads no longer run."""
 STEP, EVALUATION, END = range(3)
@@ -55,16 +53,17 @@ class Watchdog:
         self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
-        self._reached = 0, STEP
+        self._reached = 0, STEP, 0
         self._last = self._longest_s = self._writing_s = 0.0
         self._place: tuple[int, ...] = ()
-        self._compiling, self._exceptional = True, False
+        self._compiling, self._resumed, self._held_up = True, False, False
         self._report: tuple[str, int] | None = None
         """The report of a hang and the rank that prints it."""
 
     def __enter__(self) -> Watchdog:
         faulthandler.register(signal.SIGQUIT, chain=True)
         self._interpreter = self._watch_interpreter()
+        self._python_runs()
         self._beats.start()
         self._watching.start()
         return self
@@ -78,30 +77,31 @@ class Watchdog:
         self._interpreter.wait()
         faulthandler.unregister(signal.SIGQUIT)
 
-    def progress(self, step: int, stage: int = STEP) -> None:
+    def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
         """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
 
-        Steps and their stages only go forward: a second evaluation of the same step is no progress.
+        part: number of the part of that stage. All three only go forward: a second evaluation of the same step, in a
+        loop that makes no steps, is no progress.
         """
-        if (step, stage) < self._reached:
+        if (step, stage, part) <= self._reached:
             return
         if step > self._reached[0]:
             self._writing_s = 0.0
         now = self._clock.seconds
-        if not self._exceptional and not self._compiling:
+        if not (self._compiling or self._resumed or self._held_up):
             self._longest_s = max(self._longest_s, now - self._last)
-        self._reached, self._last = (step, stage), now
-        self._compiling = self._exceptional = False
+        self._reached, self._last = (step, stage, part), now
+        self._compiling = self._resumed = self._held_up = False
 
     def compiling(self) -> None:
         """The next progress may take long, as frameworks compile first."""
-        self._exceptional = self._compiling = True
+        self._compiling = True
 
     @property
     def limit_s(self) -> float:
         """Seconds without progress that count as a hang now; ranks may be resumed LEAST_LIMIT_S apart."""
         limit_s = self._timeout_s or max(LEAST_LIMIT_S, LIMIT_FACTOR * self._longest_s)
-        return max(limit_s, LEAST_LIMIT_S) if self._exceptional or self._compiling else limit_s
+        return max(limit_s, LEAST_LIMIT_S) if self._compiling or self._resumed else limit_s
 
     def _watch(self) -> None:
         while not self._ended.wait(TICK_S):
@@ -111,17 +111,21 @@ class Watchdog:
                 works = self._examine(idle_s)
                 if not works and self._last == last and not self._ended.is_set():
                     self._end_job(idle_s)
-                self._last, self._exceptional = max(self._last, self._clock.seconds), True
+                self._last, self._held_up = max(self._last, self._clock.seconds), True
 
     def _tick(self) -> None:
         """Count the time, and notice whether the process was suspended or uses the run's folder."""
         if self._clock.tick():
-            self._exceptional = True
+            self._resumed = True
         place = writing_at(sys._current_frames().get(self._thread))
         if place and place != self._place and self._writing_s < WRITING_LIMIT_S:
             self._writing_s += self._clock.seconds - self._last
             self._last = self._clock.seconds
         self._place = place
+        self._python_runs()
+
+    def _python_runs(self) -> None:
+        """Tell the process that watches Python."""
         assert self._interpreter.stdin
         with contextlib.suppress(OSError):  # it was killed
             self._interpreter.stdin.write(f"{self.limit_s + FORCED_EXIT_S:g}\n".encode())
@@ -129,21 +133,19 @@ class Watchdog:
     def _examine(self, idle_s: float) -> bool:
         """Whether a rank still works, by the heartbeats; if not, the report is made."""
         self._report = None
-        silent_s = max(self._beats.silent_s, LEAST_LIMIT_S if self._compiling else 0)
-        reading = threading.Thread(target=self._read_heartbeats, args=(idle_s, silent_s), daemon=True)
-        until = self._clock.seconds + silent_s + max(FOLDER_WAIT_S, silent_s / 2)
+        reading = threading.Thread(target=self._read_heartbeats, args=(idle_s,), daemon=True)
         reading.start()
-        while reading.is_alive() and self._clock.seconds < until:
+        while reading.is_alive() and self._beats.blocked_s < self.limit_s and not self._ended.is_set():
             reading.join(TICK_S)
             self._tick()
         return not reading.is_alive() and self._report is None
 
-    def _read_heartbeats(self, idle_s: float, silent_s: float) -> None:
+    def _read_heartbeats(self, idle_s: float) -> None:
         """Write this rank's stacks, find out which rank the others wait for, and report it unless a rank works."""
         began = time.monotonic()
         with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
-        seen = self._beats.observe(silent_s)
+        seen = self._beats.observe(LEAST_LIMIT_S if self._compiling else 0.0)
         if seen.works(self.limit_s / 2) or (self._compiling and not seen.silent):
             return
         time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs

@@ -26,3 +26,15 @@ def ask(suite: Suite, launcher: str, framework: str) -> Row:
     job.end(75)
     suite.check_resumes(job)
     return Row(f"{name} to the {target}", launcher, framework, reported - asked, None, 0)
+
+
+def interrupt(suite: Suite, launcher: str, framework: str) -> Row:
+    """Ctrl-C: as with the other requests."""
+    job = WatchedJob(suite.new_folder(), launcher, framework)
+    job.wait_for_step(suite.random.randrange(2, STEPS - 8))
+    os.kill(job.process.pid, signal.SIGINT)
+    asked = time.time()
+    reported = job.reported("was asked to stop by SIGINT", asked, 30)
+    job.end(75)
+    suite.check_resumes(job)
+    return Row("Ctrl-C", launcher, framework, reported - asked, None, 0)

@@ -79,6 +79,11 @@ class Suite:
             if not np.array_equal(value, self._weights[job.framework][name]):
                 raise Mismatch(f"{name} differs from an undisturbed job:\n{job.output}")
 
+    def check_not_restarted(self, job: WatchedJob) -> None:
+        """The job, started with --restarts, must have ended in its first attempt."""
+        if len(job.attempts()) > 1:
+            raise Mismatch(f"it was restarted:\n{job.output}")
+
     def check_resumes(self, job: WatchedJob) -> WatchedJob:
         """The same command again must continue to the weights of an undisturbed job; returns the second job."""
         again = WatchedJob(job.folder, job.launcher, job.framework)

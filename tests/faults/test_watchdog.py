@@ -40,6 +40,21 @@ def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by
 
 
 @pytest.mark.parametrize(
+    ("framework", "options"),
+    [
+        pytest.param("torch", ("--strategy", "ring"), marks=MATRIX),
+        pytest.param("mxnet", ("--profile", "3"), marks=MATRIX),
+        pytest.param("tensorflow", (), marks=MATRIX),
+    ],
+)
+def test_rank_that_stops_after_the_last_step_is_named(tmp_path, framework, options):
+    program = ["python", str(PROGRAMS), "freeze_at_the_end", framework, *options, *HANG]
+    status, output = run([*launcher("local", 2), *program, "--max-steps", "5", "--name", "run"], tmp_path, 90)
+    assert status != 0
+    assert "no heartbeat of rank 1 (process " in output
+
+
+@pytest.mark.parametrize(
     ("framework", "by"),
     [
         ("mxnet", "mpirun"),

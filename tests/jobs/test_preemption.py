@@ -2,15 +2,28 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
-from support.jobs import distance, finish, launcher, newest, pids_of_ranks, run, start, train, train_several
+from support.jobs import (
+    PROGRAMS,
+    distance,
+    finish,
+    launcher,
+    newest,
+    pids_of_ranks,
+    run,
+    start,
+    train,
+    train_several,
+    wait_for,
+)
 
 LONG = ("--epochs", "40", "--log-every", "5")
 
 MATRIX = pytest.mark.matrix
 CASES = [
-    ("torch", ("--strategy", "ring"), "local", 2, "SIGTERM to the launcher"),
+    ("torch", ("--strategy", "ring"), "local", 2, "SIGINT to the launcher"),
     ("tensorflow", ("--strategy", "single", "--api", "fit"), "alone", 1, "SIGTERM to rank 0"),
     ("mxnet", (), "gloo", 2, "a file"),
     pytest.param("torch", ("--strategy", "ddp"), "local", 2, "SIGUSR1 to rank 1", marks=MATRIX),
@@ -48,6 +61,19 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     resumed, straight = (newest(tmp_path / "runs" / name) for name in runs)
     assert resumed.position.step == straight.position.step > stopped.position.step
     assert distance(resumed.weights, straight.weights) == 0
+
+
+def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
+    """Before: the process ends at once and says nothing. After: the result is written."""
+    process = start(["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--name", "early"], tmp_path)
+    wait_for(lambda: "libtorch" in Path(f"/proc/{process.pid}/maps").read_text(), 60)
+    process.send_signal(signal.SIGINT)
+    assert finish(process, 10) == (-signal.SIGINT, "")
+    options = ("--strategy", "single", "--max-steps", "2", "--name", "late")
+    status, output = run(["python", str(PROGRAMS), "terminated_at_the_end", "mxnet", *options], tmp_path)
+    assert status == 0, output
+    assert "all steps are done, and the result is being written\n" in output
+    assert (tmp_path / "runs" / "late" / "result.json").exists()
 
 
 def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):

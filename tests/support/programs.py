@@ -91,6 +91,48 @@ def sleep(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def sleep_with_skewed_clock(framework: str, options: list[str]) -> None:
+    """`sleep`; the clock of rank 1 is an hour ahead."""
+    if rank_info.detect().rank == 1:
+        clock = time.time
+        time.time = lambda: clock() + 3600
+    sleep(framework, options)
+
+
+def freeze_at_the_end(framework: str, options: list[str]) -> None:
+    """Rank 1 is stopped once training is done, by SIGSTOP."""
+    checked = consistency.check_same_weights
+
+    def check_same_weights(learner: Any, when: str) -> str:
+        if when == "after the last step" and rank_info.detect().rank == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return checked(learner, when)
+
+    consistency.check_same_weights = check_same_weights
+    main(framework, argv=options)
+
+
+def terminated_at_the_end(framework: str, options: list[str]) -> None:
+    """Each rank gets SIGTERM, and SIGINT, once training is done."""
+    checked = consistency.check_same_weights
+
+    def check_same_weights(learner: Any, when: str) -> str:
+        if when == "after the last step":
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        return checked(learner, when)
+
+    consistency.check_same_weights = check_same_weights
+    main(framework, argv=options)
+
+
+def late(framework: str, options: list[str]) -> None:
+    """Rank 1 initializes the library of its strategy HVDTRAIN_TEST_LATE_S seconds later."""
+    if rank_info.detect().rank == 1:
+        time.sleep(float(os.environ["HVDTRAIN_TEST_LATE_S"]))
+    main(framework, argv=options)
+
+
 def die(framework: str, options: list[str]) -> None:
     """Rank 1 is killed at BAD_STEP, in the first start in this folder only."""
 
@@ -218,7 +260,10 @@ def pooling(_: str, __: list[str]) -> None:
                 assert gradient.stride() == images.stride()
 
 
-PROGRAMS = (nan, drift, sleep, die, slowly, slowly_at_first, disk, several, differ, own_data, apart, logits, pooling)
+PROGRAMS = (
+    nan, drift, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, slowly,
+    slowly_at_first, disk, several, differ, own_data, apart, logits, pooling,
+)  # fmt: skip
 
 if __name__ == "__main__":
     name, framework, *options = sys.argv[1:]

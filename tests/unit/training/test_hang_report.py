@@ -7,25 +7,46 @@ import pytest
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.training import losses
-from hvdtrain.training.hang_report import PACKAGE, WAITING, Heartbeat, activity, explain
+from hvdtrain.training.hang_report import PACKAGE, WAITING, Heartbeat, Observation, activity, explain
 
 
-def beat(rank, step=7, doing="step", seen=100.0):
-    return Heartbeat(rank, 10 + rank, f"host{rank}", step, doing, seen)
+def beat(rank, step=7, doing="step", idle_s=40.0):
+    return Heartbeat(rank, 10 + rank, f"host{rank}", step, doing, idle_s, number=3)
+
+
+def observed(*beats, silent=()):
+    return Observation({one.rank: one for one in beats}, frozenset(silent))
 
 
 @pytest.mark.parametrize(
-    ("beats", "size", "expected"),
+    ("seen", "size", "expected"),
     [
-        ([beat(0), beat(1, seen=80.0)], 2, "no heartbeat of rank 1 (process 11 on host1, step 7): it is stopped"),
-        ([beat(0), beat(1)], 3, "no heartbeat file of rank 2: the run's folder may not be on a shared disk"),
-        ([beat(0), beat(1, doing="x.py:3 in f")], 2, "rank 1 (process 11 on host1) is at x.py:3 in f, step 7, and the"),
-        ([beat(0, step=8), beat(1, step=7), beat(2, step=8)], 3, "rank 1 (process 11 on host1) is at step, step 7"),
-        ([beat(0), beat(1)], 2, "no step for 40 s: all ranks are at step, step 7"),
+        (
+            observed(beat(0), beat(1), silent=[1]),
+            2,
+            "no heartbeat of rank 1 (process 11 on host1, step 7): it is",
+        ),
+        (observed(beat(0), beat(1)), 3, "no heartbeat file of rank 2: the run's folder may not be on a shared disk"),
+        (observed(beat(0), beat(1, doing="x.py:3 in f")), 2, "rank 1 (process 11 on host1) is at x.py:3 in f, step 7"),
+        (observed(beat(0, step=8), beat(1, step=7), beat(2, step=8)), 3, "rank 1 (process 11 on host1) is at step"),
+        (observed(beat(0), beat(1)), 2, "no step for 40 s: all ranks are at step, step 7"),
     ],
 )
-def test_explanation_of_a_hang(beats, size, expected):
-    assert expected in explain({one.rank: one for one in beats}, size, 40.0, now=101.0)
+def test_explanation_of_a_hang(seen, size, expected):
+    assert expected in explain(seen, size, 40.0)
+
+
+@pytest.mark.parametrize(
+    ("seen", "works"),
+    [
+        (observed(beat(0), beat(1)), False),
+        (observed(beat(0), beat(1, idle_s=2.0)), True),
+        (observed(beat(0), beat(1, idle_s=2.0), silent=[1]), False),
+    ],
+)
+def test_rank_that_makes_progress_works(seen, works):
+    """As rank 0 does in a slow folder, while the others wait for it."""
+    assert seen.works(within_s=15.0) == works
 
 
 def test_activity_outside_the_package_is_a_place_in_the_code():

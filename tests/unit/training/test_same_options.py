@@ -1,0 +1,39 @@
+"""Options that decide which collectives a rank calls are the same on all ranks."""
+
+import dataclasses
+import re
+
+import pytest
+from support.jobs import ROOT
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.training.consistency import check_same_options
+
+NAMES = [one.name for one in dataclasses.fields(RuntimeOptions)]
+
+
+class Pair:
+    """Two ranks, of which rank 1 has another value of one option."""
+
+    def __init__(self, name):
+        self._option = f"--{name.replace('_', '-')}"
+
+    def gather(self, own):
+        return [own, {**own, **({self._option: "another"} if self._option in own else {})}]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_option_is_compared_or_free(name):
+    if name in FREE_PER_RANK:
+        check_same_options(Pair(name), Config(), RuntimeOptions(), "data")
+        return
+    with pytest.raises(UserError, match=f"rank 1 has --{name.replace('_', '-')} another, rank 0 has "):
+        check_same_options(Pair(name), Config(), RuntimeOptions(), "data")
+
+
+def test_reference_lists_the_free_options():
+    page = (ROOT / "docs" / "reference.md").read_text()
+    (listed,) = re.findall(r"May differ between ranks: (.*?)\.", page, re.S)
+    assert {name.replace("-", "_") for name in re.findall(r"`--([a-z-]+)`", listed)} == FREE_PER_RANK <= set(NAMES)

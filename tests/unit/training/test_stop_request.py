@@ -1,0 +1,72 @@
+"""Signals that ask a process to stop, and how often."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+PROGRAM = """
+import pathlib, sys, time
+from hvdtrain.training.preemption import StopRequest
+
+with StopRequest(pathlib.Path(), rank=0) as stop:
+    if sys.argv[1:] == ["finishing"]:
+        stop.finishing()
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+        if pathlib.Path("end").exists():
+            sys.exit(f"reason {stop.reason()!r}")
+"""
+
+
+@pytest.fixture
+def process(tmp_path, request):
+    options = getattr(request, "param", [])
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, *options],
+        cwd=tmp_path,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as started:
+        assert started.stdout.readline()
+        yield started
+        started.kill()
+
+
+def send(process, *numbers, apart_s):
+    for number in numbers:
+        process.send_signal(number)
+        time.sleep(apart_s)
+
+
+def test_signal_that_is_repeated_is_the_same_request(process, tmp_path):
+    """As Slurm and a terminal repeat them; SIGUSR1 may come again later, too."""
+    send(process, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, apart_s=0.05)
+    (tmp_path / "end").touch()
+    _, errors = process.communicate(timeout=30)
+    assert "reason 'SIGTERM'" in errors
+
+
+def test_second_ctrl_c_ends_at_once(process):
+    send(process, signal.SIGINT, apart_s=0.6)
+    assert process.poll() is None
+    send(process, signal.SIGINT, apart_s=0)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.splitlines() == [
+        "hvdtrain: rank 0: stopping after this step; press Ctrl-C again to end at once",
+        "hvdtrain: rank 0: interrupted",
+    ]
+
+
+@pytest.mark.parametrize("process", [["finishing"]], indirect=True)
+def test_signal_at_the_end_does_not_lose_the_result(process, tmp_path):
+    send(process, signal.SIGTERM, apart_s=0.2)
+    (tmp_path / "end").touch()
+    _, errors = process.communicate(timeout=30)
+    assert errors.splitlines()[0] == "hvdtrain: rank 0: all steps are done, and the result is being written"
+    assert "reason 'SIGTERM'" in errors

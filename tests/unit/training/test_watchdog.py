@@ -1,0 +1,94 @@
+"""The watchdog in a process of its own, without a framework: what ends the process, and what does not."""
+
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from support.jobs import wait_for
+
+PROGRAM = """
+import ctypes, pathlib, sys, time
+from hvdtrain.training import watchdog
+from hvdtrain.training.watchdog import EVALUATION
+
+watchdog.FORCED_EXIT_S = 1.0
+
+def work(dog):  # for ever
+    for step in range(1, 1 << 30):
+        dog.progress(step)
+        print(step, flush=True)
+        time.sleep(0.1)
+
+def evaluate(dog):  # the same step again and again
+    while True:
+        for batch in range(5):
+            dog.progress(1, EVALUATION, batch)
+            time.sleep(0.1)
+        dog.progress(1)
+        print(1, flush=True)
+
+def keep_lock(dog):
+    dog.progress(1)
+    print(1, flush=True)
+    time.sleep(1.2)  # the watchdog notices the step
+    ctypes.PyDLL(None).sleep(60)
+
+with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0) as dog:
+    globals()[sys.argv[1]](dog)
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a function of PROGRAM, and returns its process once it has made a step."""
+    processes = []
+
+    def begin(name):
+        errors = open(tmp_path / "errors", "w")  # noqa: SIM115  (the process has it)
+        command = [sys.executable, "-c", PROGRAM, name]
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors)
+        processes.append(process)
+        assert process.stdout.readline()
+        return process
+
+    yield begin
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_suspended_process_is_not_ended(start, tmp_path):
+    """Neither when it is resumed, nor after it; its time does not count for the process that watches Python, either."""
+    process = start("work")
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(3)
+    process.send_signal(signal.SIGCONT)
+    time.sleep(1)
+    assert process.poll() is None, (tmp_path / "errors").read_text()
+
+
+def test_endless_evaluation_is_ended(start, tmp_path):
+    process = start("evaluate")
+    assert process.wait(60) == 1
+    assert "in evaluate, step 1; the stacks of all ranks are in heartbeats" in (tmp_path / "errors").read_text()
+
+
+def test_process_in_which_python_does_not_run_is_ended(start, tmp_path):
+    process = start("keep_lock")
+    assert process.wait(60) in (-signal.SIGQUIT, -signal.SIGKILL)
+    report = (tmp_path / "errors").read_text()
+    assert "hvdtrain: rank 0: Python has not run for" in report
+    assert "in keep_lock" in report
+
+
+def test_nothing_stays_behind(start):
+    process = start("work")
+    children = subprocess.check_output(["ps", "--ppid", str(process.pid), "-o", "pid="], text=True).split()
+    assert len(children) == 1
+    process.kill()
+    process.wait()
+    command = ["ps", "-p", children[0], "-o", "args="]
+    wait_for(lambda: "interpreter_watch" not in subprocess.run(command, capture_output=True, text=True).stdout, 10)
