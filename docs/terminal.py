@@ -13,21 +13,16 @@ from rich.text import Text
 COMMAND = "horovodrun -np 2 python -m hvdtrain.torch_lenet"
 PICTURE = Path(__file__).with_name("terminal.svg")
 LABEL = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>:")
-"""What horovodrun and mpirun put before each piece of output that they forward, empty pieces included."""
+"""What horovodrun and mpirun put before each line that they forward."""
 
 
 def run() -> list[str]:
-    """The ranks' output, one label per line, without what horovodrun itself prints before it starts them."""
+    """The ranks' output, without what horovodrun itself prints before it starts them."""
     with tempfile.TemporaryDirectory() as folder:
         job = subprocess.run(
             COMMAND.split(), cwd=folder, check=True, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
-    lines = []
-    for line in job.stdout.splitlines():
-        label, text = LABEL.match(line), LABEL.sub("", line).strip()
-        if label and text:
-            lines.append(label[0] + text)
-    return lines
+    return [line for line in job.stdout.splitlines() if LABEL.match(line)]
 
 
 def draw(lines: list[str]) -> None:

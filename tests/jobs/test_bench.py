@@ -76,8 +76,8 @@ def test_show_lists_strategies(tmp_path):
     ("options", "error"),
     [
         (
-            ("--rows", "torch/nothing"),
-            "--rows torch/nothing: no such strategy; python -m hvdtrain bench --show lists them",
+            ("--rows", "torch/horvod"),
+            "--rows torch/horvod: no such strategy (did you mean torch/horovod?); python -m hvdtrain bench --show",
         ),
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5 is too small; give 20 or more"),
