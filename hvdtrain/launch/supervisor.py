@@ -220,7 +220,7 @@ class Supervisor:
         """A rank's program has ended. sent: the error that it handed to its agent, if any."""
         error = agent_pipe.parse(sent) if sent else None
         if error:
-            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode())
+            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode(errors="backslashreplace"))
         rank.output.close()
         if rank.status == Stopped.exit_status:
             if error and not self._stop_reported:
