@@ -129,13 +129,13 @@ class Console:
 
     def say(self, message: object) -> None:
         """Print a line of hvdtrain's own on standard error."""
-        self.print("stderr", f"hvdtrain: {message}\n".encode(errors="surrogateescape"))
+        self.print("stderr", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))
 
     def _say_about_stdout(self, message: str) -> None:
         self.say(message)
 
     def _say_about_stderr(self, message: str) -> None:
-        self.print("stdout", f"hvdtrain: {message}\n".encode(errors="surrogateescape"))
+        self.print("stdout", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))
 
     def print(self, stream: str, data: bytes) -> None:
         """Write to `stdout` or `stderr`."""

@@ -49,6 +49,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
     try:
         return asyncio.run(attempts())
     finally:
+        Signals.ignore()
         console.flush()
 
 

@@ -41,10 +41,7 @@ class StopRequests:
 
 
 class Signals:
-    """Delivers signals to whoever handles them now; those that arrive in between wait for the next one.
-
-    The handlers stay: after the last line of the job a repeated signal does not change the exit status.
-    """
+    """Delivers signals to whoever handles them now; those that arrive in between wait for the next one."""
 
     def __init__(self) -> None:
         """Call it in the event loop."""
@@ -68,6 +65,12 @@ class Signals:
         request = self._requests.judge(number, time.monotonic())
         if request != Request.SAME:
             self._listener(number, request == Request.REPEATED)
+
+    @staticmethod
+    def ignore() -> None:
+        """The job has ended: a repeated signal does not change its exit status while this process ends."""
+        for number in HANDLED:
+            signal.signal(number, signal.SIG_IGN)  # Python itself would set other handlers back to the default at exit
 
     @contextlib.contextmanager
     def handled_by(self, listener: Callable[[int, bool], None]) -> Iterator[None]:

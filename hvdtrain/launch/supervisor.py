@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.launch import protocol, rank_connection
 from hvdtrain.launch.agent import GRACE_S
-from hvdtrain.launch.cause import RankEnd, first_cause, may_follow
+from hvdtrain.launch.cause import RankEnd, first_cause, lost_peer, may_follow
 from hvdtrain.launch.console import Console
 from hvdtrain.launch.job import Job
 from hvdtrain.launch.job_processes import LEAVE_S, JobProcesses
@@ -220,7 +220,7 @@ class Supervisor:
         """A rank's program has ended. sent: the error that it handed to its agent, if any."""
         error = agent_pipe.parse(sent) if sent else None
         if error:
-            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode())
+            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode(errors="backslashreplace"))
         rank.output.close()
         if rank.status == Stopped.exit_status:
             if error and not self._stop_reported:
@@ -264,6 +264,8 @@ class Supervisor:
     def _decide(self) -> None:
         """End the job by the failure that came first."""
         end = first_cause(self._ends)
+        if lost_peer(end) and any(rank.status == Stopped.exit_status for rank in self._ranks.values()):
+            return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
         status = 1 if end.status is None else shell_status(end.status)
         asked = next((number for number in self._requested if status == 128 + number), None)
         if asked:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,17 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.launch import gloo, hostlist, job
 from hvdtrain.launch.job import Host
+from hvdtrain.launch.signals import HANDLED
 from hvdtrain.system import rank_info, slurm
+
+
+@pytest.fixture(autouse=True, scope="module")
+def signals_stay() -> Iterator[None]:
+    """A command that starts a job handles signals until its process ends."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.mark.parametrize(
