@@ -172,6 +172,8 @@ def disk(framework: str, options: list[str]) -> None:
     """
 
     def fail(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], int):
+            return  # a pipe
         writing = event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR)
         changed = Path(os.path.relpath(arguments[0])) if writing or event in ("os.mkdir", "os.rename") else Path()
         if Path("runs") in changed.parents:
