@@ -174,11 +174,8 @@ UNSUPPORTED = [
     ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp uses one device per process"),
     ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel reduces"),
     ("torch", ("--strategy", "manual", "--optimizer", "adam"), "--optimizer adam: the hand-written update is SGD"),
-    (
-        "torch",
-        ("--strategy", "manual", "--devices", "3"),
-        "does not divide evenly among 3 devices; change",
-    ),
+    ("torch", ("--strategy", "manual", "--devices", "65"), "--devices 65: a batch has 64 row(s)"),
+    ("torch", ("--strategy", "single", "--accumulate", "65"), "--accumulate 65: a step has 64 row(s) on each device"),
     ("torch", ("--strategy", "ddp", "--op", "sum"), "--op sum: only Horovod has this option; use --strategy horovod"),
     (
         "mxnet",

@@ -78,10 +78,11 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
             return {"failed": f"after {len(steps)} step(s): {error}"} if steps else {"refused": str(error)}
         except Exception:
             return {"failed": traceback.format_exc()[-2000:]}
+    if rank_info.detect().rank:
+        return {}
     result = json.loads((folder / "result.json").read_text())
-    if rank_info.detect().rank == 0:
-        np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
-        shutil.rmtree(folder)
+    np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
+    shutil.rmtree(folder)
     return {name: result[name] for name in ("steps", "skipped", "shares")}
 
 
