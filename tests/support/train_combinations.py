@@ -86,6 +86,15 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
     return {name: result[name] for name in ("steps", "skipped", "shares")}
 
 
+def attempt(case: Case) -> dict[str, Any]:
+    """The outcome of a case."""
+    try:
+        options = options_of(case)
+    except UserError as error:
+        return {"refused": str(error)}
+    return outcome(*options, case.id)
+
+
 def reference(case: Case) -> dict[str, Any]:
     """The same training in one process: ranks whose batches and learning rates add up, or gradients that are summed."""
     config, _ = options_of(case)
@@ -128,7 +137,7 @@ def main(job: str) -> None:
         # Module sets a variable for its process.
         mine = sorted((case for case in cases if case.job == job), key=lambda case: "module" in case.row["strategy"])
         share_process(mine[0].framework)
-        outcomes = ((case.id, outcome(*options_of(case), case.id)) for case in mine)
+        outcomes = ((case.id, attempt(case)) for case in mine)
     for name, values in outcomes:
         print(rank_info.detect().rank, name, values, flush=True)
         if rank_info.detect().rank == 0:
