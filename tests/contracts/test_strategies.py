@@ -93,6 +93,7 @@ def row_case(row, data):
 )
 def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data, trained):
     run_folder = shared_jobs.folder(trained)
+    assert "Grad strides do not match" not in shared_jobs.output(trained)  # a warning of DistributedDataParallel
     assert_same_training(run_folder, shared_jobs.folder(reference(data)), trained.ranks)
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
     assert trained.ranks * devices == (1 if row[1] == "single" else 2)
