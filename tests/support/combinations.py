@@ -30,7 +30,7 @@ NUMBERS: dict[str, tuple[float, ...]] = {
 }
 """Values of options that are numbers; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}
-FIXED |= {"auto_resume", "elastic", "offline", "tensorboard", "quiet"}
+FIXED |= {"resume", "auto_resume", "elastic", "offline", "tensorboard", "quiet"}
 """Options that are no factors of their own, or do not concern strategies."""
 FEW_STEPS = {"seed": 1, "batch_size": 17, "epochs": 2, "max_steps": 4, "warmup_epochs": 0.0}
 """Four steps with the end of an epoch, in batches that no number of ranks or devices divides evenly."""
@@ -92,10 +92,10 @@ def factors(framework: str) -> dict[str, tuple[Any, ...]]:
     values: dict[str, tuple[Any, ...]] = {"strategy": tuple(strategies)}
     for options in (Config, RuntimeOptions):
         for name, kind in get_type_hints(options).items():
-            found = (False, True) if kind is bool else NUMBERS.get(name) or get_args(kind)
-            if name in NUMBERS or (name not in FIXED and isinstance(getattr(options, name), str | bool) and found):
+            choices = NUMBERS.get(name) or ((False, True) if kind is bool else get_args(kind))
+            if choices and name not in FIXED:
                 default = getattr(options, name)
-                values[name] = tuple(sorted(found, key=lambda value: value != default))
+                values[name] = tuple(sorted(choices, key=lambda value: value != default))
     return values
 
 

@@ -78,11 +78,21 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
             return {"failed": f"after {len(steps)} step(s): {error}"} if steps else {"refused": str(error)}
         except Exception:
             return {"failed": traceback.format_exc()[-2000:]}
+    if rank_info.detect().rank:
+        return {}
     result = json.loads((folder / "result.json").read_text())
-    if rank_info.detect().rank == 0:
-        np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
-        shutil.rmtree(folder)
+    np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
+    shutil.rmtree(folder)
     return {name: result[name] for name in ("steps", "skipped", "shares")}
+
+
+def attempt(case: Case) -> dict[str, Any]:
+    """The outcome of a case."""
+    try:
+        options = options_of(case)
+    except UserError as error:
+        return {"refused": str(error)}
+    return outcome(*options, case.id)
 
 
 def reference(case: Case) -> dict[str, Any]:
@@ -127,7 +137,7 @@ def main(job: str) -> None:
         # Module sets a variable for its process.
         mine = sorted((case for case in cases if case.job == job), key=lambda case: "module" in case.row["strategy"])
         share_process(mine[0].framework)
-        outcomes = ((case.id, outcome(*options_of(case), case.id)) for case in mine)
+        outcomes = ((case.id, attempt(case)) for case in mine)
     for name, values in outcomes:
         print(rank_info.detect().rank, name, values, flush=True)
         if rank_info.detect().rank == 0:

@@ -1,5 +1,6 @@
 """Options, recipes, and their JSON form."""
 
+import dataclasses
 import json
 
 import pytest
@@ -35,6 +36,13 @@ def test_options_survive_their_json_form(name):
     [
         ({"lr": -1.0}, "--lr -1.0: must be above 0", ""),
         ({"lr": float("nan")}, "--lr nan: must be above 0", ""),
+        ({"warmup_epochs": float("inf")}, "--warmup-epochs inf: is too large", ""),
+        ({"max_steps": 1 << 53}, "--max-steps 9007199254740992: is too large", ""),
+        (
+            {"schedule": "step", "lr_gamma": 1e9, "lr_step_epochs": 1},
+            "--lr-gamma 1000000000.0: the learning rate would exceed 10^30",
+            "give at most 1",
+        ),
         ({"momentum": 1.5}, "--momentum 1.5: must be below 1", ""),
         ({"epochs": 0}, "--epochs 0: must be above 0", ""),
         ({"seed": -1}, "--seed -1: must be 0 or more", ""),
@@ -45,3 +53,18 @@ def test_values_that_cannot_work(options, reason, remedy):
     with pytest.raises(UserError) as caught:
         Config(**options)
     assert (caught.value.reason, caught.value.remedy) == (reason, remedy)
+
+
+NUMBERS = [
+    (kind, name)
+    for kind in (Config, RuntimeOptions)
+    for name, value in dataclasses.asdict(kind()).items()
+    if type(value) in (int, float)
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), NUMBERS, ids=lambda value: getattr(value, "__name__", value))
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), float("-inf"), -1, 10**30])
+def test_no_number_is_unlimited(kind, name, value):
+    with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
+        kind(**{name: value})
