@@ -79,8 +79,7 @@ def last_step(folder: Path | None, since: float) -> int | None:
     steps = []
     for path in _files(folder, "heartbeats/rank-*.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            beat = read_json(path)
-            steps += [int(beat["step"])] if beat["time"] >= since else []
+            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= since else []
     return max((step for step in steps if step >= 0), default=None)
 
 

@@ -175,7 +175,7 @@ def test_training_on_own_data(tmp_path):
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_diverging_parameters_end_the_job(tmp_path, framework):
     """Even if the loss is finite, because a ReLU turns NaN into 0."""
-    options = ("--strategy", "single", "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "4", "--max-steps", "12")
+    options = ("--strategy", "single", "--lr", "1e15", "--warmup-epochs", "0", "--log-every", "4", "--max-steps", "12")
     status, output = run([*entry_point(framework), *options, "--name", "run"], tmp_path)
     assert status == 1, output
     assert "is not finite" in output

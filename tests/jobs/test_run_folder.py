@@ -38,7 +38,7 @@ def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path, mon
     assert folder_of_job(program, lock["job"]) == folder.relative_to(tmp_path)
     assert lock["job"] and folder_of_job(program, "another") is None
 
-    status, output = run([*TRAIN, *NAMED, "--lr", "1e30", "--warmup-epochs", "0", "--log-every", "1"], tmp_path)
+    status, output = run([*TRAIN, *NAMED, "--lr", "1e15", "--warmup-epochs", "0", "--log-every", "1"], tmp_path)
     assert status == 1, output
     assert "may be in use" not in output
     step = int(re.search(r"not finite.*; resume from step (\d+) with --resume runs/run\n", output)[1])

@@ -30,6 +30,7 @@ class Harm:
 def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **changes: Any) -> Path:
     """Save a valid checkpoint, but for these changes."""
     weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    folder.parent.mkdir(parents=True, exist_ok=True)
     made = Checkpoint(weights, OptimizerState({}), Position(), "lenet", "torch", "sgd", "ab", 0.0, tuple("0123456789"))
     return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, parent)
 
