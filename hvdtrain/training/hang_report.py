@@ -9,7 +9,7 @@ from typing import NamedTuple
 PACKAGE = Path(__file__).parents[1]
 WAITING = ("frameworks", "collectives", "training/losses.py")
 """Folders and files of the package in which a rank computes its step or waits for other ranks."""
-WRITING = ("runs", "training/preemption.py")
+WRITING = ("runs", "system/files.py", "system/checkpoint_folder.py", "training/preemption.py")
 """Folders and files of the package in which a rank uses the run's folder."""
 
 

@@ -1,13 +1,24 @@
 """Which rank is named when a job hangs."""
 
+import contextlib
 import sys
 
 import pytest
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.system import checkpoint_folder, files
 from hvdtrain.training import losses
-from hvdtrain.training.hang_report import PACKAGE, WAITING, Heartbeat, Observation, activity, explain
+from hvdtrain.training.hang_report import (
+    PACKAGE,
+    WAITING,
+    WRITING,
+    Heartbeat,
+    Observation,
+    activity,
+    explain,
+    writing_at,
+)
 
 
 def beat(rank, step=7, doing="step", idle_s=40.0):
@@ -81,6 +92,24 @@ def test_reading_a_loss_is_a_step():
     assert seen == ["step"]
 
 
-@pytest.mark.parametrize("place", WAITING)
-def test_places_of_waiting_exist(place):
+@pytest.mark.parametrize("use", [checkpoint_folder.entries, files.read_limited])
+def test_reading_a_record_or_a_checkpoint_uses_the_folder(use):
+    """So a slow folder is not a hang there, either."""
+    seen = []
+
+    class SlowPath:
+        def stat(self):
+            seen.append(writing_at(sys._getframe()))
+            raise OSError
+
+        __fspath__ = stat
+
+    with contextlib.suppress(OSError):
+        use(SlowPath())
+    assert seen and all(seen)
+    assert not writing_at(sys._getframe())
+
+
+@pytest.mark.parametrize("place", WAITING + WRITING)
+def test_places_exist(place):
     assert (PACKAGE / place).exists()
