@@ -1,4 +1,4 @@
-"""The lock of a run's folder: who gets it, who is told to wait, and who loses it."""
+"""The lock of a run's folder: which process acquires it, which waits for it, and which loses it."""
 
 import contextlib
 import json
@@ -122,7 +122,7 @@ def test_process_on_another_host_is_waited_for(tmp_path, short, caplog):
 
 
 def test_process_on_another_host_that_touches_it_keeps_it(tmp_path, short):
-    path = write_lock(tmp_path, age_s=1)
+    path = write_lock(tmp_path)
     touching = threading.Timer(0.2, path.touch)
     touching.start()
     with pytest.raises(UserError, match="in use by process 12 on node9"):
