@@ -13,6 +13,7 @@ from typing import NoReturn
 from hvdtrain.collectives.shutdown import shut_down_horovod
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.agent_pipe import RankError
+from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
@@ -73,11 +74,12 @@ def _how_to_resume() -> str:
     """The end of the message of a run that has a checkpoint."""
     if not log.handlers:
         return ""
-    from hvdtrain.launch.attempts import newest_checkpoint
     from hvdtrain.runs.console import open_folder
 
-    folder, steps = open_folder(), []
-    reading = threading.Thread(target=lambda: steps.append(newest_checkpoint(folder)), daemon=True)
+    folder, found = open_folder(), []
+    if not folder:
+        return ""
+    reading = threading.Thread(target=lambda: found.append(newest_whole(folder / "checkpoints")), daemon=True)
     reading.start()
     reading.join(FOLDER_WAIT_S)
-    return f"; resume from step {steps[0]} with --resume {folder}" if steps and steps[0] is not None else ""
+    return f"; resume from step {found[0].step} with --resume {folder}" if found and found[0] else ""

@@ -29,8 +29,6 @@ from hvdtrain.system.processes import PortReservation
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
-START_TIMEOUT_S = 120.0
-"""How long ranks wait for each other at the start, unless the launcher's --start-timeout says otherwise."""
 SILENCE_S = 1800.0
 """How long a neighbor may send nothing, as for torch.distributed. A job that hangs is ended by its watchdog before."""
 SILENCE_AFTER_HANG_S = 60.0
@@ -50,7 +48,7 @@ class RingGroup:
         rank: rank_info.RankInfo,
         address: tuple[str, int],
         token: str = "",
-        start_timeout_s: float = START_TIMEOUT_S,
+        start_timeout_s: float = rank_info.START_TIMEOUT_S,
         timeout_s: float = SILENCE_S,
     ) -> None:
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank

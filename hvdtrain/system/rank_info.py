@@ -55,6 +55,7 @@ JOB = "HVDTRAIN_JOB"
 START_TIMEOUT = "HVDTRAIN_START_TIMEOUT"
 """--start-timeout of `hvdtrain launch`: the seconds for which a rank waits until all ranks have started."""
 START_TIMEOUT_S = 120.0
+"""Its default."""
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """How long Horovod's Gloo waits for another rank: at the start, and in each exchange."""
 TF_CONFIG = "TF_CONFIG"

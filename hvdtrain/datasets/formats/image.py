@@ -28,8 +28,9 @@ def read_image(path: Path, shape: tuple[int, int, int], invert: bool) -> np.ndar
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(path, formats=FORMATS) as image:
-            if getattr(image, "n_frames", 1) > 1:
-                raise Malformed(f"holds {image.n_frames} images; save the one to classify by itself")
+            frames = getattr(image, "n_frames", 1)
+            if frames > 1:
+                raise Malformed(f"holds {frames} images; save the one to classify by itself")
             upright = ImageOps.exif_transpose(image)
             upright.format = image.format
             picture = _without_alpha(_eight_bits(upright), 255 if invert else 0)
