@@ -23,16 +23,27 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
 
     Raises TrainingError if ranks differ or the result cannot be written.
     """
-    throughput = training.throughput
     parameters = consistency.check_same_weights(run.learner, "after the last step")
     log.info("rank %d ends with parameters %s", run.group.rank, parameters)
+    content = _content(run, scores, training, parameters)
+    if not run.is_rank_0:
+        return
+    _store(run, content)
+    per_class = content["per_class_accuracy"]
+    worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
+    reporter.show(
+        f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
+        f"{training.throughput.images_per_s:,.0f} images/s, parameters {parameters}, record in {run.folder}"
+    )
+
+
+def _content(run: Run, scores: Scores, training: Training, parameters: str) -> dict[str, Any]:
+    """The content of `result.json`; call it on every rank."""
+    throughput = training.throughput
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
     shares = step_shares(run, throughput, training.watchdog) if run.runtime.profile else None
-    if not run.is_rank_0:
-        return
-    per_class = dict(zip(run.dataset.classes, scores.per_class(), strict=True))
-    content = {
+    return {
         "accuracy": scores.accuracy,
         "loss": scores.loss,
         "steps": training.position.step,
@@ -44,15 +55,9 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
         "shares": shares,
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
-        "per_class_accuracy": per_class,
+        "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=True)),
         "confusion": scores.confusion.tolist(),
     }
-    _store(run, content)
-    worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
-    reporter.show(
-        f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
-        f"{throughput.images_per_s:,.0f} images/s, parameters {parameters}, record in {run.folder}"
-    )
 
 
 def _store(run: Run, content: dict[str, Any]) -> None:
