@@ -114,7 +114,8 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add("--output-dir", type=Path, metavar="DIR", help="write each rank's output to files, too")
     add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
-        help=f"seconds to wait until all ranks have registered (default: {START_TIMEOUT_S:g})")  # fmt: skip
+        help=f"seconds to wait until all ranks have registered, and then until their library connects them "
+             f"(default: {START_TIMEOUT_S:g})")  # fmt: skip
     add(
         "--restarts", type=int, default=0, metavar="N", help="restart the job up to N times after failures (default: 0)"
     )
