@@ -44,7 +44,7 @@ class Holder(NamedTuple):
     job: str
     """The launcher's HVDTRAIN_JOB: equal for all attempts of a job that is restarted; may be empty."""
     since: str
-    """Date and time, for people."""
+    """Date and time, for messages."""
     token: str
     """Random: no two lock files have the same."""
     released: bool = False

@@ -13,7 +13,7 @@ class ProcessIdentity(NamedTuple):
     """One process among those of all hosts."""
 
     host: str
-    """The host's name, for people."""
+    """The host's name, for messages."""
     place: str
     """Where `pid` counts: host, boot and PID namespace, as others have the same numbers; empty where it is unknown."""
     pid: int
