@@ -1,4 +1,4 @@
-"""A run's folder has one job at a time; what is lost when that job is killed, and how it goes on."""
+"""A run's folder has one job at a time; a job that was killed loses little, and is resumed at once."""
 
 import json
 import os
