@@ -15,6 +15,10 @@ from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.running_time import TICK_S, RunningTime
 
+LIBRARY_TIMEOUT_S = 24 * 3600
+"""How long libraries are told to wait for another rank, at the start and in each collective: `limited_start` limits the
+start, and the watchdog each step. The timers of libraries also end jobs that were suspended for longer than they run,
+when one rank is resumed before another."""
 GRACE_S = 2.0
 """A library that has a limit of its own, or rank 0, may report first: its message says more."""
 STORE_TIMEOUT_S = 2.0
