@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import TrainingError
 from hvdtrain.system import rank_info
 from hvdtrain.system.running_time import TICK_S, RunningTime
 
@@ -26,7 +26,7 @@ STORE_TIMEOUT_S = 2.0
 
 @contextlib.contextmanager
 def limited_start() -> Iterator[None]:
-    """End this process with exit status 2 if the block, which waits for all ranks, takes longer than --start-timeout.
+    """End this process with exit status 1 if the block, which waits for all ranks, takes longer than --start-timeout.
 
     Raises UserError if the limit is invalid.
     """
@@ -55,7 +55,7 @@ def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: flo
         reason = f"rank {absent} did not initialize Horovod within {limit_s:g} s"
     remedy = f"check what it does, or give launch a longer --start-timeout (elsewhere {rank_info.START_TIMEOUT})"
     print(f"hvdtrain: rank {rank.rank}: {reason}; {remedy}", file=sys.stderr, flush=True)
-    os._exit(UserError.exit_status)
+    os._exit(TrainingError.exit_status)  # unlike an invalid option, a slow or lost host may be better the next time
 
 
 def _not_in_store(size: int) -> list[int]:
