@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from support.jobs import real_data_folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_reach_jobs():
+    """Jobs get Ctrl-C also where the tests run in the background, for which a shell ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

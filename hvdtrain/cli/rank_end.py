@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -35,7 +36,8 @@ def end(rank: int, error: RankError | None, status: int, wait_s: float = 0.0) ->
     """
     if error and error.reason:
         _report(rank, error, wait_s)
-    sys.stdout.flush()
+    with contextlib.suppress(OSError):  # a full disk or a closed pipe
+        sys.stdout.flush()
     sys.stderr.flush()
     shut_down_horovod(SHUTDOWN_LIMIT_S)
     os._exit(status)
@@ -58,7 +60,7 @@ def _report(rank: int, error: RankError, wait_s: float) -> None:
 def end_without_options(rank: int, status: int, printed: str) -> NoReturn:
     """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
     if not (status and agent_pipe.send(RankError(_without_box(printed), retry=False))):
-        time.sleep(OTHER_RANKS_WAIT_S if rank else 0.0)
+        time.sleep(OTHER_RANKS_WAIT_S if rank and status else 0.0)
         sys.stderr.write(printed)
     end(rank, None, status)
 
@@ -79,7 +81,12 @@ def _how_to_resume() -> str:
     folder, found = open_folder(), []
     if not folder:
         return ""
-    reading = threading.Thread(target=lambda: found.append(newest_whole(folder / "checkpoints")), daemon=True)
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            found.append(newest_whole(folder / "checkpoints"))
+
+    reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(FOLDER_WAIT_S)
     return f"; resume from step {found[0].step} with --resume {folder}" if found and found[0] else ""

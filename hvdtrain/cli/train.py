@@ -32,11 +32,11 @@ def main(
 
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
-    rank = 0
+    rank, size = 0, 1
     _end_at_once_by_interrupt()
     prepare_streams()
     try:
-        rank = rank_info.detect().rank
+        _, rank, size, _ = rank_info.detect()
         _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
@@ -45,11 +45,12 @@ def main(
         end(rank, RankError("interrupted"), INTERRUPTED)
     except Exception as error:
         log.error("%s", traceback.format_exc())
+        where = " (the full traceback is in this rank's log)" if log.handlers else ""
         if not log.handlers:
             traceback.print_exc()
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
-        text = f"{type(error).__name__}: {summary} (the full traceback is in this rank's log)"
-        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S)
+        text = f"{type(error).__name__}: {summary}{where}"
+        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0)
 
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
@@ -62,7 +63,8 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
             if known.strategy == "help":
                 from hvdtrain.cli import strategy_list
 
-                strategy_list.show(framework or known.framework or "torch")
+                if rank == 0:
+                    strategy_list.show(framework or known.framework or "torch")
                 raise SystemExit
             with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
                 config, runtime = parse(argv, program, framework, console=True)

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import rank_info
-
-GLOO_TIMEOUT_S = str(24 * 3600)
 
 
 class HorovodGroup:
@@ -62,12 +61,11 @@ class HorovodGroup:
 def _wait_for_slow_ranks() -> None:
     """Let Gloo wait longer than its 30 s, unless the user has set its limit; a lost rank is noticed otherwise.
 
-    `limited_start` limits the start, and the watchdog each step. Gloo's own timer would also end jobs that were
-    suspended for longer, when one rank is resumed before another. In an elastic job it must find lost hosts.
+    In an elastic job Gloo's timer must find lost hosts.
     """
     launchers_own = str(math.ceil(rank_info.start_timeout_s()))
     if rank_info.ELASTIC not in os.environ and os.environ.get(rank_info.GLOO_TIMEOUT, launchers_own) == launchers_own:
-        os.environ[rank_info.GLOO_TIMEOUT] = GLOO_TIMEOUT_S
+        os.environ[rank_info.GLOO_TIMEOUT] = str(LIBRARY_TIMEOUT_S)
 
 
 def _check_size(size: int) -> None:

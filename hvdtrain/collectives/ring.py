@@ -26,11 +26,12 @@ from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import rank_info, tokens
 from hvdtrain.system.processes import PortReservation
+from hvdtrain.system.running_time import TICK_S, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
 SILENCE_S = 1800.0
-"""How long a neighbor may send nothing, as for torch.distributed. A job that hangs is ended by its watchdog before."""
+"""How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
 SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
 
@@ -121,9 +122,11 @@ class RingGroup:
         waiter.register(self._next, (select.POLLOUT if writing else 0) | select.POLLRDHUP)
         if reading:
             waiter.register(self._previous, select.POLLIN)
-        events = dict(waiter.poll(self._timeout_s * 1000))
-        if not events:
-            raise self._lost(self.rank + (-1 if reading else 1), f"no data for {self._timeout_s:g} s")
+        clock = RunningTime()  # a job may be suspended for longer than the limit
+        while not (events := dict(waiter.poll(min(TICK_S, self._timeout_s) * 1000))):
+            clock.tick()
+            if clock.seconds >= self._timeout_s:
+                raise self._lost(self.rank + (-1 if reading else 1), f"no data for {self._timeout_s:g} s")
         if events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
             raise self._lost(self.rank + 1, "it closed the connection")
 

@@ -11,10 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.system import rank_info
-
-LEAST_TIMEOUT_S = 1800
-"""PyTorch's own default for the start and for each collective."""
 
 
 class TorchDistributedGroup:
@@ -27,7 +25,6 @@ class TorchDistributedGroup:
         self._init_process_group(backend)
 
     def _init_process_group(self, backend: str) -> None:
-        limit = datetime.timedelta(seconds=max(LEAST_TIMEOUT_S, 2 * rank_info.start_timeout_s()))
         if self.size == 1:  # works without a launcher
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
             return
@@ -35,7 +32,11 @@ class TorchDistributedGroup:
         # With MASTER_ADDR, PyTorch reads the store's address itself: torchrun already runs a store there.
         init_method = "env://" if rank_info.ADDRESS in os.environ else f"tcp://{address}:{port}"
         self._dist.init_process_group(
-            backend, init_method=init_method, rank=self.rank, world_size=self.size, timeout=limit
+            backend,
+            init_method=init_method,
+            rank=self.rank,
+            world_size=self.size,
+            timeout=datetime.timedelta(seconds=LIBRARY_TIMEOUT_S),
         )
 
     def sum(self, values: np.ndarray) -> np.ndarray:

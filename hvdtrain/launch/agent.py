@@ -21,11 +21,11 @@ import signal
 import subprocess
 import sys
 import time
-from typing import IO, Any
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.launch import gloo, private_variables, protocol
 from hvdtrain.launch.job import START_TIMEOUT_S
+from hvdtrain.launch.program_output import ProgramOutput
 from hvdtrain.launch.protocol import Channel, Closed
 from hvdtrain.system import agent_pipe, network, rank_info, versions
 from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
@@ -77,8 +77,7 @@ class Agent:
         self._error: agent_pipe.RankError | None = None
         """Why the program says that it failed."""
         self._kill_at = float("inf")
-        self._pipes: dict[str, IO[bytes]] = {}
-        """The program's output that is still open."""
+        self._output: ProgramOutput | None = None
         self._usr1_pending = False
         """Whether a SIGUSR1 waits until the program handles it."""
 
@@ -206,18 +205,18 @@ class Agent:
             if self._channel:
                 selector.register(self._channel, selectors.EVENT_READ, self._on_message)
             pipes = {"stdout": self._process.stdout, "stderr": self._process.stderr}
-            self._pipes = {name: pipe for name, pipe in pipes.items() if pipe}
-            self._pause(selector, False)
-            return self._serve_until_end(selector)
+            self._output = ProgramOutput(self._channel, selector, {name: pipe for name, pipe in pipes.items() if pipe})
+            return self._serve_until_end(selector, self._output)
 
-    def _serve_until_end(self, selector: selectors.BaseSelector) -> int:
+    def _serve_until_end(self, selector: selectors.BaseSelector, output: ProgramOutput) -> int:
         assert self._process
-        drain_until = float("inf")
+        status, drained_s = None, 0.0
         while True:
-            soon = self._usr1_pending or min(self._kill_at, drain_until) < float("inf")
+            began, had_ended = time.monotonic(), status is not None
+            soon = self._usr1_pending or self._kill_at < float("inf") or had_ended
             for key, _ in selector.select(0.1 if soon else 1.0):
                 if isinstance(key.data, str):
-                    self._forward_output(selector, key.fileobj, key.data)
+                    output.forward(key.fileobj, key.data)
                 else:
                     key.data(selector)
             status = self._process.poll()
@@ -227,23 +226,12 @@ class Agent:
                 if time.monotonic() > self._kill_at:
                     self._signal_group(signal.SIGKILL)
                 continue
-            self._pause(selector, False)
-            drain_until = min(drain_until, time.monotonic() + DRAIN_S)
-            if not self._pipes or time.monotonic() > drain_until:
+            if not had_ended:
+                output.on_program_end()
+            drained_s += time.monotonic() - began if had_ended and not output.waits else 0.0
+            if output.ended or drained_s > DRAIN_S:
                 self._signal_group(signal.SIGKILL)  # processes that it left behind
                 return status
-
-    def _forward_output(self, selector: selectors.BaseSelector, pipe: Any, name: str) -> None:
-        if pipe not in selector.get_map():  # paused by a message of the same moment
-            return
-        data = os.read(pipe.fileno(), 1 << 16)
-        if not data:
-            selector.unregister(pipe)
-            del self._pipes[name]
-            return
-        if self._channel:
-            with contextlib.suppress(Closed):
-                self._channel.send(**{name: protocol.to_text(data)})
 
     def _on_signal(self, _: selectors.BaseSelector) -> None:
         """The launcher has sent a signal, or the program has ended."""
@@ -258,25 +246,18 @@ class Agent:
             for message in self._channel.receive_available():
                 if "signal" in message:
                     self._signal(message["signal"])
-                if "paused" in message:
-                    self._pause(selector, bool(message["paused"]))
+                if "read" in message and self._output:
+                    self._output.on_read(int(message["read"]))
                 if "end" in message:
                     self._end()
         except Closed:
             selector.unregister(self._channel)
             self._end()
 
-    def _pause(self, selector: selectors.BaseSelector, paused: bool) -> None:
-        """Leave the program's output in its pipes, so that it waits, or read it again."""
-        for name, pipe in self._pipes.items():
-            registered = pipe in selector.get_map()
-            if paused and registered:
-                selector.unregister(pipe)
-            elif not paused and not registered:
-                selector.register(pipe, selectors.EVENT_READ, name)
-
     def _end(self) -> None:
         self._signal(signal.SIGTERM)
+        if self._output:
+            self._output.send_all()
         self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
 
     def _signal(self, number: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from hvdtrain.launch.program import RUNS, option_value
 from hvdtrain.system.checkpoint_folder import newest_whole
-from hvdtrain.system.files import read_json, write_atomically
+from hvdtrain.system.files import file_system_time, read_json, write_atomically
 
 FILE = "attempts.json"
 LOCKS = "lock-*.json"
@@ -76,10 +76,14 @@ def newest_checkpoint(folder: Path | None) -> int | None:
 
 def last_step(folder: Path | None, since: float) -> int | None:
     """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
-    steps = []
-    for path in _files(folder, "heartbeats/rank-*.json"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= since else []
+    steps, paths = [], _files(folder, "heartbeats/rank-*.json")
+    try:  # times of files are compared with each other only, as the file system's clock may differ from this host's
+        began = file_system_time(paths[0].parent) - (time.time() - since) if paths else 0.0
+    except OSError:
+        return None
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
     return max((step for step in steps if step >= 0), default=None)
 
 
@@ -113,7 +117,7 @@ def folder_of_job(program: Sequence[str], job: str) -> Path | None:
     locks = [path for folder in folders for pattern in (LOCKS, f"*/{LOCKS}") for path in _files(folder, pattern)]
     with contextlib.suppress(OSError):
         for path in sorted(locks, key=os.path.getmtime, reverse=True):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
                 if read_json(path)["job"] == job:
                     return path.parent
     return None

@@ -36,7 +36,7 @@ TRACEBACK = "Traceback (most recent call last):"
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 LONG_ERRORS = r"tensorflow\.|mxnet\.|MXNetError|horovod\."
 """Exceptions whose message continues on further lines."""
-LAST_WORDS = 8
+SEARCHED_LINES = 8
 """Lines that are searched if a program does not end with a Python exception."""
 
 
@@ -66,7 +66,7 @@ class RankEnd:
         return self.status is not None and (self.status > 0 or self.status == -signal.SIGABRT)
 
     @property
-    def words(self) -> str:
+    def message(self) -> str:
         """What it said last: its error, or the last line that it printed; empty where it said nothing."""
         return self.error.reason if self.error else self.tail[-1] if self.tail else ""
 
@@ -85,7 +85,7 @@ def _order(end: RankEnd) -> int:
     """0 for a cause of its own, 1 for an end without an explanation, 2 for a lost peer."""
     if not end.by_itself:
         return 0
-    return 2 if lost_peer(end) else 0 if end.words else 1
+    return 2 if lost_peer(end) else 0 if end.message else 1
 
 
 def lost_peer(end: RankEnd) -> str:
@@ -102,7 +102,7 @@ def exception(lines: Sequence[str]) -> str:
     lines = [re.sub(r"^\[rank\d+\]: ", "", line) for line in lines]  # PyTorch's label
     starts = [number for number, line in enumerate(lines) if line.startswith(TRACEBACK)]
     if not starts:
-        return "\n".join(lines[-LAST_WORDS:])
+        return "\n".join(lines[-SEARCHED_LINES:])
     first = len(starts) - 1
     while first and lines[starts[first] - 1].startswith(CHAINED):
         first -= 1

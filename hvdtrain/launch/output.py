@@ -11,6 +11,8 @@ LAST_LINES = 8
 """Lines that the message about a failure shows."""
 TAIL_LINES = 200
 """Lines that are kept to find out why a rank failed: a chain of tracebacks may be long."""
+LONGEST_LINE = 1 << 16
+"""Bytes; what follows is printed as another line, as a program may print for ever without one."""
 
 
 class RankOutput:
@@ -38,7 +40,10 @@ class RankOutput:
     def write(self, stream: str, data: bytes) -> None:
         """Take what the rank wrote to `stdout` or `stderr`."""
         self.store(stream, data)
-        *lines, self._incomplete[stream] = (self._incomplete[stream] + data).split(b"\n")
+        *lines, rest = (self._incomplete[stream] + data).split(b"\n")
+        if len(rest) > LONGEST_LINE:
+            lines, rest = [*lines, rest], b""
+        self._incomplete[stream] = rest
         self._print(stream, lines)
 
     def store(self, stream: str, data: bytes) -> None:

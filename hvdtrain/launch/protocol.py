@@ -53,7 +53,10 @@ def to_bytes(text: str) -> bytes:
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel close the connection within 15 s after the other host has become unreachable."""
+    """Have the kernel close the connection within 15 s after the other host has become unreachable.
+
+    It would also close one whose other end does not read and has no more space for what is sent; agents send less.
+    """
     notice_lost_hosts(connection)
     close_if_unacknowledged(connection, 14)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -82,11 +85,14 @@ class Channel:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def send(self, **message: Any) -> None:
+    def send(self, **message: Any) -> int:
+        """The size of the message in bytes, as the supervisor counts it."""
+        line = encode(message)
         try:
-            self._connection.sendall(encode(message))
+            self._connection.sendall(line)
         except OSError:
             raise Closed from None
+        return len(line)
 
     def receive(self) -> Message:
         """Wait for the next message."""

@@ -11,8 +11,11 @@ from typing import Any
 from hvdtrain.launch import protocol
 from hvdtrain.launch.console import Console
 from hvdtrain.launch.output import RankOutput
+from hvdtrain.launch.program_output import UNREAD_BYTES
 from hvdtrain.launch.protocol import Message
 from hvdtrain.system.proof import proof
+
+OUTPUT = {"stdout", "stderr"}
 
 
 class RankConnection:
@@ -25,8 +28,12 @@ class RankConnection:
         self.status: int | None = None
         """How the program ended, as Popen has it; None while it runs."""
         self.disconnected = False
-        self.paused = False
-        """Whether its output is held back."""
+        self._console = console
+        self._read = 0
+        """Bytes of output of which the agent does not know yet that they were read."""
+        self._program_ended = False
+        self._waiting: asyncio.Task[None] | None = None
+        """Ends when the console has room."""
 
     @property
     def name(self) -> str:
@@ -36,10 +43,27 @@ class RankConnection:
         if not self.disconnected:
             self._writer.write(protocol.encode(message))
 
-    def pause(self, paused: bool) -> None:
-        """Hold back what the program prints, in its pipe, or let it come again."""
-        self.paused = paused
-        self.send(paused=paused)
+    def on_output(self, message: Message, size: int) -> None:
+        """Print what the program prints. While it runs it waits, by its agent, for room on the console."""
+        self._program_ended |= "program_ended" in message
+        for stream in OUTPUT & message.keys():
+            self.output.write(stream, protocol.to_bytes(message[stream]))
+            self._read += size
+        if self._program_ended:
+            self._acknowledge()
+        elif self._console.full and not self._waiting:
+            self._waiting = asyncio.create_task(self._wait_for_console())
+        elif self._read > UNREAD_BYTES // 4 and not self._waiting:
+            self._acknowledge()
+
+    async def _wait_for_console(self) -> None:
+        await self._console.room()
+        self._waiting = None
+        self._acknowledge()
+
+    def _acknowledge(self) -> None:
+        self.send(read=self._read)
+        self._read = 0
 
     def end(self) -> None:
         """Ask the agent to end the program, without waiting for a host that no longer responds."""

@@ -40,8 +40,8 @@ class Failure:
     def of_rank(end: RankEnd, ends_others: bool) -> Failure:
         """A rank has failed."""
         error = end.error
-        known = end.by_itself and end.words and not lost_peer(end) and not (error and error.retry)
-        signature = f"rank {end.rank} {end.how}: {end.words}" if known else ""
+        known = end.by_itself and end.message and not lost_peer(end) and not (error and error.retry)
+        signature = f"rank {end.rank} {end.how}: {end.message}" if known else ""
         if error:
             # An error that all ranks have names the rank at fault itself.
             label = "" if error.reason.startswith("rank ") else f"rank {end.rank} on {end.host}: "

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 
 from hvdtrain.launch.agent import SIGNALS
+from hvdtrain.system.processes import is_second_request
 
 HANDLED = (*SIGNALS, signal.SIGHUP)
 """SIGHUP, from a terminal that was closed, is a request to stop as SIGTERM is."""
-SAME_REQUEST_S = {signal.SIGTERM: 3.0, signal.SIGINT: 0.2}
-"""A signal repeated within this time is the same request: Slurm, systemd and Kubernetes send several."""
 
 
 class Request(enum.Enum):
@@ -35,9 +34,9 @@ class StopRequests:
     def judge(self, number: int, now: float) -> Request:
         """What a signal asks for that is received now (monotonic, in s). SIGUSR1 only announces a time limit."""
         first = self._first.setdefault(number, now)
-        if first == now or number not in SAME_REQUEST_S:
+        if first == now or number == signal.SIGUSR1:
             return Request.NEW
-        return Request.SAME if now - first < SAME_REQUEST_S[signal.Signals(number)] else Request.REPEATED
+        return Request.REPEATED if is_second_request(number, now - first) else Request.SAME
 
 
 class Signals:

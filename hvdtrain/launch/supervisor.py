@@ -59,7 +59,6 @@ class Supervisor:
         self._requested: set[int] = set()
         """Signals that asked the job to stop; the time limit does as SIGTERM."""
         self._stop_reported = False
-        self._pauses: set[asyncio.Task[None]] = set()
         self._ends: list[RankEnd] = []
         """Ranks that failed, in the order in which they were noticed."""
         self._waiting_for_cause = False
@@ -134,7 +133,9 @@ class Supervisor:
             if rank:
                 self._register_rank(rank)
                 while line := await reader.readline():
-                    self._on_message(rank, protocol.decode(line))
+                    message = protocol.decode(line)
+                    rank.on_output(message, len(line))
+                    self._on_message(rank, message)
         except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError):
             pass  # not an agent of this job, or one whose connection broke
         finally:
@@ -191,11 +192,6 @@ class Supervisor:
             asyncio.get_running_loop().call_later(self._job.time_limit_s, self._on_time_limit)
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
-        for stream in ("stdout", "stderr"):
-            if stream in message:
-                rank.output.write(stream, protocol.to_bytes(message[stream]))
-                if self._console.full and not rank.paused:
-                    self._pause(rank)
         if "failed" in message:
             reason, remedy = str(message["failed"]), str(message["remedy"])
             failure = Failure(reason, remedy, rank.number, rank.host, at_start=True)
@@ -203,18 +199,6 @@ class Supervisor:
         if "ended" in message:
             rank.status = int(message["ended"])
             self._on_rank_end(rank, message.get("error"))
-
-    def _pause(self, rank: RankConnection) -> None:
-        """Let a rank print no more until the console has room. Its connection is still read: the rank may fail."""
-
-        async def wait() -> None:
-            await self._console.room()
-            rank.pause(False)
-
-        rank.pause(True)
-        task = asyncio.create_task(wait())
-        self._pauses.add(task)
-        task.add_done_callback(self._pauses.discard)
 
     def _on_rank_end(self, rank: RankConnection, sent: object) -> None:
         """A rank's program has ended. sent: the error that it handed to its agent, if any."""

@@ -15,14 +15,13 @@ import logging
 import os
 import re
 import secrets
-import tempfile
 import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.files import read_limited
+from hvdtrain.system.files import file_system_time, read_limited
 from hvdtrain.system.process_identity import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 
@@ -216,7 +215,7 @@ def _runs(path: Path, holder: Holder | None, own: Holder, first_touch: float) ->
         return None if running else False
     if running is None and modified != first_touch:
         return True
-    if running is None and _seconds_untouched(path) > STALE_S:
+    if running is None and file_system_time(path.parent) - modified > STALE_S:
         return False
     return running
 
@@ -225,12 +224,6 @@ def _described(holder: Holder | None) -> str:
     if not holder:
         return "an unknown process"
     return f"process {holder.process.pid} on {holder.process.host} (since {holder.since})"
-
-
-def _seconds_untouched(path: Path) -> float:
-    """Since a lock file was touched last, by the clock that its file system also gives to a new file."""
-    with tempfile.TemporaryFile(dir=path.parent) as fresh:
-        return os.fstat(fresh.fileno()).st_mtime - _modified(path)
 
 
 def _modified(path: Path) -> float:

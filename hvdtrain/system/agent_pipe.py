@@ -14,7 +14,7 @@ from typing import NamedTuple
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
 """Environment variable of a rank: the pipe's file descriptor and inode, as in `7:4711`."""
 LONGEST = 8000
-"""Characters of a text. All of a message fits into the pipe, so that writing it never waits."""
+"""Characters of a text. Nothing is read from the pipe before the rank ends, so all of a message has to fit into it."""
 
 
 class RankError(NamedTuple):
@@ -43,10 +43,11 @@ def send(error: RankError) -> bool:
         if not stat.S_ISFIFO(found.st_mode) or str(found.st_ino) != inode:  # of a process that has no such pipe
             return False
         cut = error._replace(reason=error.reason[:LONGEST], remedy=error.remedy[:LONGEST])
-        os.write(int(descriptor), json.dumps(cut._asdict()).encode() + b"\n")
+        message = json.dumps(cut._asdict()).encode() + b"\n"
+        os.set_blocking(int(descriptor), False)
+        return os.write(int(descriptor), message) == len(message)
     except (ValueError, OSError):
         return False
-    return True
 
 
 def receive(reading: int) -> RankError | None:

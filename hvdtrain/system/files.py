@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,15 @@ def require_writable(folder: Path, option: str) -> None:
         raise UserError(
             f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}"
         ) from None
+
+
+def file_system_time(folder: Path) -> float:
+    """Now, in seconds since the epoch, by the clock that the file system gives to a new file; hosts' clocks differ.
+
+    Raises OSError if no file can be created in the folder.
+    """
+    with tempfile.TemporaryFile(dir=folder) as fresh:
+        return os.fstat(fresh.fileno()).st_mtime
 
 
 def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:

@@ -1,4 +1,4 @@
-"""Starting and ending processes on Linux: exit statuses, parent death signals, ports."""
+"""Starting and ending processes on Linux: exit statuses, signals, ports."""
 
 from __future__ import annotations
 
@@ -24,6 +24,15 @@ def describe_status(status: int) -> str:
 def shell_status(status: int) -> int:
     """Popen's status as a shell reports it: 128 + N for signal N."""
     return 128 - status if status < 0 else status
+
+
+def is_second_request(number: int, seconds: float) -> bool:
+    """Whether a signal that was received that long after the first of its kind asks to end at once.
+
+    Earlier it is the same request: Slurm, systemd and Kubernetes send several, and a terminal signals a whole group of
+    processes, a rank and its launcher as well. SIGUSR1 only ever asks for a checkpoint.
+    """
+    return seconds > {signal.SIGTERM: 3.0, signal.SIGINT: 0.2}.get(signal.Signals(number), float("inf"))
 
 
 def would_end(pid: int, number: int) -> bool:

@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from hvdtrain.system.processes import is_second_request
+
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
 FILE = "STOP"
 FINISHING = "all steps are done, and the result is being written"
-AGAIN_S = {signal.SIGTERM: 3.0, signal.SIGINT: 0.2, signal.SIGUSR1: float("inf")}
-"""From when on the same signal is a second request, which ends the process at once. Slurm signals a rank and its
-launcher as well, and a terminal a whole group of processes; SIGUSR1 only ever asks for a checkpoint."""
 
 
 class StopRequest:
@@ -43,7 +42,7 @@ class StopRequest:
         """Record the first signal of each kind; end at once at a second request."""
         now = time.monotonic()
         first = self._received.setdefault(number, now)
-        if now - first > AGAIN_S[signal.Signals(number)]:
+        if is_second_request(number, now - first):
             if number == signal.SIGINT:
                 self._say("interrupted")
                 os._exit(130)

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import BIN, run, wait_for
+from support.jobs import BIN, finish, run, start, wait_for
 
 PROGRAM = """
 import os, sys, time
@@ -96,3 +96,28 @@ def test_a_command_line_with_an_error_is_explained_once(tmp_path):
     assert output.count("Unrecognized options: --epochz") == 1, output
     written = [Path(path).read_text() for path in tmp_path.glob("logs/rank-*.stderr")]
     assert any("Unrecognized options: --epochz" in text for text in written)
+
+
+LONG = """
+import os
+for number in range(200_000):
+    print(number, os.environ["RANK"], "x" * 50)
+open("well-" + os.environ["RANK"], "w").close()
+"""
+SUSPENDED_S = 18
+"""Longer than the kernel waits for acknowledgments of a host that may be lost."""
+
+
+@pytest.mark.matrix
+def test_a_launcher_that_is_suspended_gets_all_output_afterwards(tmp_path):
+    """Ctrl-Z, or a suspended batch job: the ranks that print wait for it."""
+    process = start(launch(LONG), tmp_path)
+    wait_for(lambda: process.stdout.readline().startswith("["), 30)
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(SUSPENDED_S)
+    assert not list(tmp_path.glob("well-*"))
+    process.send_signal(signal.SIGCONT)
+    status, output = finish(process, 120)
+    assert status == 0, output[-2000:]
+    for rank in (0, 1):
+        assert f"\n[{rank}] 199999 {rank} x" in output

@@ -11,6 +11,7 @@ import pytest
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
+from hvdtrain.system import running_time
 from hvdtrain.system.processes import PortReservation, free_port
 from hvdtrain.system.rank_info import RankInfo
 
@@ -107,6 +108,22 @@ def test_a_silent_neighbor_is_reported():
     assert isinstance(first, TrainingError)
     assert "rank 1" in str(first)
     assert "no data for 1 s" in str(first)
+
+
+def test_time_in_which_the_job_is_suspended_is_no_silence(monkeypatch):
+    """A rank is resumed after much longer than the limit, and its neighbor sends a moment later."""
+    passed, monotonic = [0.0], time.monotonic
+    monkeypatch.setattr(running_time.time, "monotonic", lambda: monotonic() + passed[0])
+    results = on_every_rank(2, lambda ring: job_with_a_jump(ring, passed), timeout_s=5)
+    assert results == [2.0, 2.0]
+
+
+def job_with_a_jump(ring, passed):
+    if ring.rank == 1:
+        time.sleep(1)
+        passed[0] = 7200.0
+        time.sleep(1)
+    return ring.sum(np.ones(1))[0]
 
 
 def test_a_rank_that_never_connects():

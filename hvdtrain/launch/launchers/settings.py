@@ -14,11 +14,12 @@ from hvdtrain.system import credentials
 
 PASSED_ON = re.compile(
     r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TERM|TMPDIR|VIRTUAL_ENV|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
-    r"|XDG_CACHE_HOME|(?i:(http|https|ftp|all|no)_proxy)|(SSL_CERT|(REQUESTS|CURL)_CA)_(FILE|DIR|BUNDLE)|SSH_AUTH_SOCK|KRB5CCNAME|TF_CONFIG|MASTER_ADDR|MASTER_PORT"
+    r"|XDG_CACHE_HOME|(?i:(http|https|ftp|all|no)_proxy)|(SSL_CERT|(REQUESTS|CURL)_CA)_(FILE|DIR|BUNDLE)"
+    r"|SSH_AUTH_SOCK|KRB5CCNAME|TF_CONFIG|MASTER_ADDR|MASTER_PORT"
     r"|(OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC|HOROVOD|HVDTRAIN|NCCL|GLOO|UCX|OMPI|PMIX|PRTE|FI|I_MPI|CUDA|NVIDIA|TF"
     r"|XLA|TORCH|PYTORCH|MXNET|DMLC|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+)"
 )
-"""Variables that jobs need. No others are passed on to other hosts, as their values may be nobody's business there."""
+"""Variables that jobs need. No others are passed on to other hosts, where more users may see them."""
 CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
 
 

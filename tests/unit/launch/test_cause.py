@@ -98,3 +98,11 @@ def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
     for invalid in (None, [], {"reason": 1}, {"reason": "a", "remedy": "b", "retry": "no"}):
         with pytest.raises(ValueError, match="not the error"):
             agent_pipe.parse(invalid)
+
+
+def test_an_error_that_does_not_fit_into_the_pipe_does_not_block_the_rank(monkeypatch):
+    """Its escapes in JSON take more than the pipe's 64 KiB; the rank prints it itself."""
+    reading, _, value = agent_pipe.new_pipe()
+    monkeypatch.setenv(agent_pipe.VARIABLE, value)
+    assert not agent_pipe.send(RankError("\N{GRINNING FACE}" * agent_pipe.LONGEST))
+    assert agent_pipe.receive(reading) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import time
 
@@ -13,7 +14,7 @@ from support.untrusted import save_checkpoint
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.launch import hosts, restarts, sbatch
+from hvdtrain.launch import attempts, hosts, restarts, sbatch
 from hvdtrain.launch.job import Host, Job, RestartPolicy
 from hvdtrain.launch.program import option_value, resumable, run_folder
 from hvdtrain.launch.restarts import Restarts, reduced
@@ -200,3 +201,17 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
         reduced(job, 4, said.append)
     silent.clear()
     assert reduced(job, 4, said.append) == job
+
+
+def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):
+    """The clock of a shared folder may differ from this host's by minutes."""
+    now, skew_s = time.time(), 600
+    monkeypatch.setattr(attempts, "file_system_time", lambda _: now + skew_s)
+    (tmp_path / "heartbeats").mkdir()
+    for rank, (step, age_s) in enumerate([(70, 200), (40, 20), (41, 10)]):
+        path = tmp_path / "heartbeats" / f"rank-{rank}.json"
+        path.write_text(json.dumps({"step": step}))
+        os.utime(path, (now + skew_s - age_s, now + skew_s - age_s))
+    assert attempts.last_step(tmp_path, now - 100) == 41
+    assert attempts.last_step(tmp_path, now - 300) == 70
+    assert attempts.last_step(tmp_path, now - 1) is None
