@@ -16,6 +16,10 @@ from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import RankError
 from hvdtrain.system.running_time import TICK_S, RunningTime
 
+LIBRARY_TIMEOUT_S = 24 * 3600
+"""How long libraries are told to wait for another rank, at the start and in each collective: `limited_start` limits the
+start, and the watchdog each step. The timers of libraries also end jobs that were suspended for longer than they run,
+when one rank is resumed before another."""
 GRACE_S = 2.0
 """A library that has a limit of its own, or rank 0, may report first: its message says more."""
 STORE_TIMEOUT_S = 2.0
@@ -54,7 +58,7 @@ def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: flo
     error = RankError(reason, remedy)
     if not agent_pipe.send(error):
         print(f"hvdtrain: rank {rank.rank}: {error}", file=sys.stderr, flush=True)
-    os._exit(TrainingError.exit_status)  # which --restarts starts again
+    os._exit(TrainingError.exit_status)  # unlike an invalid option, a slow or lost host may be better the next time
 
 
 def _not_in_store(size: int) -> list[int]:
