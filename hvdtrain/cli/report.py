@@ -35,10 +35,12 @@ def main(argv: list[str]) -> None:
 
 def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`, and print its table. Raises UserError."""
-    found = collect(runs)
+    finished, unfinished = collect(runs)
     check_pages(output)
-    report = Report(*found)
+    report = Report(finished, unfinished)
     pages = dict(zip(FILES, (report.markdown(), report.csv(), report.html()), strict=True))
     write_pages(output, pages)
     print(report.terminal_table(min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)))
+    if unfinished:
+        print(f"\nwithout {len(unfinished)} unfinished: {'; '.join(unfinished)}")
     print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")

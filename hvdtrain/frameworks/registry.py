@@ -135,17 +135,19 @@ def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:
 def find_strategy(config: Config) -> StrategyEntry[Any]:
     """The entry of --strategy and --api. Raises UserError if the framework is missing or has no such strategy."""
     require([config.framework], config.framework)
-    styles = STYLES[config.framework]
-    if config.api not in ("auto", *styles):
+    apis = STYLES[config.framework]
+    if config.api not in ("auto", *apis):
         raise UserError(
-            f"--api {config.api}: {config.framework} has {', '.join(styles)}", "choose one of them, or leave --api out"
+            f"--api {config.api}: {config.framework} has {', '.join(apis)}", "choose one of them, or leave --api out"
         )
     entries = _entries(config.framework)
     for entry in entries:
         if entry.name == config.strategy and config.api in ("auto", entry.style):
             return entry
     api = "" if config.api == "auto" else f" with --api {config.api}"
-    hint = did_you_mean(config.strategy, {entry.name for entry in entries})
+    styles = [entry.style for entry in entries if entry.name == config.strategy]
+    known = did_you_mean(config.strategy, {entry.name for entry in entries})
+    hint = f", but with --api {' or '.join(styles)}" if styles else known
     raise UserError(
         f"--strategy {config.strategy}: {config.framework} has no such strategy{api}{hint}",
         "--strategy help lists them",

@@ -48,16 +48,23 @@ class MetricsWriter:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl, ordered by step; of a step repeated after a resume, the later record.
+    """The records of a metrics.jsonl, as written; a record takes the place of those of its kind at or after its epoch.
 
-    Lines that are not records are skipped: a killed job may leave an incomplete one.
+    Those are of steps that a resumed run repeats. Steps do not tell which: another batch size renumbers them. Lines
+    that are not records are skipped: a killed job may leave an incomplete one.
     """
-    latest: dict[tuple[str, int], dict[str, Any]] = {}
-    for line in read_limited(path, LINES_BYTES).decode(errors="replace").splitlines():
+    kept: dict[str, list[tuple[float, int, dict[str, Any]]]] = {}
+    for number, line in enumerate(read_limited(path, LINES_BYTES).decode(errors="replace").splitlines()):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             continue
         if isinstance(record, dict) and isinstance(record.get("kind"), str) and isinstance(record.get("step"), int):
-            latest[record["kind"], record["step"]] = record
-    return sorted(latest.values(), key=lambda record: record["step"])
+            epoch = record.get("epoch")
+            at = epoch if isinstance(epoch, int | float) else record["step"]
+            of_kind = kept.setdefault(record["kind"], [])
+            while of_kind and of_kind[-1][0] >= at:
+                of_kind.pop()
+            of_kind.append((at, number, record))
+    records = [one for of_kind in kept.values() for one in of_kind]
+    return [record for _, _, record in sorted(records, key=lambda one: one[1])]

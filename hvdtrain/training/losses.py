@@ -32,7 +32,7 @@ class Interval(NamedTuple):
     """What all ranks computed since the last logging step."""
 
     loss: float
-    """Mean loss over the interval's rows."""
+    """Mean loss over the interval's rows, without those of losses that were not finite; NaN if none was finite."""
     not_finite: RankStep | None = None
     """The first step whose loss was not finite, and the rank on which that happened."""
     stopping_rank: int | None = None
@@ -61,28 +61,28 @@ class LossMeter:
         stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides.
         """
         rank, size = self._group.rank, self._group.size
-        total, steps, first_bad_step = self._read()
-        totals = np.array([total, steps, checkpoint_due and rank == 0])
+        total, finite, first_bad_step = self._read()
+        totals = np.array([total, finite, checkpoint_due and rank == 0])
         bad, bad_step, stop = np.zeros(size), np.zeros(size), np.zeros(size)
         if first_bad_step is not None:
             bad[rank], bad_step[rank] = 1, first_bad_step
         stop[rank] = stop_requested
         totals, bad, bad_step, stop = sum_arrays(self._group, totals, bad, bad_step, stop)
-        loss = totals[0] / max(totals[1], 1)
+        loss = float(totals[0] / totals[1]) if totals[1] else math.nan
         return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]))
 
     def _read(self) -> tuple[float, int, int | None]:
-        """Sum of the finite losses, number of steps, and the first step whose loss was not finite."""
-        total, first_bad_step = 0.0, None
+        """Sum and number of the finite losses, and the first step whose loss was not finite."""
+        total, finite, first_bad_step = 0.0, 0, None
         for step, loss in self._pending:
             value = float(loss)
             if math.isfinite(value):
                 total += value
+                finite += 1
             elif first_bad_step is None:
                 first_bad_step = step
-        steps = len(self._pending)
         self._pending.clear()
-        return total, steps, first_bad_step
+        return total, finite, first_bad_step
 
 
 def _earliest(bad: np.ndarray, bad_step: np.ndarray) -> RankStep | None:
@@ -106,5 +106,6 @@ class SpikeDetector:
     def exceeded_median(self, loss: float) -> float | None:
         """The median of the recent intervals if `loss` (nats) is a spike above it, else None."""
         median = statistics.median(self._recent) if len(self._recent) >= SPIKE_LEAST else math.inf
-        self._recent.append(loss)
+        if math.isfinite(loss):
+            self._recent.append(loss)
         return median if loss > max(SPIKE_FACTOR * median, median + SPIKE_NATS) else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from hvdtrain.datasets.validation import suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
@@ -86,12 +88,16 @@ class EpochFigures:
 
     def __init__(self, step: int) -> None:
         self._first = self._last = step
+        self._finite = 0
+        """Number of steps in intervals with a mean loss."""
         self._loss = self._seconds_per_image = self._lr = 0.0
 
     def add(self, step: int, loss: float, lr: float, images_per_s: float) -> None:
         """The steps up to `step` since the last call: mean loss (nats), learning rate of the last one, and speed."""
         steps, self._last = step - self._last, step
-        self._loss += steps * loss
+        if math.isfinite(loss):
+            self._loss += steps * loss
+            self._finite += steps
         self._seconds_per_image += steps / images_per_s
         self._lr = lr
 
@@ -101,4 +107,5 @@ class EpochFigures:
         if steps == 0:
             return []
         speed = f"{steps / self._seconds_per_image:,.0f} images/s"
-        return [f"train loss {self._loss / steps:.4f}", f"lr {self._lr:.3g}", speed]
+        loss = self._loss / self._finite if self._finite else math.nan
+        return [f"train loss {loss:.4f}", f"lr {self._lr:.3g}", speed]

@@ -36,8 +36,8 @@ def resume(
 ) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
-    Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError if another job holds it, if there
-    is no usable checkpoint, or it does not match the options.
+    Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all ranks, if another job holds
+    it, if there is no usable checkpoint, or it does not match the options.
     """
     group = learner.group
     if memory:  # Horovod makes a rank that stayed the new rank 0
@@ -49,12 +49,25 @@ def resume(
             console.open_log(folder, group.rank, runtime.quiet)
             return Start(folder, _restore(config, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
-    folder, path, saved = group.broadcast(_open(config, runtime, group.size, lock) if group.rank == 0 else None)
+    opened, refusal = group.broadcast(_open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else None)
+    if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
+        raise UserError(*refusal)
+    folder, path, saved = opened
     console.open_log(folder, group.rank, runtime.quiet)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     return Start(folder, _restore(config, learner, dataset, path, saved), parent)
+
+
+def _open_or_refuse(
+    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+) -> tuple[tuple[Path, Path | None, Checkpoint | None] | None, tuple[str, str] | None]:
+    """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
+    try:
+        return _open(config, runtime, size, lock), None
+    except UserError as error:
+        return None, (error.reason, error.remedy)
 
 
 def _open(

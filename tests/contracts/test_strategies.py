@@ -171,7 +171,7 @@ def test_strategy_help_says_why_a_strategy_cannot_run(tmp_path):
 UNSUPPORTED = [
     ("torch", ("--strategy", "mirrored"), "torch has no such strategy; --strategy help lists them"),
     ("torch", ("--strategy", "ddp", "--api", "fit"), "--api fit: torch has loop"),
-    ("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit"),
+    ("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit, but with --api loop"),
     ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp uses one device per process"),
     ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel reduces"),
     ("torch", ("--strategy", "manual", "--optimizer", "adam"), "--optimizer adam: the hand-written update is SGD"),

@@ -44,7 +44,7 @@ class TensorFlowLearner:
             self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)
-            self._scale = LossScale(config.precision == "fp16")
+            self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         self.load(weights)

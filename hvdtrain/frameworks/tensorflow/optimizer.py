@@ -7,6 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
+from hvdtrain.datasets.sharding import scale_of_rows
 from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON
 
 # All replicas update their copies of a variable in the same way, so any copy has its value.
@@ -79,9 +80,10 @@ class LossScale:
     INITIAL = 65536.0
     GROWTH_STEPS = 2000
 
-    def __init__(self, enabled: bool) -> None:
+    def __init__(self, enabled: bool, ranks: int) -> None:
         self._enabled = enabled
-        self.value = tf.Variable(self.INITIAL if enabled else 1.0, trainable=False, aggregation=FIRST_REPLICA)
+        initial = self.INITIAL / scale_of_rows(ranks)
+        self.value = tf.Variable(initial if enabled else 1.0, trainable=False, aggregation=FIRST_REPLICA)
         self.good_steps = make_counter()
 
     def apply(self, loss: tf.Tensor) -> tf.Tensor:

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.datasets.sharding import scale_of_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
@@ -34,6 +35,10 @@ class TorchLearner:
         self._model.to(self.device)
         self._parameters = dict(self._model.named_parameters())
         self._scaler = torch.amp.GradScaler(self._device_type, enabled=config.precision == "fp16")
+        if self._scaler.is_enabled():
+            self._scaler.load_state_dict(
+                {**self._scaler.state_dict(), "scale": self._scaler.get_scale() / scale_of_rows(self.group.size)}
+            )
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device)

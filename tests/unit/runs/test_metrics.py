@@ -1,5 +1,6 @@
 """metrics.jsonl and TensorBoard events, also on a full disk."""
 
+import json
 import resource
 
 from support.events import read_events
@@ -30,3 +31,11 @@ def test_records_lost_on_a_full_disk_are_logged_once(tmp_path, caplog):
     assert "record(s) that the disk did not accept" in messages[2] and len(messages) == 3
     losses = read_events(tmp_path)["train/loss"]
     assert 100 < len(losses) < 1000 and losses == list(range(len(losses)))
+
+
+def test_repeated_steps_are_recognized_by_their_epoch(tmp_path):
+    """A resume with another batch size renumbers steps, so that a number may come again, or a lower one follow."""
+    path = tmp_path / "metrics.jsonl"
+    written = [(5, 1.0), (10, 2.0), (15, 3.0), (4, 2.0), (5, 2.5), (40, 3.0)]
+    path.write_text("".join(json.dumps({"kind": "test", "step": step, "epoch": at}) + "\n" for step, at in written))
+    assert [(one["step"], one["epoch"]) for one in metrics.read(path)] == [(5, 1.0), (4, 2.0), (5, 2.5), (40, 3.0)]

@@ -57,6 +57,11 @@ def test_mean_loss_over_ranks():
     assert joined([1.0, 2.0], [3.0, 4.0]).loss == 2.5
 
 
+def test_mean_loss_leaves_out_what_is_not_finite():
+    assert joined([1.0, NAN, 2.0], [3.0, 4.0, NAN]).loss == 2.5
+    assert np.isnan(joined([NAN], [NAN]).loss) and np.isnan(joined([], []).loss)
+
+
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [

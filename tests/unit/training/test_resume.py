@@ -13,15 +13,19 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.fake_learner import numbered, use_fakes
+from support.fake_learner import FakeLearner, numbered, use_fakes
 from support.untrusted import changed_state, rewrite
 
+from hvdtrain.collectives.encoding import decode, encode
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
+from hvdtrain.runs.lock import RunLock
 from hvdtrain.training.compatibility import RULES, check_position, recounted
+from hvdtrain.training.resume import resume
 from hvdtrain.training.train import train
 
 BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])
@@ -125,3 +129,30 @@ def test_options_stay_where_they_are_on_a_full_disk(monkeypatch):
             for name in ("config-1.json", "config.json")
         ]
         assert epochs == [1, 2]
+
+
+class OneOfTwo(SingleProcess):
+    """A rank of two. said: what rank 0 broadcast."""
+
+    size = 2
+
+    def __init__(self, rank: int, said: list) -> None:
+        self.rank, self.said = rank, said
+
+    def broadcast(self, value):
+        if self.rank == 0:
+            self.said.append(value)
+        return self.said[-1]
+
+
+def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
+    """A rank that only loses rank 0, in the collective that tells it the checkpoint, prints a traceback instead."""
+    (tmp_path / "run").mkdir()
+    options, said, reasons = RuntimeOptions(runs=tmp_path, name="run"), [], []
+    for rank in (0, 1):
+        learner = FakeLearner()
+        learner.group = OneOfTwo(rank, said)
+        with pytest.raises(UserError, match="exists") as raised:
+            resume(Config(), options, learner, numbered(8), RunLock())
+        reasons.append(raised.value.args)
+    assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]
