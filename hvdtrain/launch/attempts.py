@@ -97,7 +97,8 @@ def progress(folder: Path | None, since: float) -> str:
     if checkpoint is None:
         return f"{reached}, and no checkpoint was written yet" if reached else ""
     saved = f"the newest checkpoint is of step {checkpoint}; resume with --resume {folder}"
-    return f"{reached}, {saved}" if reached else saved
+    # A heartbeat may be older than a checkpoint of the same moment.
+    return f"{reached}, {saved}" if step is not None and step > checkpoint else saved
 
 
 def _files(folder: Path | None, pattern: str) -> list[Path]:

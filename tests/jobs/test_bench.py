@@ -91,12 +91,12 @@ def test_invalid_options(tmp_path, options, error):
 
 
 def test_failed_job_is_reported_and_others_run(tmp_path):
-    """Three devices do not divide the batch of --strategy manual; strategy single runs."""
+    """--strategy manual has fewer rows than devices; strategy single runs."""
     options = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
-             "--batch-size", "64", "--output", "bench")  # fmt: skip
+             "--batch-size", "2", "--output", "bench")  # fmt: skip
     status, output = run([*BENCH, *options], tmp_path)
     assert status == 1, output
-    assert "1 job(s) failed: torch-manual-np3-r0: hvdtrain: rank 0: a batch of 64 rows does not divide" in output
+    assert "1 job(s) failed: torch-manual-np3-r0: hvdtrain: rank 0: --devices 3: a batch has 2 row(s)" in output
     assert set(results(tmp_path)) == {"torch-single-np1-r0"}
 
 
