@@ -123,7 +123,9 @@ def job_with_a_jump(ring, passed):
         time.sleep(1)
         passed[0] = 7200.0
         time.sleep(1)
-    return ring.sum(np.ones(1))[0]
+    total = ring.sum(np.ones(1))[0]
+    ring.close()
+    return total
 
 
 def test_a_rank_that_never_connects():
