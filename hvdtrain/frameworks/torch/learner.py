@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.datasets.sharding import scale_of_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
+from hvdtrain.frameworks.loss_scale import scale_of_rows
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy

@@ -83,7 +83,3 @@ def test_evaluation_visits_every_row_once(samples, batch, size):
     ]
     assert np.array_equal(np.concatenate(rows) if rows else np.array([], int), np.arange(samples))
     assert all(len(part) <= batch for part in rows)
-
-
-def test_scale_of_rows_is_the_number_of_ranks_rounded_up_to_a_power_of_two():
-    assert [sharding.scale_of_rows(ranks) for ranks in (1, 2, 3, 4, 5, 8)] == [1, 2, 4, 4, 8, 8]
