@@ -55,6 +55,7 @@ def test_second_job_is_refused_under_other_launchers(tmp_path, by):
     folder = tmp_path / "runs" / "run"
     wait_for(lambda: list(folder.glob("lock-1.json")), 90)
     status, output = run([*launcher(by, 2), *program], tmp_path)
-    assert status != 0 and "runs/run is in use by process" in output and "Traceback" not in output, output
+    assert status != 0 and "runs/run is in use by process" in output, output
+    assert not re.search(r">:\s*Traceback", output), output  # of a rank: horovodrun prints one of its own
     (folder / "STOP").touch()
     assert "was asked to stop by" in finish(first)[1]
