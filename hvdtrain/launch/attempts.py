@@ -111,6 +111,8 @@ def folder_of_job(program: Sequence[str], job: str) -> Path | None:
 
     job: the job's HVDTRAIN_JOB, which rank 0 writes into the lock of its run's folder.
     """
+    if not job:  # as runs have that no launcher of ours started
+        return None
     resumed = option_value(program, "--resume")
     folders = [Path(option_value(program, "--runs") or RUNS)]
     if resumed:  # a run's folder, or a checkpoint in it: its parent's parent
