@@ -45,8 +45,9 @@ def main(
         end(rank, RankError("interrupted"), INTERRUPTED)
     except Exception as error:
         log.error("%s", traceback.format_exc())
-        where = " (the full traceback is in this rank's log)" if log.handlers else ""
+        where = " (the full traceback is in this rank's log)"
         if not log.handlers:
+            where = ""
             traceback.print_exc()
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
         text = f"{type(error).__name__}: {summary}{where}"
@@ -67,7 +68,7 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
                     strategy_list.show(framework or known.framework or "torch")
                 raise SystemExit
             with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
-                config, runtime = parse(argv, program, framework, console=True)
+                config, runtime = parse(argv, program, framework)
     except SystemExit as ended:
         end_without_options(rank, int(ended.code or 0), printed.getvalue())
     if rank == 0 and not runtime.quiet:

@@ -26,11 +26,11 @@ class TrainingOptions:
     runtime: tyro.conf.OmitArgPrefixes[RuntimeOptions]
 
 
-def parse(argv: list[str], program: str, framework: Framework | None, console: bool) -> tuple[Config, RuntimeOptions]:
+def parse(argv: list[str], program: str, framework: Framework | None) -> tuple[Config, RuntimeOptions]:
     """The options of a training command line.
 
-    program: its name in --help. framework: the only one accepted, if any. console: whether this rank prints --help
-    and errors. Raises UserError for a value that cannot work; an unknown option raises SystemExit with status 2.
+    program: its name in --help. framework: the only one accepted, if any. Raises UserError for a value that cannot
+    work; an unknown option is printed and raises SystemExit with status 2.
     """
     check_choices(argv, Config, RuntimeOptions)
     defaults = _defaults(argv)
@@ -41,7 +41,6 @@ def parse(argv: list[str], program: str, framework: Framework | None, console: b
         prog=program,
         args=argv,
         default=TrainingOptions(defaults, RuntimeOptions()),
-        console_outputs=console,
     )
     config = options.result
     if framework and config.framework != framework:

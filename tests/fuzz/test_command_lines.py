@@ -39,7 +39,7 @@ TRAINING_OPTIONS = [
 @example(["--recipe=--"])
 def test_training_options(argv: list[str]) -> None:
     with rejects_cleanly(), contextlib.suppress(SystemExit), silence():
-        training_options.parse(argv, "train", "torch", console=False)
+        training_options.parse(argv, "train", "torch")
 
 
 @contextlib.contextmanager

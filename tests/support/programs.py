@@ -198,7 +198,7 @@ def several(framework: str, options: list[str]) -> None:
         if options[0] == "apart":
             apart(framework, [])
         else:
-            train(*parse(options[:end], "several", framework, console=True), examine_host)
+            train(*parse(options[:end], "several", framework), examine_host)
         options = options[end + 1 :]
 
 

@@ -103,7 +103,7 @@ def test_options_in_example_commands_exist():
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
             launch.parse([launcher, "--help"])
     with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
-        parse(["--help"], "program", None, console=True)
+        parse(["--help"], "program", None)
     options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue()))
     for page in PAGES:
         for line in re.findall(r"^    (python -m hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):

@@ -37,7 +37,7 @@ def test_commands(capsys, command, meant):
 )
 def test_training_options(options, meant):
     with pytest.raises(UserError, match=rf"no such choice \(did you mean {meant}\?\)"):
-        training_options.parse(options, "train", "torch", console=False)
+        training_options.parse(options, "train", "torch")
 
 
 def test_predict_without_an_image(capsys):

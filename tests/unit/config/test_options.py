@@ -14,7 +14,7 @@ from hvdtrain.errors import UserError
 
 
 def test_options_override_the_recipe():
-    config, runtime = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet", console=True)
+    config, runtime = parse(["--recipe", "book", "--lr", "0.3", "--offline"], "p", "mxnet")
     assert (config.data, config.batch_size, config.lr, config.framework) == (
         "fashion-mnist",
         256,
