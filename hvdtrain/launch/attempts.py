@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.launch.program import RUNS, option_value
-from hvdtrain.system.checkpoint_folder import newest_whole
+from hvdtrain.system.checkpoint_folder import Entry, newest_whole
 from hvdtrain.system.files import file_system_time, read_json, write_atomically
 
 FILE = "attempts.json"
@@ -25,8 +25,8 @@ LOCKS = "lock-*.json"
 class Attempt:
     """One start of the job."""
 
-    checkpoint: int | None
-    """Step of the newest checkpoint when it began; None where there was none."""
+    checkpoint: Entry | None
+    """The newest checkpoint when it began; None where there was none."""
     ranks: int = 0
     hosts: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.time)
@@ -48,14 +48,15 @@ class Attempt:
 
     def line(self) -> str:
         where = f" on {', '.join(self.hosts)}" if self.hosts else ""
-        start = "from the beginning" if self.checkpoint is None else f"from the checkpoint of step {self.checkpoint}"
+        start = f"from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else "from the beginning"
         end = "" if self.step is None else f" to step {self.step}"
         return f"{self.ranks} ranks{where}, {start}{end}, {self.seconds:.0f} s: {self.ended}"
 
     def record(self) -> dict[str, Any]:
         """Its form in attempts.json, where -1 says that there is no such step."""
-        steps = {name: -1 if getattr(self, name) is None else getattr(self, name) for name in ("checkpoint", "step")}
-        found = {**dataclasses.asdict(self), **steps}
+        found = dataclasses.asdict(self)
+        found["checkpoint"] = self.checkpoint.step if self.checkpoint else -1
+        found["step"] = -1 if self.step is None else self.step
         del found["signature"]  # `ended` says the same
         return found
 
@@ -68,10 +69,9 @@ def write(attempts: list[Attempt], folder: Path | None) -> None:
             write_atomically(folder / FILE, text + "\n")
 
 
-def newest_checkpoint(folder: Path | None) -> int | None:
-    """Step of the checkpoint from which the run in a folder resumes; None where there is none."""
-    newest = newest_whole(folder / "checkpoints") if folder else None
-    return newest.step if newest else None
+def newest_checkpoint(folder: Path | None) -> Entry | None:
+    """The checkpoint from which the run in a folder resumes; None where there is none."""
+    return newest_whole(folder / "checkpoints") if folder else None
 
 
 def last_step(folder: Path | None, since: float) -> int | None:
@@ -94,11 +94,11 @@ def progress(folder: Path | None, since: float) -> str:
     """
     checkpoint, step = newest_checkpoint(folder), last_step(folder, since)
     reached = "" if step is None else f"the last step known is {step}"
-    if checkpoint is None:
+    if not checkpoint:
         return f"{reached}, and no checkpoint was written yet" if reached else ""
-    saved = f"the newest checkpoint is of step {checkpoint}; resume with --resume {folder}"
+    saved = f"the newest checkpoint is of step {checkpoint.step}; resume with --resume {folder}"
     # A heartbeat may be older than a checkpoint of the same moment.
-    return f"{reached}, {saved}" if step is not None and step > checkpoint else saved
+    return f"{reached}, {saved}" if step is not None and step > checkpoint.step else saved
 
 
 def _files(folder: Path | None, pattern: str) -> list[Path]:

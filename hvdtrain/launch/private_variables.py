@@ -51,7 +51,7 @@ def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
         try:
             subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         except subprocess.SubprocessError as error:
-            reason = f"{host or 'this host'}: the job's token cannot be written to /tmp ({error})"
+            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({error})"
             raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None
 
     with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
@@ -67,5 +67,5 @@ def receive(environment: MutableMapping[str, str] = os.environ) -> None:
         with open(path) as file:
             environment.update(json.load(file))
     except (OSError, ValueError, TypeError, RecursionError) as error:
-        reason = f"{FILE}={path}: the job's token cannot be read ({error})"
+        reason = f"{FILE}={path}: variables with credentials cannot be read ({error})"
         raise UserError(reason, "all hosts of a job need a /tmp that the launcher can write to") from None

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.launch import protocol, rank_connection
@@ -26,7 +26,7 @@ from hvdtrain.launch.protocol import Message
 from hvdtrain.launch.rank_connection import RankConnection
 from hvdtrain.launch.result import Failure, JobResult, interrupted_status
 from hvdtrain.launch.signals import Signals
-from hvdtrain.system import agent_pipe, rank_info, versions
+from hvdtrain.system import agent_pipe, rank_info, running_time, versions
 from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status
 
@@ -64,7 +64,9 @@ class Supervisor:
         self._waiting_for_cause = False
         self._failure: tuple[Failure, int] | None = None
         self._over = asyncio.Event()
-        self._deadline: asyncio.TimerHandle | None = None
+        self._limits: list[asyncio.Task[None]] = []
+        self._stops = False
+        """Whether its ranks have been given STOP_S seconds to end."""
 
     async def run(self) -> JobResult:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
@@ -82,6 +84,8 @@ class Supervisor:
             finally:
                 await self._processes.end(self._ended() and all(one.status is not None for one in self._ranks.values()))
                 server.close()
+                for limit in self._limits:
+                    limit.cancel()
         return self._result()
 
     def _result(self) -> JobResult:
@@ -154,7 +158,7 @@ class Supervisor:
             return
         self._ranks[rank.number] = rank
         if len(self._ranks) == 1:
-            asyncio.get_running_loop().call_later(self._job.start_timeout_s, self._on_start_timeout)
+            self._limit(self._job.start_timeout_s, self._on_start_timeout)
         if self._failure:
             rank.end()
         elif len(self._ranks) == expected:
@@ -270,6 +274,15 @@ class Supervisor:
             rank.end()
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)
 
+    def _limit(self, seconds: float, exceeded: Callable[[], None]) -> None:
+        """Call `exceeded` after that time. Time for which this process was suspended does not count."""
+
+        async def wait() -> None:
+            await running_time.sleep(seconds)
+            exceeded()
+
+        self._limits.append(asyncio.create_task(wait()))
+
     def _on_signal(self, number: int, repeated: bool) -> None:
         """Forward a signal to the ranks, which end by themselves; a job that has not started ends now."""
         if not self._running or repeated:
@@ -292,8 +305,9 @@ class Supervisor:
 
     def _start_stop_deadline(self) -> None:
         """From now on the ranks have STOP_S seconds to end."""
-        if not self._deadline:
-            self._deadline = asyncio.get_running_loop().call_later(STOP_S, self._on_stop_deadline)
+        if not self._stops:
+            self._stops = True
+            self._limit(STOP_S, self._on_stop_deadline)
 
     def _on_stop_deadline(self) -> None:
         running = ", ".join(rank.name for rank in self._ranks.values() if not rank.disconnected)

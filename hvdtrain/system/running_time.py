@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 TICK_S = 0.5
@@ -26,3 +27,11 @@ class RunningTime:
         passed, self._before = now - self._before, now
         self.seconds += min(passed, SUSPENDED_S)
         return passed > SUSPENDED_S
+
+
+async def sleep(seconds: float) -> None:
+    """Wait until this process has run for that many seconds."""
+    clock = RunningTime()
+    while clock.seconds < seconds:
+        await asyncio.sleep(min(TICK_S, seconds - clock.seconds))
+        clock.tick()

@@ -188,6 +188,24 @@ def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkey
     assert f"{folder} is missing, so that training would start from the beginning; restore it" in reported
 
 
+def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
+    """Steps are renumbered when a restart has fewer ranks."""
+    folder = tmp_path / "runs" / "run"
+    failed = JobResult(1, Failure("ended with exit status 1", rank=0, host="node1", signature="rank 0: KeyError"))
+
+    def results():
+        for checkpoint in (True, True, False, False):
+            if checkpoint:
+                save_checkpoint(folder / "checkpoints", keep=4, position=Position(step=3))
+            yield failed
+
+    own = ("python", "-m", "hvdtrain.torch_lenet", "--runs", str(folder.parent), "--name", "run", "--auto-resume")
+    result, reported = run_attempts(monkeypatch, results(), 9, own)
+    assert result.status == 1
+    assert reported[-1].startswith("gave up, as the same rank failed twice in the same way, from the same checkpoint")
+    assert [line.split(":")[0] for line in reported[-1].splitlines()[1:]] == ["  1", "  2", "  3", "  4"]
+
+
 def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))

@@ -41,7 +41,7 @@ class Run:
     def newest(self):
         """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
         found = checkpoints.newest(self.folder)[1].position.step
-        assert attempts.newest_checkpoint(self.folder) == found
+        assert attempts.newest_checkpoint(self.folder).step == found
         return found
 
     def damage(self, step, file=checkpoints.FILES[0]):
