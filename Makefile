@@ -1,9 +1,11 @@
-# Set VENV, NP, FRAMEWORK and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
+# Set VENV, NP, FRAMEWORK, WORKERS and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
 # For the image: DEVICE (cpu, cuda), ENGINE (docker, podman) and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
 FRAMEWORK ?= torch
 ARGS ?=
+# Tests that run at the same time; most of their time is the start of frameworks.
+WORKERS ?= 2
 FUZZ_MINUTES ?= 10
 CHAOS_MINUTES ?= 10
 # horovodrun finds python and mpirun through PATH.
@@ -35,10 +37,10 @@ train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensor
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
 
 test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
-	@$(ACTIVE) python -m pytest -m "not matrix" $(ARGS)
+	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" $(ARGS)
 
 test-all: setup ## Run all tests: every framework with every launcher; ARGS are passed to pytest
-	@$(ACTIVE) python -m pytest $(ARGS)
+	@$(ACTIVE) python -m pytest -n $(WORKERS) $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
 	@$(ACTIVE) $(TEST_PATH) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m fuzz $(ARGS)

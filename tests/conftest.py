@@ -8,6 +8,22 @@ from pathlib import Path
 
 import pytest
 from support.jobs import real_data_folder
+from xdist.scheduler import LoadScopeScheduling
+
+SHARE_JOBS = ("tests/contracts/test_parity.py", "tests/contracts/test_strategies.py")
+"""Files whose tests compare runs of the same jobs."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Tests that share fixtures run in the same worker: those of a file, and those of SHARE_JOBS."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return SHARE_JOBS[0] if path in SHARE_JOBS else path
+
+
+def pytest_xdist_make_scheduler(config, log):
+    return ByFile(config, log)
 
 
 @pytest.fixture(autouse=True, scope="session")

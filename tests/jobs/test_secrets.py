@@ -6,7 +6,7 @@ import os
 import re
 
 import pytest
-from support.jobs import run
+from support.jobs import run, wait_for
 
 PASSWORD = "correct-horse-battery"
 
@@ -74,7 +74,9 @@ def test_no_command_line_shows_credentials(tmp_path, launcher):
     """By their name or their value; the ranks get them."""
     before = set(os.listdir("/tmp"))
     command = ["python", "-m", "hvdtrain", "launch", launcher, "-n", "1", "--env", "WANDB_API_KEY"]
-    secret = {"HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@mirror", "WANDB_API_KEY": PASSWORD}
+    password = f"{PASSWORD}-{os.getpid()}"  # unlike that of other tests that run now
+    secret = {"HVDTRAIN_MIRROR": f"https://ada:{password}@mirror", "WANDB_API_KEY": password}
     status, output = run([*command, "--", "python", "-c", SEEN], tmp_path, **secret)
     assert (status, "looked" in output, "seen" in output) == (0, True, False), output
-    assert not [name for name in set(os.listdir("/tmp")) - before if re.fullmatch(r"hvdtrain-\w{32}", name)]
+    new = [f"/tmp/{name}" for name in set(os.listdir("/tmp")) - before if re.fullmatch(r"hvdtrain-\w{32}", name)]
+    wait_for(lambda: not any(map(os.path.exists, new)), 30, lambda: new)  # those of other tests disappear
