@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from support.untrusted import rewrite, save_checkpoint
@@ -11,6 +12,7 @@ from hvdtrain.launch import attempts
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import entry_of
+from hvdtrain.training.saving import Saver
 
 
 class Run:
@@ -82,6 +84,15 @@ def test_a_branch_that_is_left_is_kept_and_never_resumed(run, caplog):
     assert run.newest() == 4
     run.save(5, parent=run.entry(4, "branch-1"))
     assert (run.newest(), run.names()) == (5, ["1", "2", "5"])
+
+
+def test_an_elastic_job_leaves_newer_checkpoints_before_its_first_one(run):
+    """After a change of hosts it continues its state in memory, whose parent is then the newest checkpoint."""
+    run.save(1, 2, 3)
+    Saver(SimpleNamespace(folder=run.folder, runtime=None), memory=object(), parent=run.entry(2))
+    assert (run.newest(), run.names(), run.names("branch-1")) == (2, ["1", "2"], ["3"])
+    run.save(4)
+    assert run.entry(4).line == ((1, 2), (4, 4))
 
 
 def test_a_damaged_newest_checkpoint_falls_back_along_the_line(run):
