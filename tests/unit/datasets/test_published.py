@@ -60,6 +60,7 @@ def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -
         (b"\x1f\x8b, but no gzip data", ["cannot be read"]),
         (gzip.compress(MNIST["t10k-labels-idx1-ubyte"]) + b"more", ["cannot be read"]),
     ],
+    ids=["truncated", "other content", "empty", "no gzip", "extra bytes"],  # gzip data holds the time of day
 )
 def test_damaged_file_in_the_users_folder(mnist: Path, content: bytes, texts: list[str]) -> None:
     path = mnist / "t10k-labels-idx1-ubyte.gz"
