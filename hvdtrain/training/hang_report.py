@@ -57,11 +57,15 @@ def activity(frame: FrameType | None) -> str:
 
 
 def writing_at(frame: FrameType | None) -> tuple[int, ...]:
-    """The place in the code of a thread that uses the run's folder, which changes with each operation; else empty."""
-    if frame is None or not _is_in(frame, WRITING):
-        return ()
-    place = []
-    while frame is not None:
+    """The place in the code of a thread that uses the run's folder, which changes with each operation; else empty.
+
+    In a loop over files each operation is at the same instruction, so the local variables belong to the place.
+    """
+    place: list[int] = []
+    while frame is not None and _is_in(frame, WRITING):
+        place += [id(frame.f_code), frame.f_lasti, *map(id, frame.f_locals.values())]
+        frame = frame.f_back
+    while place and frame is not None:
         place += [id(frame.f_code), frame.f_lasti]
         frame = frame.f_back
     return tuple(place)

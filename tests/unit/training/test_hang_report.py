@@ -1,12 +1,15 @@
 """Which rank is named when a job hangs."""
 
 import contextlib
+import itertools
 import sys
 
 import pytest
+from support.untrusted import save_checkpoint
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, files
 from hvdtrain.training import losses
 from hvdtrain.training.hang_report import (
@@ -108,6 +111,22 @@ def test_reading_a_record_or_a_checkpoint_uses_the_folder(use):
         use(SlowPath())
     assert seen and all(seen)
     assert not writing_at(sys._getframe())
+
+
+def test_each_file_of_a_checkpoint_is_another_operation(tmp_path, monkeypatch):
+    """Although it is written, and read back, at the same place in the code: each may be slow."""
+    seen = []
+
+    def slow_open(*arguments, **options):
+        seen.append(writing_at(sys._getframe()))
+        return open(*arguments, **options)
+
+    monkeypatch.setattr(checkpoints, "open", slow_open, raising=False)
+    monkeypatch.setattr(files, "open", slow_open, raising=False)
+    for _ in range(3):
+        save_checkpoint(tmp_path / "checkpoints", keep=1)
+    assert all(seen)
+    assert not [before for before, after in itertools.pairwise(seen) if before == after]
 
 
 @pytest.mark.parametrize("place", WAITING + WRITING)
