@@ -24,7 +24,7 @@ export DEVICE NP CMD ENGINE
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup train test test-all fuzz chaos lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -47,6 +47,9 @@ fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by p
 
 chaos: setup ## Inject faults into real jobs for CHAOS_MINUTES (10); ARGS='--only kill' selects, ARGS=--help lists
 	@$(ACTIVE) $(TEST_PATH) python -m faults.chaos --minutes "$(CHAOS_MINUTES)" $(ARGS)
+
+horovod-test: setup ## Run the tests of Horovod's source tree SOURCE with its core as shipped and event-driven, and compare
+	@$(ACTIVE) $(TEST_PATH) python -m horovod_suite --source "$(SOURCE)" $(ARGS)
 
 lint: setup ## Check style, types and shell scripts
 	@$(ACTIVE) ruff check .

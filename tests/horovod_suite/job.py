@@ -1,0 +1,110 @@
+"""Runs one case with one core: starts its job, watches it, ends it if it hangs, and continues after what aborted it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from horovod_suite.cases import STALL, Case, Core, build, command, environment
+from horovod_suite.outcomes import Run, add_job, read_record
+
+MAX_JOBS = 8
+"""Of one run; a file with more tests that abort or hang is not continued."""
+
+STALL_WARNING = "One or more tensors were submitted to be reduced"
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """Time in s that a job may go on without a test that starts or ends, and that one run of a case may take."""
+
+    quiet_s: float = 180
+    case_s: float = 1200
+
+
+def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: Limits) -> Run:
+    """Run a case in `folder`, which keeps its logs and records, and write `run.json` there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    run, start, done = Run(build=build(core)), time.monotonic(), []
+    for number in range(MAX_JOBS):
+        job = folder / f"job-{number}"
+        job.mkdir(parents=True)
+        (job / "done.json").write_text(json.dumps(done))
+        left = limits.case_s - (time.monotonic() - start)
+        # Elastic tests start several jobs each.
+        quiet = limits.quiet_s if case.ranks else limits.case_s
+        ended = watch(case, core, job, requirements, min(quiet, left), left)
+        if case.file.name == STALL:
+            warned = STALL_WARNING in (job / "log.txt").read_text(errors="replace")
+            run.outcomes[STALL] = ["failed" if ended == "passed" and not warned else ended]
+            break
+        records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks or 1)]
+        done = add_job(run, records, ended)
+        if done is None or time.monotonic() - start > limits.case_s:
+            break
+    run.seconds = round(time.monotonic() - start, 1)
+    (folder / "run.json").write_text(json.dumps(dataclasses.asdict(run), indent=1))
+    return run
+
+
+def watch(case: Case, core: Core, job: Path, requirements: Path, quiet_s: float, limit_s: float) -> str:
+    """Start a job and wait for its end: `passed`, `aborted` (status not 0) or `hung`."""
+    variables = environment(core, requirements, job)
+    with (job / "log.txt").open("w") as log:
+        process = subprocess.Popen(
+            command(case, core), cwd=case.file.parent, env=variables, stdin=subprocess.DEVNULL,
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        start = seen = time.monotonic()
+        size = -1
+        while process.poll() is None:
+            now, total = time.monotonic(), sum(path.stat().st_size for path in job.glob("rank-*.jsonl"))
+            if total != size:
+                seen, size = now, total
+            if now - seen > quiet_s or now - start > limit_s:
+                show_stacks(job)
+                stop(process, job)
+                return "hung"
+            time.sleep(0.1)
+    stop(process, job)  # what it may have left behind
+    return "passed" if process.returncode == 0 else "aborted"
+
+
+def show_stacks(job: Path) -> None:
+    """Have each rank write the Python stacks of its threads into the log."""
+    for path in job.glob("rank-*.jsonl"):
+        pid = read_record(path).pid
+        if pid in processes_of(job):
+            os.kill(pid, signal.SIGUSR1)
+    time.sleep(1)
+
+
+def stop(process: subprocess.Popen[bytes], job: Path) -> None:
+    """End a job: the launcher, which ends its ranks, then what is left of all its processes."""
+    if process.poll() is None:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+    while left := processes_of(job):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        time.sleep(0.05)
+
+
+def processes_of(job: Path) -> list[int]:
+    """Process ids of a job: those that have its folder in their environment; launchers start sessions of their own."""
+    mark, found = f"HOROVOD_SUITE_RECORDS={job}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes().split(b"\0"):
+                found.append(int(path.parts[2]))
+    return found

@@ -1,0 +1,69 @@
+"""The tables of a comparison, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from horovod_suite.cases import Case, Core
+from horovod_suite.outcomes import ORDER, Run, differences, history, worst
+
+COUNTED = ("passed", "failed", "skipped", "aborted", "hung", "not run")
+Results = dict[tuple[Case, str], list[Run]]
+"""All runs of a case with a core."""
+
+
+def row(cells: Iterable[object]) -> str:
+    return f"| {' | '.join(str(cell) for cell in cells)} |"
+
+
+def table(cores: list[Core], results: Results) -> Iterator[str]:
+    """A row for each case and core: outcomes of the tests in the first run, by the worst of their ranks."""
+    yield row(("file", "ranks", "over", "core", *COUNTED, "seconds", "runs"))
+    yield row(["---"] * (len(COUNTED) + 6))
+    for case in dict.fromkeys(case for case, _ in results):
+        for core in cores:
+            if runs := results.get((case, core.name)):
+                counts = [runs[0].count(outcome) or "" for outcome in COUNTED]
+                size = case.ranks or "its own"
+                yield row((case.file.name, size, case.over, core.name, *counts, f"{runs[0].seconds:.0f}", len(runs)))
+
+
+def builds(cores: list[Core], results: Results) -> Iterator[str]:
+    """The builds of Horovod and the variables that each core's results are of."""
+    for core in cores:
+        known = sorted({run.build for (_, name), runs in results.items() if name == core.name for run in runs})
+        variables = " ".join(f"{name}={value}" for name, value in core.variables.items())
+        yield f"- {core.name}: build {', '.join(known)} {variables}".rstrip()
+
+
+def different(cores: list[Core], results: Results) -> Iterator[tuple[str, ...]]:
+    """Each test that is not the same with another core as with the first: its verdict, and the outcomes of all runs."""
+    for case in dict.fromkeys(case for case, _ in results):
+        reference = results[case, cores[0].name]
+        for core in cores[1:]:
+            runs = results[case, core.name]
+            for name, verdict in differences(reference, runs).items():
+                errors = [run.reasons[name] for run in (*runs, *reference) if name in run.reasons]
+                yield (verdict, case.name, name, history(reference, name), core.name, history(runs, name),
+                       errors[0].replace("|", "/") if errors else "")  # fmt: skip
+
+
+def table_of_differences(cores: list[Core], rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """The differences, or one line that there is none."""
+    if not rows:
+        yield "None." if len(cores) > 1 else "Only one core was run."
+        return
+    yield row(("", "case", "test", cores[0].name, "core", "outcomes with it", "first error"))
+    yield row(["---"] * 7)
+    yield from (row(one) for one in rows)
+
+
+def failures(cores: list[Core], results: Results) -> Iterator[str]:
+    """The tests that did not pass with the first core, with their errors."""
+    yield row(("case", "test", cores[0].name, "first error"))
+    yield row(["---"] * 4)
+    for (case, name), runs in results.items():
+        for test, ranks in runs[0].outcomes.items() if name == cores[0].name else ():
+            if ORDER.index(worst(ranks)) < ORDER.index("passed"):
+                error = runs[0].reasons.get(test, "").replace("|", "/")
+                yield row((case.name, test, history(runs, test), error))
