@@ -83,7 +83,9 @@ def add_job(run: Run, records: list[Record], ended: str) -> list[str] | None:
         if stopped is None:
             run.outcomes[END if any(record.started for record in records) else START] = [ended] * len(records)
     for name in known:
-        run.outcomes[name] = [record.outcomes.get(name, ended if name == stopped else "not run") for record in records]
+        # Which of its ranks were ended first is chance.
+        ranks = [ended if name == stopped else record.outcomes.get(name, "not run") for record in records]
+        run.outcomes[name] = ranks
         for record in records:
             if name in record.reasons:
                 run.reasons.setdefault(name, record.reasons[name])
