@@ -95,9 +95,9 @@ def launcher(case: Case, core: Core) -> list[str]:
     if case.over == "gloo":
         return [str(core.folder / "horovodrun"), "--gloo", *places]
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
-    spin = "0" if case.ranks <= (os.cpu_count() or 1) else "1"  # more ranks than cores must not wait busily
+    # Ranks that wait leave their cores to the others: they may be more than the cores.
     return ["mpirun", *as_root, *places, "--oversubscribe", "--bind-to", "none", "--map-by", "slot",
-            "--mca", "mpi_abort_print_stack", "1", "--mca", "mpi_yield_when_idle", spin]  # fmt: skip
+            "--mca", "mpi_abort_print_stack", "1", "--mca", "mpi_yield_when_idle", "1"]  # fmt: skip
 
 
 def environment(core: Core, requirements: Path, records: Path) -> dict[str, str]:

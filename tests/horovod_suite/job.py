@@ -26,7 +26,7 @@ class Limits:
     """Time in s that a job may go on without a test that starts or ends, and that one run of a case may take."""
 
     quiet_s: float = 180
-    case_s: float = 1200
+    case_s: float = 3600
 
 
 def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: Limits) -> Run:
@@ -39,7 +39,7 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
         (job / "done.json").write_text(json.dumps(done))
         left = limits.case_s - (time.monotonic() - start)
         # Elastic tests start several jobs each.
-        quiet = limits.quiet_s if case.ranks else limits.case_s
+        quiet = limits.quiet_s if case.ranks else 5 * limits.quiet_s
         ended = watch(case, core, job, requirements, min(quiet, left), left)
         if case.file.name == STALL:
             warned = STALL_WARNING in (job / "log.txt").read_text(errors="replace")
