@@ -101,15 +101,16 @@ def launcher(case: Case, core: Core) -> list[str]:
 
 
 def environment(core: Core, requirements: Path, records: Path) -> dict[str, str]:
-    """The environment of a case's processes."""
+    """The environment of a case's processes; a core's PYTHONPATH comes before ours."""
+    places = [core.variables.get("PYTHONPATH", ""), str(Path(__file__).parents[1]), str(requirements)]
     return {
         **os.environ,
         "PATH": f"{core.folder}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{Path(__file__).parents[1]}{os.pathsep}{requirements}",
         "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the source tree
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "HOROVOD_SUITE_RECORDS": str(records),
         **core.variables,
+        "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }
 
 
@@ -120,4 +121,5 @@ def build(core: Core) -> str:
         "folder = pathlib.Path(u.find_spec('horovod').origin).parent\n"
         "print(hashlib.sha256(b''.join(one.read_bytes() for one in sorted(folder.glob('*/*.so')))).hexdigest()[:12])"
     )
-    return subprocess.run([core.folder / "python", "-c", code], text=True, capture_output=True).stdout.strip()
+    variables = {**os.environ, **core.variables}
+    return subprocess.check_output([core.folder / "python", "-c", code], text=True, env=variables).strip()
