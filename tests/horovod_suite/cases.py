@@ -85,7 +85,7 @@ def command(case: Case, core: Core) -> list[str]:
                "--continue-on-collection-errors"]  # fmt: skip
     pytest = [python, "-m", "pytest", *options, case.file.name]
     if not case.ranks:
-        return [*pytest, "--forked"]
+        return pytest
     return [*launcher(case, core), *([python, case.file.name] if case.file.name == STALL else pytest)]
 
 
@@ -100,7 +100,7 @@ def launcher(case: Case, core: Core) -> list[str]:
             "--mca", "mpi_abort_print_stack", "1", "--mca", "mpi_yield_when_idle", "1"]  # fmt: skip
 
 
-def environment(core: Core, requirements: Path, records: Path) -> dict[str, str]:
+def environment(case: Case, core: Core, requirements: Path, records: Path) -> dict[str, str]:
     """The environment of a case's processes; a core's PYTHONPATH comes before ours."""
     places = [core.variables.get("PYTHONPATH", ""), str(Path(__file__).parents[1]), str(requirements)]
     return {
@@ -109,6 +109,7 @@ def environment(core: Core, requirements: Path, records: Path) -> dict[str, str]
         "PYTHONDONTWRITEBYTECODE": "1",  # nothing is written into the source tree
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
         "HOROVOD_SUITE_RECORDS": str(records),
+        "HOROVOD_SUITE_SINGLE": "" if case.ranks else "1",
         **core.variables,
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }

@@ -1,9 +1,10 @@
-"""Runs one case with one core: starts its job, watches it, ends it if it hangs, and continues after what aborted it."""
+"""Runs one case with one core: starts its job, watches it, ends it if it hangs, and continues after what stopped it."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -15,8 +16,8 @@ from pathlib import Path
 from horovod_suite.cases import STALL, Case, Core, build, command, environment
 from horovod_suite.outcomes import Run, add_job, read_record
 
-MAX_JOBS = 8
-"""Of one run; a file with more tests that abort or hang is not continued."""
+MAX_STOPS = 8
+"""A file is not continued after so many tests that abort or hang."""
 
 STALL_WARNING = "One or more tensors were submitted to be reduced"
 
@@ -32,11 +33,11 @@ class Limits:
 def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: Limits) -> Run:
     """Run a case in `folder`, which keeps its logs and records, and write `run.json` there."""
     shutil.rmtree(folder, ignore_errors=True)
-    run, start, done = Run(build=build(core)), time.monotonic(), []
-    for number in range(MAX_JOBS):
+    run, start, stops = Run(build=build(core)), time.monotonic(), 0
+    for number in itertools.count():
         job = folder / f"job-{number}"
         job.mkdir(parents=True)
-        (job / "done.json").write_text(json.dumps(done))
+        (job / "done.json").write_text(json.dumps([*run.outcomes]))
         left = limits.case_s - (time.monotonic() - start)
         # Elastic tests start several jobs each.
         quiet = limits.quiet_s if case.ranks else 5 * limits.quiet_s
@@ -46,8 +47,11 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
             run.outcomes[STALL] = ["failed" if ended == "passed" and not warned else ended]
             break
         records = [read_record(job / f"rank-{rank}.jsonl") for rank in range(case.ranks or 1)]
-        done = add_job(run, records, ended)
-        if done is None or time.monotonic() - start > limits.case_s:
+        stopped = add_job(run, records, ended)
+        stops += stopped is not None
+        # Tests that start their own jobs have a process each; others share it until one stops it.
+        more = stopped if case.ranks else records[0].items
+        if not more or stops == MAX_STOPS or time.monotonic() - start > limits.case_s:
             break
     run.seconds = round(time.monotonic() - start, 1)
     (folder / "run.json").write_text(json.dumps(dataclasses.asdict(run), indent=1))
@@ -56,7 +60,7 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
 
 def watch(case: Case, core: Core, job: Path, requirements: Path, quiet_s: float, limit_s: float) -> str:
     """Start a job and wait for its end: `passed`, `aborted` (status not 0) or `hung`."""
-    variables = environment(core, requirements, job)
+    variables = environment(case, core, requirements, job)
     with (job / "log.txt").open("w") as log:
         process = subprocess.Popen(
             command(case, core), cwd=case.file.parent, env=variables, stdin=subprocess.DEVNULL,

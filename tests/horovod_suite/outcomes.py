@@ -16,7 +16,7 @@ Outcomes = dict[str, list[str]]
 
 @dataclass
 class Run:
-    """One run of a case with a core, of all its jobs: after a test that aborts or hangs, another one continues."""
+    """One run of a case with a core, of all its jobs."""
 
     seconds: float = 0.0
     build: str = ""
@@ -66,22 +66,22 @@ def read_record(path: Path) -> Record:
     return record
 
 
-def add_job(run: Run, records: list[Record], ended: str) -> list[str] | None:
-    """Add what a job did to a run; the tests that another job has to leave out, or None if none is needed.
+def add_job(run: Run, records: list[Record], ended: str) -> str | None:
+    """Add what a job did to a run; the test at which the job stopped, or None if it came to its end.
 
     ended: `passed` if the job ended by itself with status 0, else `aborted` or `hung`.
     """
     order = [*dict.fromkeys(name for record in records for name in (*record.outcomes, *record.items))]
-    if ended == "passed" or all(record.ended for record in records):
-        stopped, known = None, order
-        run.outcomes[END] = [ended] * len(records)
-    else:
-        unfinished = [name for name in order if any(started_only(record, name) for record in records)]
+    stopped = None
+    if ended != "passed" and not all(record.ended for record in records):
         # A rank can be one test ahead of the others: the first one is where the job stopped.
-        stopped = min(unfinished, key=order.index, default=None)
-        known = order[: order.index(stopped) + 1] if stopped else order
-        if stopped is None:
-            run.outcomes[END if any(record.started for record in records) else START] = [ended] * len(records)
+        stopped = next((name for name in order if any(started_only(record, name) for record in records)), None)
+    known = order[: order.index(stopped) + 1] if stopped else order
+    if stopped is None:
+        place = END if any(record.started for record in records) else START
+        before = run.outcomes.get(place, ["passed"])[0]
+        if place == END or ended != "passed":
+            run.outcomes[place] = [worst([before, ended])] * len(records)
     for name in known:
         # Which of its ranks were ended first is chance.
         ranks = [ended if name == stopped else record.outcomes.get(name, "not run") for record in records]
@@ -89,7 +89,7 @@ def add_job(run: Run, records: list[Record], ended: str) -> list[str] | None:
         for record in records:
             if name in record.reasons:
                 run.reasons.setdefault(name, record.reasons[name])
-    return None if stopped is None else [*run.outcomes]
+    return stopped
 
 
 def started_only(record: Record, name: str) -> bool:
