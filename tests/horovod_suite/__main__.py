@@ -107,11 +107,16 @@ def main(arguments: list[str] | None = None) -> int:
         for core, runs in zip(cores, compared, strict=True)
     }
     rows = list(report.different(cores, results))
-    text = "\n".join(
-        ["# Outcomes", "", *report.table(cores, results), "", *report.builds(cores, results), "",
-         "# Differences", "", *report.table_of_differences(cores, rows), "",
-         "# Failures", "", *report.failures(cores, results), ""]
-    )  # fmt: skip
+    parts = {
+        "Outcomes: passed / failed / skipped tests": [
+            *report.table(cores, results),
+            "",
+            *report.builds(cores, results),
+        ],
+        "Differences": report.table_of_differences(cores, rows),
+        "Failures": report.failures(cores, results),
+    }
+    text = "\n".join(line for title, lines in parts.items() for line in (f"# {title}", "", *lines, ""))
     (suite.output / "summary.md").write_text(text)
     print(text)
     return int(any(one[0] == "differs" for one in rows))

@@ -17,15 +17,22 @@ def row(cells: Iterable[object]) -> str:
 
 
 def table(cores: list[Core], results: Results) -> Iterator[str]:
-    """A row for each case and core: outcomes of the tests in the first run, by the worst of their ranks."""
-    yield row(("file", "ranks", "over", "core", *COUNTED, "seconds", "runs"))
-    yield row(["---"] * (len(COUNTED) + 6))
-    for case in dict.fromkeys(case for case, _ in results):
-        for core in cores:
-            if runs := results.get((case, core.name)):
-                counts = [runs[0].count(outcome) or "" for outcome in COUNTED]
-                size = case.ranks or "its own"
-                yield row((case.file.name, size, case.over, core.name, *counts, f"{runs[0].seconds:.0f}", len(runs)))
+    """Outcomes of the first runs: a row for each file and controller, a column for each number of ranks and core."""
+    found = {(case.file.name, case.over, case.ranks, name): runs[0] for (case, name), runs in results.items()}
+    sizes = sorted({ranks for _, _, ranks, _ in found if ranks})
+    columns = [(size, core.name) for size in sizes or [0] for core in cores]
+    yield row(("file", "over", *(f"{size} ranks, {name}" if size else name for size, name in columns)))
+    yield row(["---"] * (len(columns) + 2))
+    for file, over in dict.fromkeys((file, over) for file, over, _, _ in found):
+        # Tests that start jobs of their own sizes were run once with each core.
+        runs = [found.get((file, over, size if over else 0, name)) for size, name in columns]
+        yield row((file, over, *(cell(run) if run else "" for run in runs)))
+
+
+def cell(run: Run) -> str:
+    """Passed, failed and skipped tests, as `12 / 0 / 3`, and what else there is."""
+    others = (f"{count} {name}" for name in COUNTED[3:] if (count := run.count(name)))
+    return ", ".join((" / ".join(str(run.count(name)) for name in COUNTED[:3]), *others))
 
 
 def builds(cores: list[Core], results: Results) -> Iterator[str]:

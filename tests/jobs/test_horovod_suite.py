@@ -43,7 +43,7 @@ def tree(tmp_path, monkeypatch):
 
 def run(tree, *options):
     output = tree.parent / "output"
-    arguments = ["--source", str(tree), "--over", "mpi", "--ranks", "2", "--quiet-limit", "10", "--output", str(output)]
+    arguments = ["--source", str(tree), "--over", "mpi", "--ranks", "2", "--quiet-limit", "30", "--output", str(output)]
     status = suite.main([*arguments, *options])
     text = (output / "summary.md").read_text()
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith(("| differs", "| flaky"))]
@@ -65,8 +65,8 @@ def test_differences_of_two_cores(tree, tmp_path, capsys, monkeypatch):
         "test_fails_once": ("flaky", "passed, passed", "failed/passed, passed"),
     }
     said = capsys.readouterr().out
-    assert "| test_some.py | 2 | mpi | one | 5 | 1 | 1 |  |  |  |" in said
-    assert "| test_some.py | 2 | mpi | two | 1 | 3 | 1 | 1 | 1 |  |" in said
+    assert "| file | over | 2 ranks, one | 2 ranks, two |" in said
+    assert "| test_some.py | mpi | 5 / 1 / 1 | 1 / 3 / 1, 1 aborted, 1 hung |" in said
     assert "| test_some-2-mpi | test_fails_in_both | failed/passed, failed/passed | assert 0 |" in said
     (log,) = [path.read_text() for path in output.glob("two/*/run-1/job-1/log.txt")]
     assert re.search(r"test_some.py.*in test_hangs", log), "the stacks of a rank that hangs are in the log"
