@@ -37,7 +37,7 @@ def step_shares(run: Run, throughput: Throughput, watchdog: Watchdog) -> dict[st
     times = _time_without_communication(run, watchdog)
     alone = run.group.size * run.learner.devices == 1
     computing = 1 - data if alone else min(times.step_s / throughput.seconds_per_step, 1 - data)
-    update = computing * (times.update_s or 0.0) / max(times.step_s, 1e-9)
+    update = computing * min((times.update_s or 0.0) / max(times.step_s, 1e-9), 1.0)
     computing, update, data = run.group.sum(np.array([computing, update, data])) / run.group.size
     return {
         "compute": computing - update,
