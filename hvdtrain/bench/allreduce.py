@@ -16,15 +16,11 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from hvdtrain.bench.strategies import AS_SHIPPED, environment
+from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
-
-
-def _local(np: int) -> list[str]:
-    return [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"]
 
 
 class Library(NamedTuple):
@@ -41,10 +37,10 @@ class Library(NamedTuple):
 LIBRARIES = {
     "horovod over MPI": Library("horovod-mpi", mpirun_here),
     "horovod over MPI, as shipped": Library("horovod-mpi", mpirun_here, AS_SHIPPED),
-    "horovod over Gloo": Library("horovod-gloo", _local),
-    "horovod over Gloo, as shipped": Library("horovod-gloo", _local, AS_SHIPPED),
-    "gloo": Library("gloo", _local),
-    "ring": Library("ring", _local),
+    "horovod over Gloo": Library("horovod-gloo", launched_here),
+    "horovod over Gloo, as shipped": Library("horovod-gloo", launched_here, AS_SHIPPED),
+    "gloo": Library("gloo", launched_here),
+    "ring": Library("ring", launched_here),
     "mpi": Library("mpi", mpirun_here),
     "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }

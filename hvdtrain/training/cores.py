@@ -33,7 +33,8 @@ def count_cores(run: Run) -> int | None:
     cores = frozenset(os.sched_getaffinity(0))
     threads = os.environ.get("OMP_NUM_THREADS", "")
     of_device = int(threads) if threads.isdecimal() and int(threads) else len(cores)
-    ranks = run.group.gather(RankCores(rank_info.host_name(), of_device * run.learner.devices, cores))
+    own = [rank_info.host_name(), of_device * run.learner.devices, sorted(cores)]
+    ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(own)]
     return total_cores(ranks) if run.learner.device == "cpu" else None
 
 

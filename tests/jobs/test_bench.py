@@ -54,8 +54,11 @@ def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     assert "ring" in text
     assert "manual" in text
     assert (tmp_path / "bench" / "report" / "report.html").is_file()
-    shares = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())["shares"]
-    assert sum(shares.values()) == pytest.approx(1)
+    result = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())
+    assert set(result["shares"]) == {"compute", "communicate", "update", "data"}
+    assert sum(result["shares"].values()) == pytest.approx(1)
+    assert result["cores"] == min(2, os.cpu_count() or 1)
+    assert result["peak_flops"] > 1e9
     status, output = run([*BENCH, *SMALL, "--batch-size", "32"], tmp_path)
     assert status == 2
     assert "was measured with --batch-size 64, not 32; give another --output" in output
@@ -66,7 +69,8 @@ def test_show_lists_strategies(tmp_path):
     assert status == 0, output
     names = {line.split()[0] for line in output.splitlines() if "/" in line}
     assert {
-        "torch/single", "torch/horovod", "torch/ddp", "torch/dataparallel", "torch/ring", "torch/mpi", "torch/manual",
+        "torch/single", "torch/horovod", "torch/horovod/mpi", "torch/ddp", "torch/dataparallel",
+        "torch/ring", "torch/mpi", "torch/manual",
         "tensorflow/mirrored", "tensorflow/multiworker", "tensorflow/horovod/fit", "tensorflow/multiworker/fit",
         "mxnet/kvstore/device", "mxnet/kvstore/dist_sync", "mxnet/horovod/module", "mxnet/manual/ndarray",
     } <= names  # fmt: skip
