@@ -63,9 +63,10 @@ format: setup ## Format the code
 	@$(ACTIVE) ruff format .
 
 bench: setup ## Compare hvdtrain with hand-written loops, all strategies with each other, and allreduces
-	@$(ACTIVE) python benchmarks/run.py --steps 120 --repeats 3
+	@$(ACTIVE) python benchmarks/run.py --steps 120
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
-	@$(ACTIVE) python -m hvdtrain bench allreduce --repeats 1
+	@$(ACTIVE) python -m hvdtrain bench allreduce --sizes 8 1024 16384 524288 1048576 67108864
+	@$(ACTIVE) python benchmarks/goals.py
 
 lock: ## Update the hashes of all pinned packages (needs uv)
 	@uv pip compile -q $(LOCK) --no-deps setup/constraints.txt -o setup/requirements.lock

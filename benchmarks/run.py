@@ -3,9 +3,9 @@
 usage: python benchmarks/run.py [--steps N] [--repeats N] [--output FILE]
 
 LeNet of the recipe `book`, Fashion-MNIST (synthetic images if HVDTRAIN_DATA does not have it), global batch 256, two
-processes with one thread each, over Gloo. Every job runs in processes of its own, through its launcher. The jobs of a
-repeat follow each other, so that drift of the machine's speed affects all equally, and a ratio compares two jobs of the
-same repeat.
+processes with one thread each. Every job runs in processes of its own, through its launcher. The jobs of a repeat
+follow each other, so that drift of the machine's speed affects all equally, and a ratio compares two jobs of the same
+repeat. The hand-written loops run over Gloo, with Horovod as it is shipped, without this project's corrections of it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from hvdtrain.bench.strategies import default_dataset
+from hvdtrain.bench.strategies import AS_SHIPPED, default_dataset, launched_here
+from hvdtrain.launch.launchers.mpirun import mpirun_here
 from hvdtrain.runs import record
 from hvdtrain.system import versions
 
 HERE = Path(__file__).resolve().parent
+Runs = list[dict[str, float]]
+"""Figures of a job's repeats."""
 GLOO = ["horovodrun", "--gloo", "-np", "2", "python"]
 TORCHRUN = ["torchrun", "--standalone", "--nproc-per-node", "2"]
 
@@ -34,20 +37,35 @@ BARE = {
     "mxnet Horovod by hand": [*GLOO, str(HERE / "bare_mxnet_horovod.py")],
     "tensorflow Horovod by hand": [*GLOO, str(HERE / "bare_tensorflow_horovod.py")],
 }
+BF16 = ["--precision", "bf16"]
+# hvdtrain's jobs, each with its options as a user would give them: launcher, framework, options of training.
 OURS = {
-    "hvdtrain torch": ("torch", []),
-    "hvdtrain torch bf16": ("torch", ["--precision", "bf16"]),
-    "hvdtrain mxnet": ("mxnet", []),
-    "hvdtrain tensorflow": ("tensorflow", []),
+    "hvdtrain torch": (launched_here, "torch", []),
+    "hvdtrain torch --compile": (launched_here, "torch", ["--compile"]),
+    "hvdtrain torch --compile, over MPI": (mpirun_here, "torch", ["--compile"]),
+    "hvdtrain torch bf16": (launched_here, "torch", BF16),
+    "hvdtrain torch bf16 --compile": (launched_here, "torch", [*BF16, "--compile"]),
+    "hvdtrain torch bf16 --compile, over MPI": (mpirun_here, "torch", [*BF16, "--compile"]),
+    "hvdtrain mxnet": (launched_here, "mxnet", []),
+    "hvdtrain mxnet, over MPI": (mpirun_here, "mxnet", []),
+    "hvdtrain tensorflow": (launched_here, "tensorflow", []),
+    "hvdtrain tensorflow, over MPI": (mpirun_here, "tensorflow", []),
 }
-EQUIVALENT = 0.97  # for loops that do the same
-# hvdtrain's job, the job to compare with, and the minimum ratio of images/s.
+TORCH = ("hvdtrain torch", "hvdtrain torch --compile", "hvdtrain torch --compile, over MPI")
+TORCH_BF16 = ("hvdtrain torch bf16", "hvdtrain torch bf16 --compile", "hvdtrain torch bf16 --compile, over MPI")
+# hvdtrain's jobs, of which the fastest counts, the job to compare with, and the minimum ratio of images/s.
 RATIOS = [
-    ("hvdtrain torch", "torch DDP by hand", EQUIVALENT),
-    ("hvdtrain torch", "torch Horovod with DataLoader", 1.25),
-    ("hvdtrain torch bf16", "torch DDP by hand", 1.8),
-    ("hvdtrain mxnet", "mxnet Horovod by hand", EQUIVALENT),
-    ("hvdtrain tensorflow", "tensorflow Horovod by hand", EQUIVALENT),
+    (TORCH, "torch DDP by hand", 1.8),
+    (TORCH, "torch Horovod with DataLoader", 1.25),
+    (TORCH_BF16, "torch DDP by hand", 3.0),
+    (("hvdtrain mxnet", "hvdtrain mxnet, over MPI"), "mxnet Horovod by hand", 1.4),
+    (("hvdtrain tensorflow", "hvdtrain tensorflow, over MPI"), "tensorflow Horovod by hand", 1.35),
+]
+# Loops that do the same, whose memory is compared.
+EQUIVALENT = [
+    ("hvdtrain torch", "torch DDP by hand"),
+    ("hvdtrain mxnet", "mxnet Horovod by hand"),
+    ("hvdtrain tensorflow", "tensorflow Horovod by hand"),
 ]
 MEMORY_MB, OUTSIDE_SHARE = 150, 0.03
 """Limits: additional memory of a rank, and share of a step's time outside the framework."""
@@ -62,7 +80,7 @@ def main() -> None:
     options = parser.parse_args()
     data = default_dataset()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    results: dict[str, list[dict[str, float]]] = {name: [] for name in [*BARE, *OURS]}
+    results: dict[str, Runs] = {name: [] for name in [*BARE, *OURS]}
     for repeat in range(options.repeats):
         for name, done in results.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)
@@ -77,12 +95,13 @@ def measure(name: str, data: str, steps: int) -> dict[str, float]:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_LOG_LEVEL": "error"}
     with tempfile.TemporaryDirectory() as folder:
         if name in BARE:
-            output = start([*BARE[name], data, str(steps)], environment)
+            output = start([*BARE[name], data, str(steps)], {**environment, **AS_SHIPPED})
             line = next(line for line in output.splitlines() if "images_per_s" in line)
             return json.loads(line[line.index("{") : line.rindex("}") + 1])
-        framework, options = OURS[name]
-        command = [*GLOO, "-m", f"hvdtrain.{framework}_lenet", "--recipe", "book", "--data", data, "--runs", folder]
-        start([*command, "--name", "job", "--max-steps", str(steps), "--quiet", *options], environment)
+        launcher, framework, options = OURS[name]
+        command = [*launcher(2), sys.executable, "-m", f"hvdtrain.{framework}_lenet", "--recipe", "book"]
+        place = ["--data", data, "--runs", folder, "--name", "job", "--max-steps", str(steps), "--quiet"]
+        start([*command, *place, *options], environment)
         result = json.loads(Path(folder, "job", "result.json").read_text())
         return {key: result[key] for key in ("images_per_s", "peak_rss_mb", "outside_share")}
 
@@ -100,7 +119,7 @@ def spread(values: list[float], form: str) -> str:
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def table(results: dict[str, list[dict[str, float]]], data: str) -> str:
+def table(results: dict[str, Runs], data: str) -> str:
     """All figures in Markdown."""
     host = record.host()
     packages = ", ".join(f"{name} {version}" for name, version in versions.installed().items())
@@ -116,10 +135,12 @@ def table(results: dict[str, list[dict[str, float]]], data: str) -> str:
     ]
     for ours, theirs, minimum in RATIOS:
         lines += ratio_lines(ours, theirs, minimum, results)
+    lines += ["", "| memory of a rank | measured | at most |", "| --- | --- | --- |"]
+    lines += (memory_line(ours, theirs, results) for ours, theirs in EQUIVALENT)
     return "\n".join(lines)
 
 
-def job_line(name: str, runs: list[dict[str, float]]) -> str:
+def job_line(name: str, runs: Runs) -> str:
     """Speed, memory, and for hvdtrain the share of time outside the framework."""
     shares = [run["outside_share"] for run in runs if "outside_share" in run]
     columns = [
@@ -130,17 +151,25 @@ def job_line(name: str, runs: list[dict[str, float]]) -> str:
     return f"| {name} | " + " | ".join(columns) + " |"
 
 
-def ratio_lines(ours: str, theirs: str, minimum: float, results: dict[str, list[dict[str, float]]]) -> list[str]:
-    """The ratio of two jobs' speeds and, for equivalent loops, the difference of their memory."""
-    pairs = list(zip(results[ours], results[theirs], strict=True))
-    ratios = [one["images_per_s"] / other["images_per_s"] for one, other in pairs]
-    measured = verdict(spread(ratios, ".2f"), statistics.median(ratios) >= minimum)
-    lines = [f"| {ours} / {theirs} | {measured} | {minimum} |"]
-    if minimum == EQUIVALENT:
-        more = statistics.median(one["peak_rss_mb"] - other["peak_rss_mb"] for one, other in pairs)
-        memory = verdict(f"{more:.0f} MB", more <= MEMORY_MB)
-        lines.append(f"| memory, {ours} - {theirs} | {memory} | at most {MEMORY_MB} MB |")
+def ratio_lines(ours: tuple[str, ...], theirs: str, minimum: float, results: dict[str, Runs]) -> list[str]:
+    """The ratios of speeds of some of our jobs and another one; the fastest job is to reach the minimum."""
+    fastest = max(ours, key=lambda name: statistics.median(run["images_per_s"] for run in results[name]))
+    lines = []
+    for name in ours:
+        pairs = zip(results[name], results[theirs], strict=True)
+        ratios = [one["images_per_s"] / other["images_per_s"] for one, other in pairs]
+        measured, goal = spread(ratios, ".2f"), ""
+        if name == fastest:
+            measured, goal = verdict(measured, statistics.median(ratios) >= minimum), f"{minimum}"
+        lines.append(f"| {name} / {theirs} | {measured} | {goal} |")
     return lines
+
+
+def memory_line(ours: str, theirs: str, results: dict[str, Runs]) -> str:
+    """The median difference of the peak memory of two jobs."""
+    pairs = zip(results[ours], results[theirs], strict=True)
+    more = statistics.median(one["peak_rss_mb"] - other["peak_rss_mb"] for one, other in pairs)
+    return f"| {ours} - {theirs} | {verdict(f'{more:.0f} MB', more <= MEMORY_MB)} | {MEMORY_MB} MB |"
 
 
 def verdict(text: str, reached: bool) -> str:

@@ -1,7 +1,8 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner, FitLearner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+what trains (Learner, FitLearner, GradientLearner), and what is saved (OptimizerState, Position, Checkpoint,
+ElasticMemory).
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ class Group(Protocol):
     size: int
     local_rank: int
     """Rank among the processes on this host."""
+    controller: str
+    """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
@@ -208,6 +211,18 @@ class FitLearner(Protocol):
 
         after: called as soon as each step is done, with what `train_step` would have returned. A framework may take
             the next batch before that. An exception that it raises ends the fit.
+        """
+        ...
+
+
+@runtime_checkable
+class GradientLearner(Protocol):
+    """A learner whose forward and backward pass can run without an update, so that each can be timed."""
+
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> SupportsFloat:
+        """Forward and backward of `train_step`; complete when `weights` returns, which does not change.
+
+        Returns what `train_step` returns.
         """
         ...
 

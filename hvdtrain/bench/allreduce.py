@@ -1,4 +1,4 @@
-"""Latency and bandwidth of an allreduce, over each library that a strategy uses.
+"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle.
 
 The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there): algorithm bandwidth = bytes / seconds, and
 bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results
@@ -10,84 +10,125 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
-from hvdtrain.bench.strategies import environment
+from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.json_text import to_json
 
-LAUNCHERS = {
-    "horovod": lambda np: ["horovodrun", "--gloo", "-np", str(np)],
-    "gloo": lambda np: [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
-    "ring": lambda np: [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(np), "--"],
-    "mpi": mpirun_here,
-    "mpi by hand": mpirun_here,
+
+class Library(NamedTuple):
+    """What performs the allreduce."""
+
+    method: str
+    """Its name in `hvdtrain.frameworks.allreduce_benchmark`."""
+    launcher: Callable[[int], list[str]]
+    """The command line that starts that many ranks, without the program."""
+    environment: dict[str, str] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """Variables of its ranks."""
+
+
+LIBRARIES = {
+    "horovod over MPI": Library("horovod-mpi", mpirun_here),
+    "horovod over MPI, as shipped": Library("horovod-mpi", mpirun_here, AS_SHIPPED),
+    "horovod over Gloo": Library("horovod-gloo", launched_here),
+    "horovod over Gloo, as shipped": Library("horovod-gloo", launched_here, AS_SHIPPED),
+    "gloo": Library("gloo", launched_here),
+    "ring": Library("ring", launched_here),
+    "mpi": Library("mpi", mpirun_here),
+    "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }
-"""What performs the allreduce (see `hvdtrain.frameworks.allreduce_benchmark`), and the launcher of its job."""
+"""The rows of each table, by name."""
 COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
 """hvdtrain's own, and what it is compared with."""
 COMPARED_BYTES = (1 << 20, 64 << 20)
-Times = dict[str, list[dict[int, float]]]
-"""For each library, a list of repeats: seconds by number of bytes."""
+
+
+class Measured(NamedTuple):
+    """One job's result."""
+
+    seconds: dict[int, float]
+    """Of an allreduce, by number of bytes."""
+    idle: list[float]
+    """CPU seconds per second of each rank that has started the library and does nothing else."""
+
+
+Repeats = dict[str, list[Measured]]
+"""The jobs of each library."""
 
 
 @dataclass(frozen=True)
 class AllreduceBenchOptions:
-    """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring."""
+    """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring, and Horovod's idle cost."""
 
+    libraries: tuple[str, ...] = ()
+    """Libraries to measure, by the names in the tables or their beginnings; default: all."""
     np: int = 2
     """Number of ranks."""
-    sizes: tuple[int, ...] = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
+    sizes: tuple[int, ...] = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
     """Sizes of the allreduce, in bytes."""
-    repeats: int = 3
+    idle_seconds: float = 5.0
+    """Seconds for which ranks that have started Horovod do nothing, to measure what that costs; 0 to leave it out."""
+    repeats: int = 5
     """How often each library is measured, each time in new processes."""
     output: Path = Path("runs/bench/allreduce")
     """Folder for the results."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("np", 2), ("repeats", 1)):
-            if getattr(self, name) < minimum:
-                raise UserError(f"--{name} {getattr(self, name)} is too small", f"give {minimum} or more")
+        for name, minimum in (("np", 2), ("repeats", 1), ("idle_seconds", 0)):
+            if not getattr(self, name) >= minimum:  # written so that NaN is caught
+                option = f"--{name.replace('_', '-')} {getattr(self, name)}"
+                raise UserError(f"{option} is too small", f"give {minimum} or more")
+        for prefix in self.libraries:
+            if not any(name.startswith(prefix) for name in LIBRARIES):
+                raise UserError(f"--libraries {prefix!r}: no such library", f"choose from {', '.join(LIBRARIES)}")
         for size in self.sizes:
             if size < 4 or size % 4:
                 raise UserError(f"--sizes {size}: float32 takes 4 bytes", "give multiples of 4")
 
+    @property
+    def chosen(self) -> list[str]:
+        """Names of the libraries to measure."""
+        return [name for name in LIBRARIES if name.startswith(self.libraries or ("",))]
+
 
 def run(options: AllreduceBenchOptions) -> str:
-    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`.
+    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`, with `allreduce.json`.
 
     Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
     """
     require_writable(options.output, "--output")
-    times: Times = {library: [] for library in LAUNCHERS}
+    repeats: Repeats = {name: [] for name in options.chosen}
     for repeat in range(options.repeats):
-        for library, measured in times.items():
-            print(f"repeat {repeat + 1}/{options.repeats}: {library}", file=sys.stderr, flush=True)
-            measured.append(measure(library, options))
-    text = "\n".join([*table(times, options), "", *comparison(times, options)])
+        for name, measured in repeats.items():
+            print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)
+            measured.append(measure(name, options))
+    tables = [table(repeats, options), idle_table(repeats, options), comparison(repeats, options)]
+    text = "\n\n".join("\n".join(lines) for lines in tables if lines)
     write_atomically(options.output / "allreduce.md", text + "\n")
+    write_atomically(options.output / "allreduce.json", to_json(record(repeats, options)) + "\n")
     return text
 
 
-def measure(library: str, options: AllreduceBenchOptions) -> dict[int, float]:
-    """Seconds of an allreduce for each size. Raises TrainingError if the job fails."""
-    command = [
-        *LAUNCHERS[library](options.np),
-        sys.executable,
-        "-m",
-        "hvdtrain.frameworks.allreduce_benchmark",
-        library,
-    ]
-    done = subprocess.run([*command, *map(str, options.sizes)], env=environment(), text=True, capture_output=True)
+def measure(name: str, options: AllreduceBenchOptions) -> Measured:
+    """One job of a library. Raises TrainingError if it fails."""
+    library = LIBRARIES[name]
+    idle_s = options.idle_seconds if _has_own_thread(name) else 0.0
+    program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
+    command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
+    done = subprocess.run(command, env={**environment(), **library.environment}, text=True, capture_output=True)
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise TrainingError(f"the allreduce by {library} failed: {last}")
-    result = json.loads(line[line.index("{") : line.index("}") + 1])  # the launcher may put a label before it
-    return {int(size): seconds for size, seconds in result.items()}
+        raise TrainingError(f"the allreduce by {name} failed: {last}")
+    result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
+    return Measured({int(size): seconds for size, seconds in result["seconds"].items()}, result["idle"])
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
@@ -95,28 +136,72 @@ def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
     return size / seconds * 2 * (ranks - 1) / ranks / 1e9
 
 
-def table(times: Times, options: AllreduceBenchOptions) -> list[str]:
+def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
+    """The content of `allreduce.json`: seconds in `rows`, and in `idle` each repeat's shares of a core, by rank."""
+    rows = []
+    for size in options.sizes:
+        for name, jobs in repeats.items():
+            runs = [job.seconds[size] for job in jobs]
+            rows.append({"library": name, "bytes": size, "seconds": median(runs), "runs": runs})
+    idle = [
+        {"library": name, "runs": [job.idle for job in jobs]}
+        for name, jobs in repeats.items()
+        if options.idle_seconds and _has_own_thread(name)
+    ]
+    return {"ranks": options.np, "hosts": 1, "rows": rows, "idle": idle}
+
+
+def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
     """Median time and bandwidths of each library at each size, as lines of Markdown."""
     lines = [
         f"Allreduce of float32 over {options.np} processes on one machine; median of {options.repeats} runs.",
         "",
-        "| bytes | library | time, us | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
+        "| bytes | library | time, us (minimum to maximum) | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
         "| ---: | --- | ---: | ---: | ---: |",
     ]
     for size in options.sizes:
-        for library, measured in times.items():
-            seconds = median(run[size] for run in measured)
+        for name, jobs in repeats.items():
+            runs = [job.seconds[size] for job in jobs]
+            seconds = median(runs)
             bus = bus_bandwidth(size, seconds, options.np)
-            lines.append(f"| {size:,} | {library} | {seconds * 1e6:,.1f} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
+            time = f"{seconds * 1e6:,.1f} ({min(runs) * 1e6:,.1f} to {max(runs) * 1e6:,.1f})"
+            lines.append(f"| {size:,} | {name} | {time} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
     return lines
 
 
-def comparison(times: Times, options: AllreduceBenchOptions) -> list[str]:
+def idle_table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
+    """What ranks cost that have started Horovod and do nothing else, as lines of Markdown; none if not measured."""
+    rows = []
+    for name in filter(_has_own_thread, repeats if options.idle_seconds else ()):
+        cells = (_percent([choose(job.idle) for job in repeats[name]]) for choose in (min, max))
+        rows.append(f"| {name} | {' | '.join(cells)} |")
+    heading = [
+        "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads.",
+        "",
+        "| library | idlest rank (minimum to maximum) | busiest rank (minimum to maximum) |",
+        "| --- | ---: | ---: |",
+    ]
+    return [*heading, *rows] if rows else []
+
+
+def _has_own_thread(library: str) -> bool:
+    """Whether a thread of the library works while its rank is idle: Horovod's does."""
+    return library.startswith("horovod")
+
+
+def _percent(shares: list[float]) -> str:
+    return f"{median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
+
+
+def comparison(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
     """Ratios of hvdtrain's bus bandwidth to the library's, run by run, as lines of Markdown."""
-    lines = ["| bus bandwidth | bytes | ratio (minimum to maximum) |", "| --- | ---: | --- |"]
+    lines = []
     for ours, theirs in COMPARED:
-        for size in set(COMPARED_BYTES) & set(options.sizes):
-            ratios = [b[size] / a[size] for a, b in zip(times[ours], times[theirs], strict=True)]
-            spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-            lines.append(f"| {ours} / {theirs} | {size:,} | {spread} |")
-    return lines
+        for size in sorted(set(COMPARED_BYTES) & set(options.sizes)):
+            pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
+            ratios = [other.seconds[size] / own.seconds[size] for own, other in pairs]
+            if ratios:
+                spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+                lines.append(f"| {ours} / {theirs} | {size:,} | {spread} |")
+    heading = ["| bus bandwidth | bytes | ratio (minimum to maximum) |", "| --- | ---: | --- |"]
+    return [*heading, *lines] if lines else []

@@ -18,6 +18,8 @@ from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
+AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
+"""Horovod without this project's corrections of its core, and with its own default cycle in ms."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class StrategyBenchOptions:
     """Rows of a global batch, or of each replica's batch with --scaling weak."""
     steps: int = 60
     """Steps of a job; the first ten are warm-up and do not count."""
-    repeats: int = 2
+    repeats: int = 5
     """How often each job runs."""
     data: str = "auto"
     """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
@@ -80,10 +82,12 @@ class BenchRow(NamedTuple):
     """What shares a batch: `ranks`, `devices` or `one`."""
     problem: str
     """Why it cannot run here; empty if it can."""
+    controller: str = ""
+    """`mpi` where Horovod runs over MPI instead of Gloo."""
 
     @property
     def name(self) -> str:
-        return "/".join(filter(None, (self.framework, self.strategy, self.kvstore, self.api)))
+        return "/".join(filter(None, (self.framework, self.strategy, self.controller, self.kvstore, self.api)))
 
 
 class BenchJob(NamedTuple):
@@ -96,6 +100,11 @@ class BenchJob(NamedTuple):
     @property
     def name(self) -> str:
         return f"{self.row.name.replace('/', '-')}-np{self.replicas}-r{self.repeat}"
+
+
+def launched_here(ranks: int) -> list[str]:
+    """hvdtrain's launcher for ranks on this host, by which Horovod runs over Gloo; without the program."""
+    return [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", str(ranks), "--"]
 
 
 def environment() -> dict[str, str]:
@@ -123,6 +132,8 @@ def _rows_of(framework: str) -> list[BenchRow]:
         api = "" if one["api"] == default_api else one["api"]
         stores = STORES.items() if one["strategy"] == "kvstore" else (("", one["over"]),)
         rows += [BenchRow(framework, one["strategy"], api, store, over, one["problem"]) for store, over in stores]
+        if one["strategy"] == "horovod" and not api:
+            rows.append(rows[-1]._replace(controller="mpi"))
     return rows
 
 
@@ -189,13 +200,9 @@ def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
 def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
     """The command line of a job: its launcher, and training."""
     row, python = job.row, sys.executable
-    launchers = {
-        "horovod": ["horovodrun", "--gloo", "-np", str(job.replicas), python],
-        "mpi": [*mpirun_here(job.replicas), python],
-    }
-    local = [python, "-m", "hvdtrain", "launch", "local", "-n", str(job.replicas), "--", python]
-    launcher = launchers.get(row.strategy, local) if row.over == "ranks" else [python]
+    by_mpi = "mpi" in (row.strategy, row.controller)
+    launcher = (mpirun_here if by_mpi else launched_here)(job.replicas) if row.over == "ranks" else []
     chosen = [f"--{name.replace('_', '-')}={value}" for name, value in settings(job, options).items()]
     devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
     runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--profile", "10", "--quiet"]
-    return [*launcher, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]
+    return [*launcher, python, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import tyro
 
-from hvdtrain.bench import allreduce
+from hvdtrain.bench import allreduce, ratios
 from hvdtrain.bench.allreduce import AllreduceBenchOptions
 from hvdtrain.bench.runner import BenchRunner
-from hvdtrain.bench.strategies import BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
+from hvdtrain.bench.strategies import BenchJob, BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
 from hvdtrain.cli.report import show_report
 from hvdtrain.errors import TrainingError
-from hvdtrain.system.files import require_writable
+from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.json_text import to_json
 
 PROG = "python -m hvdtrain bench"
 
@@ -35,12 +36,21 @@ def run(options: StrategyBenchOptions) -> None:
             print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")
         return
     require_writable(options.output, "--output")
-    jobs = [job for job in plan(rows, options) if not is_finished(job, options)]
-    failed = BenchRunner(options).run(jobs)
+    jobs = plan(rows, options)
+    failed = BenchRunner(options).run([job for job in jobs if not is_finished(job, options)])
     _show_omitted(rows)
     show_report([options.output], options.output / "report")
+    _show_ratios(jobs, options)
     if failed:
         raise TrainingError(f"{len(failed)} job(s) failed: " + "; ".join(failed))
+
+
+def _show_ratios(jobs: list[BenchJob], options: StrategyBenchOptions) -> None:
+    """Horovod against the fastest other strategy: on the console, and in `ratios.json`."""
+    found = ratios.ratios(jobs, options.output)
+    write_atomically(options.output / "ratios.json", to_json([ratio.record() for ratio in found]) + "\n")
+    if found:
+        print(ratios.table(found))
 
 
 def _show_omitted(rows: list[BenchRow]) -> None:

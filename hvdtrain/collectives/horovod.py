@@ -33,6 +33,7 @@ class HorovodGroup:
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         _check_size(self.size)
+        self.controller = "MPI" if hvd.mpi_enabled() else "Gloo"
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         tensor = self._to_tensor(np.asarray(values, np.float64))

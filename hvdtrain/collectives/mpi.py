@@ -16,6 +16,8 @@ class MPIGroup:
     Raises UserError if MPI sees another number of processes than the launcher started.
     """
 
+    controller = ""
+
     def __init__(self) -> None:
         from mpi4py import MPI as mpi
 

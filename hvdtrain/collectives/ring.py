@@ -44,6 +44,8 @@ class RingGroup:
     within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
+    controller = ""
+
     def __init__(
         self,
         rank: rank_info.RankInfo,

@@ -13,7 +13,7 @@ from hvdtrain.system import rank_info
 class SingleProcess:
     """One process: every collective is the identity."""
 
-    rank, size, local_rank = 0, 1, 0
+    rank, size, local_rank, controller = 0, 1, 0, ""
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values

@@ -18,6 +18,8 @@ from hvdtrain.system import rank_info
 class TorchDistributedGroup:
     """The processes of torch.distributed, for the module of that name and a backend (gloo, nccl)."""
 
+    controller = ""
+
     def __init__(self, dist: ModuleType, backend: str) -> None:
         launched = rank_info.detect()
         self._dist = dist

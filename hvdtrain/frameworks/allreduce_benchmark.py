@@ -1,6 +1,6 @@
 """Times an allreduce by one of the libraries that strategies use; `python -m hvdtrain bench allreduce` starts it.
 
-usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD BYTES...
+usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD IDLE_SECONDS BYTES...
 """
 
 from __future__ import annotations
@@ -16,23 +16,42 @@ import numpy as np
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.errors import TrainingError
 from hvdtrain.frameworks import tuning
 from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
 MEASURED_BYTES, MIN_REPEATS, MAX_REPEATS = 1 << 28, 5, 1000
+SETTLING_S = 1.0
+"""Seconds before the idle cost is measured, in which the start of a library ends."""
 
 Allreduce = Callable[[np.ndarray], Any]
 Close = Callable[[], None]
 
 
-def horovod() -> tuple[Allreduce, Close]:
-    """Horovod's allreduce of a PyTorch tensor, over MPI or Gloo as its controller decides."""
+def horovod_mpi() -> tuple[Allreduce, Close]:
+    """Horovod's allreduce of a PyTorch tensor, over MPI."""
+    return _horovod("mpi")
+
+
+def horovod_gloo() -> tuple[Allreduce, Close]:
+    """Horovod's allreduce of a PyTorch tensor, over Gloo."""
+    return _horovod("gloo")
+
+
+def _horovod(controller: str) -> tuple[Allreduce, Close]:
+    """Raises TrainingError if Horovod runs over another controller than the row of the table says."""
     import horovod.torch as hvd
     import torch
 
     hvd.init()
-    return lambda values: hvd.allreduce_(torch.from_numpy(values), op=hvd.Sum, name="values"), hvd.shutdown
+    if not getattr(hvd, f"{controller}_enabled")():
+        raise TrainingError(f"Horovod does not run over {controller}", "see horovodrun --check-build")
+
+    def allreduce(values: np.ndarray) -> None:
+        hvd.allreduce_(torch.from_numpy(values), op=hvd.Sum, name=f"values.{values.size}")
+
+    return allreduce, hvd.shutdown
 
 
 def gloo() -> tuple[Allreduce, Close]:
@@ -63,7 +82,28 @@ def ring_() -> tuple[Allreduce, Close]:
     return group.allreduce, group.close
 
 
-METHODS = {"horovod": horovod, "gloo": gloo, "mpi": mpi, "mpi by hand": mpi_bare, "ring": ring_}
+METHODS = {
+    "horovod-mpi": horovod_mpi,
+    "horovod-gloo": horovod_gloo,
+    "gloo": gloo,
+    "mpi": mpi,
+    "mpi-by-hand": mpi_bare,
+    "ring": ring_,
+}
+
+
+def idle_shares(idle_s: float, rank: int, ranks: int) -> np.ndarray:
+    """CPU seconds of this process, all its threads, per second of waiting; (ranks,), 0 at the other ranks.
+
+    idle_s: seconds to measure, after SETTLING_S; 0 measures nothing.
+    """
+    shares = np.zeros(ranks, np.float32)
+    if idle_s:
+        time.sleep(SETTLING_S)
+        began, cpu_s = time.perf_counter(), time.process_time()
+        time.sleep(idle_s)
+        shares[rank] = (time.process_time() - cpu_s) / (time.perf_counter() - began)
+    return shares
 
 
 def seconds(allreduce: Allreduce, size: int, ranks: int) -> float:
@@ -83,13 +123,19 @@ def seconds(allreduce: Allreduce, size: int, ranks: int) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Measure one of METHODS for each number of bytes; rank 0 prints one line of JSON: seconds by number of bytes."""
+    """Measure one of METHODS, first idle and then for each number of bytes.
+
+    Rank 0 prints one line of JSON: `idle`, the shares of a core that the ranks take, and `seconds` by number of bytes.
+    """
     tuning.set_environment()
+    method, idle_s, *sizes = argv
     launched = rank_info.detect()
-    allreduce, close = METHODS[argv[0]]()
-    times = {size: seconds(allreduce, int(size), launched.size) for size in argv[1:]}
+    allreduce, close = METHODS[method]()
+    idle = idle_shares(float(idle_s), launched.rank, launched.size)
+    allreduce(idle)
+    times = {size: seconds(allreduce, int(size), launched.size) for size in sizes}
     if launched.rank == 0:
-        print(json.dumps(times), flush=True)
+        print(json.dumps({"idle": idle.tolist(), "seconds": times}), flush=True)
     close()
 
 

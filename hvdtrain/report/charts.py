@@ -23,7 +23,8 @@ WIDTH_IN = 5.2  # narrow, so that the text is legible on a phone
 # Colors that are distinct for color-blind readers: Okabe and Ito, Color Universal Design, 2008.
 COLORS = {"mxnet": "#0072B2", "torch": "#E69F00", "tensorflow": "#009E73"}
 OTHER_COLOR = "#CC79A7"
-SHARE_COLORS = {"compute": "#0072B2", "communicate": "#E69F00", "data": "#56B4E9"}
+# The parts of a step, in the order of StepShares.
+SHARE_COLORS = {"forward and backward": "#0072B2", "communication": "#E69F00", "update": "#009E73", "loop": "#56B4E9"}
 SERIES_COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9")
 MARKERS = "osD^vP"
 LEAST_ACCURACY_SPAN = 0.02
@@ -142,16 +143,16 @@ def _draw_speed(rows: list[Row]) -> Figure:
 
 def _draw_shares(rows: list[Row]) -> Figure:
     figure, axis = _lanes(rows)
-    shares = np.array([row.shares for row in rows])
+    shares = np.array([[part or 0.0 for part in row.shares] for row in rows if row.shares])
     left = np.zeros(len(rows))
     for (name, color), widths in zip(SHARE_COLORS.items(), shares.T, strict=True):
         bars = axis.barh(np.arange(len(rows)), widths, 0.62, left, color=color, label=name)
         texts = [f"{width:.0%}" if width >= 0.07 else "" for width in widths]
-        axis.bar_label(bars, texts, label_type="center", fontsize=8, color="white" if name == "compute" else "black")
+        axis.bar_label(bars, texts, label_type="center", fontsize=8, color="white" if color == "#0072B2" else "black")
         left += widths
     axis.set_xlabel("share of a step's time")
     axis.xaxis.set_major_formatter(lambda value, _: f"{value:.0%}")
-    figure.legend(loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure
 
 
@@ -241,7 +242,7 @@ KINDS: tuple[ChartKind, ...] = (
     ),
     ChartKind(
         "Shares of a step",
-        "Stacked bars: the shares of a step's time for computation, communication and waiting for data",
+        "Stacked bars: the shares of a step's time for forward and backward, communication, update and loop",
         lambda row: row.shares,
         _draw_shares,
         "no run measured them (train --profile N does)",

@@ -30,12 +30,13 @@ def _cell(value: Any) -> Any:
 
 def _record(row: Row) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
-    shares = row.shares or (None, None, None)
+    shares = row.shares or (None, None, None, None)
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
         "api": run.options["api"],
         "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
+        "controller": run.controller or None,
         "ranks": run.ranks,
         "devices": run.devices,
         "replicas": run.replicas,
@@ -45,10 +46,14 @@ def _record(row: Row) -> dict[str, Any]:
         "images_per_s_median": speed and speed.median,
         "images_per_s_least": speed and speed.minimum,
         "images_per_s_greatest": speed and speed.maximum,
+        "images_per_core_s": row.images_per_core_s and row.images_per_core_s.median,
+        "peak_share": row.peak_share and row.peak_share.median,
+        "step_s": row.step_s and row.step_s.median,
         "epoch_s": row.epoch_s and row.epoch_s.median,
         "compute_share": shares[0],
         "communicate_share": shares[1],
-        "data_share": shares[2],
+        "update_share": shares[2],
+        "data_share": shares[3],
         "scaling": compared and compared.kind,
         "scaling_base": compared and compared.base.label,
         "speedup": compared and compared.speedup,

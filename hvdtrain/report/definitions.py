@@ -9,8 +9,10 @@ HEADINGS = (
     "strategy",
     "ranks × devices",
     "images/s: median (minimum to maximum, runs)",
+    "images/s per core",
+    "share of the cores' arithmetic peak",
     "epoch on the slowest rank, s",
-    "compute / communicate / data",
+    "step on the slowest rank: forward and backward / communication / update / loop",
     "scaling efficiency",
     "Karp–Flatt serial fraction",
     "peak memory of a rank, MB",
@@ -36,8 +38,26 @@ DEFINITIONS = (
     ),
     ("Epoch", "Training time of one epoch in seconds, on the slowest rank; the median of the runs."),
     (
-        "Compute / communicate / data",
-        "Shares of a step's time, the mean of the runs that measured them (train --profile N).",
+        "Images/s per core",
+        "Images/s divided by the CPU cores that the job computes with: the threads (OMP_NUM_THREADS) of all devices of "
+        "all ranks, but on each host no more than the cores that its ranks may use. The median of the runs; none on "
+        "GPUs.",
+    ),
+    (
+        "Share of the cores' arithmetic peak",
+        "Images/s times the floating-point operations of an image, divided by those per second that the same ranks "
+        "reach in NumPy's product of float32 matrices, all at the same time, right after training (train --profile N); "
+        "for any precision. An image takes 2 operations for each multiplication and addition of a convolution or dense "
+        "layer in forward, and twice as many in backward, without those for the gradient of the images (model FLOPs "
+        "utilization: Chowdhery et al., PaLM, 2022, appendix B). The median of the runs; none on GPUs.",
+    ),
+    (
+        "Step: forward and backward / communication / update / loop",
+        "The median time of a step, and the shares that its parts take, the mean of the runs that measured them (train "
+        "--profile N). Forward and backward, and the update, are timed without communication, with all ranks computing "
+        "at the same time. Communication is the rest of the step, so what overlaps computing counts as computing. In "
+        "the loops of frameworks themselves (Keras' fit, Module's fit) the update cannot be told from forward and "
+        "backward, and counts there. The loop is hvdtrain's own, with its data.",
     ),
     (
         "Scaling efficiency",

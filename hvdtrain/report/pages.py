@@ -79,8 +79,10 @@ class Report:
             row.size,
             *noted,
             _range(row.images_per_s),
+            f"{row.images_per_core_s.median:,.0f}" if row.images_per_core_s else NONE,
+            f"{row.peak_share.median:.0%}" if row.peak_share else NONE,
             f"{row.epoch_s.median:.2f}" if row.epoch_s else NONE,
-            " / ".join(f"{part:.0%}" for part in row.shares) if row.shares else NONE,
+            _step(row),
             _efficiency(row),
             NONE if serial_fraction is None else f"{serial_fraction:.3f}",
             f"{row.peak_rss_mb.maximum:,.0f}" if row.peak_rss_mb else NONE,
@@ -153,6 +155,13 @@ def _range(value: Spread | None) -> str:
         return NONE
     ends = f"{value.minimum:,.0f} to {value.maximum:,.0f}, " if value.number > 1 else ""
     return f"{value.median:,.0f} ({ends}{count_of(value.number, 'run')})"
+
+
+def _step(row: Row) -> str:
+    """Time of a step, and the shares of its parts."""
+    seconds = f"{row.step_s.median * 1e3:,.1f} ms" if row.step_s else ""
+    shares = " / ".join(NONE if part is None else f"{part:.0%}" for part in row.shares) if row.shares else ""
+    return ": ".join(filter(None, (seconds, shares))) or NONE
 
 
 def _efficiency(row: Row) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvdtrain.report.runs import FinishedRun
+from hvdtrain.report.runs import FinishedRun, StepShares
 
 
 class Spread(NamedTuple):
@@ -24,6 +24,20 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     """The spread of those values that were measured; None if none was."""
     measured = [value for value in values if value is not None]
     return Spread(statistics.median(measured), min(measured), max(measured), len(measured)) if measured else None
+
+
+def mean_shares(measured: list[StepShares]) -> StepShares | None:
+    """The mean of each part; over the runs that measured the update, if any did. None if nothing was measured."""
+    known = [shares for shares in measured if shares.update is not None] or measured
+    if not known:
+        return None
+    updates = [shares.update for shares in known if shares.update is not None]
+    return StepShares(
+        compute=statistics.fmean(shares.compute for shares in known),
+        communicate=statistics.fmean(shares.communicate for shares in known),
+        update=statistics.fmean(updates) if updates else None,
+        data=statistics.fmean(shares.data for shares in known),
+    )
 
 
 @dataclass
@@ -44,8 +58,10 @@ class Row:
         self.epoch_s = spread(run.epoch_s for run in self.runs)
         self.accuracy = spread(run.accuracy for run in self.runs)
         self.peak_rss_mb = spread(run.peak_rss_mb for run in self.runs)
-        measured = [run.shares for run in self.runs if run.shares]
-        self.shares = tuple(map(statistics.fmean, zip(*measured, strict=True))) if measured else None
+        self.step_s = spread(run.step_s for run in self.runs)
+        self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
+        self.peak_share = spread(run.peak_share for run in self.runs)
+        self.shares = mean_shares([run.shares for run in self.runs if run.shares])
 
     @property
     def label(self) -> str:

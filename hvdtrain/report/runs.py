@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
@@ -20,6 +20,17 @@ NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 
 
+class StepShares(NamedTuple):
+    """Parts of a step's time."""
+
+    compute: float
+    """Forward and backward; also the update, if that was not measured."""
+    communicate: float
+    update: float | None
+    data: float
+    """The loop and its data."""
+
+
 @dataclass(frozen=True)
 class FinishedRun:
     """A finished run, from its folder. What it did not measure is None."""
@@ -27,6 +38,8 @@ class FinishedRun:
     folder: Path
     options: dict[str, Any]
     """Those of `Config`, with defaults for those that an old run lacks."""
+    controller: str
+    """What connected Horovod's processes, `Gloo` or `MPI`; empty in other strategies and old runs."""
     ranks: int
     devices: int
     """Devices per rank."""
@@ -39,8 +52,12 @@ class FinishedRun:
     started: str
     images_per_s: float | None
     epoch_s: float | None
-    shares: tuple[float, ...] | None
-    """Parts of a step's time: computation, communication, and waiting for data."""
+    step_s: float | None
+    shares: StepShares | None
+    images_per_core_s: float | None
+    """Images per second, by the number of cores that the job computes with."""
+    peak_share: float | None
+    """Arithmetic of training per second, as a share of the peak of these cores."""
     peak_rss_mb: float | None
     accuracy: float | None
 
@@ -50,10 +67,14 @@ class FinishedRun:
 
     @property
     def strategy(self) -> str:
-        """The strategy, with key-value store and programming style unless they are the default."""
+        """The strategy, with key-value store and programming style unless they are the default.
+
+        Horovod's has what it ran over, as runs over Gloo and over MPI are no repetitions of each other.
+        """
         options = self.options
+        over = f" over {self.controller}" if self.controller else ""
         kvstore = f" {options['kvstore']}" if options["kvstore"] != Config.kvstore else ""
-        return f"{options['strategy']}{kvstore}" + (f" ({options['api']})" if options["api"] != "auto" else "")
+        return f"{options['strategy']}{over}{kvstore}" + (f" ({options['api']})" if options["api"] != "auto" else "")
 
     @property
     def identity(self) -> tuple[Any, ...]:
@@ -112,6 +133,7 @@ def read_run(folder: Path) -> FinishedRun:
     return FinishedRun(
         folder=folder,
         options=options,
+        controller=config.texts().get("controller", ""),
         ranks=ranks,
         devices=devices,
         global_batch=result.count("global_batch", batch),
@@ -122,7 +144,10 @@ def read_run(folder: Path) -> FinishedRun:
         started=config.texts().get("started", ""),
         images_per_s=speed if speed and speed > 0 else None,  # 0 if the run was shorter than an interval
         epoch_s=result.number("epoch_s"),
+        step_s=result.number("step_s"),
         shares=_shares(result),
+        images_per_core_s=_ratio(speed, result.number("cores")),
+        peak_share=_ratio(speed, _ratio(result.number("peak_flops"), result.number("flops_per_image"))),
         peak_rss_mb=result.number("peak_rss_mb"),
         accuracy=result.number("accuracy"),
     )
@@ -141,7 +166,14 @@ def _settings(options: dict[str, Any], config: JsonRecord, host: dict[str, str])
     return settings
 
 
-def _shares(result: JsonRecord) -> tuple[float, ...] | None:
+def _shares(result: JsonRecord) -> StepShares | None:
     shares = result.record("shares", {})
-    parts = [shares.number(name) for name in ("compute", "communicate", "data")]
-    return None if None in parts else tuple(part for part in parts if part is not None)
+    compute, communicate, data = (shares.number(name) for name in ("compute", "communicate", "data"))
+    if compute is None or communicate is None or data is None:
+        return None
+    return StepShares(compute, communicate, shares.number("update"), data)
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    """None if either was not measured, or is not positive."""
+    return one / other if one and other and one > 0 and other > 0 else None

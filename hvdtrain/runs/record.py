@@ -79,6 +79,7 @@ def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner
         "ranks": learner.group.size,
         "devices": learner.devices,
         "device": learner.device,
+        "controller": learner.group.controller,
         "versions": versions.installed(),
         "host": host(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.networks.arithmetic import training_flops
+from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
-from hvdtrain.training import consistency
+from hvdtrain.training import consistency, cores
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
@@ -42,17 +44,21 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
     throughput = training.throughput
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
-    shares = step_shares(run, throughput, training.watchdog) if run.runtime.profile else None
+    profiled = bool(run.runtime.profile)
     return {
         "accuracy": scores.accuracy,
         "loss": scores.loss,
         "steps": training.position.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
+        "step_s": step_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "outside_share": throughput.outside_share,
-        "shares": shares,
+        "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
+        "cores": cores.count_cores(run),
+        "peak_flops": cores.peak_flops(run) if profiled else None,
+        "flops_per_image": training_flops(NETWORKS[run.config.model]),
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
         "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=True)),

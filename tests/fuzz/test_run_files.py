@@ -118,7 +118,11 @@ RUN = {
         "images_per_s": 100.0,
         "epoch_s": 1.5,
         "global_batch": 64,
-        "shares": {"compute": 0.5, "communicate": 0.25, "data": 0.25},
+        "shares": {"compute": 0.5, "communicate": 0.25, "update": 0.125, "data": 0.125},
+        "step_s": 0.25,
+        "cores": 2,
+        "peak_flops": 1e11,
+        "flops_per_image": 13_258_800,
         "peak_rss_mb": 100.0,
     },
 }

@@ -54,8 +54,11 @@ def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     assert "ring" in text
     assert "manual" in text
     assert (tmp_path / "bench" / "report" / "report.html").is_file()
-    shares = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())["shares"]
-    assert sum(shares.values()) == pytest.approx(1)
+    result = json.loads((tmp_path / "bench" / "torch-ring-np2-r0" / "result.json").read_text())
+    assert set(result["shares"]) == {"compute", "communicate", "update", "data"}
+    assert sum(result["shares"].values()) == pytest.approx(1)
+    assert result["cores"] == min(2, os.cpu_count() or 1)
+    assert result["peak_flops"] > 1e9
     status, output = run([*BENCH, *SMALL, "--batch-size", "32"], tmp_path)
     assert status == 2
     assert "was measured with --batch-size 64, not 32; give another --output" in output
@@ -66,7 +69,8 @@ def test_show_lists_strategies(tmp_path):
     assert status == 0, output
     names = {line.split()[0] for line in output.splitlines() if "/" in line}
     assert {
-        "torch/single", "torch/horovod", "torch/ddp", "torch/dataparallel", "torch/ring", "torch/mpi", "torch/manual",
+        "torch/single", "torch/horovod", "torch/horovod/mpi", "torch/ddp", "torch/dataparallel",
+        "torch/ring", "torch/mpi", "torch/manual",
         "tensorflow/mirrored", "tensorflow/multiworker", "tensorflow/horovod/fit", "tensorflow/multiworker/fit",
         "mxnet/kvstore/device", "mxnet/kvstore/dist_sync", "mxnet/horovod/module", "mxnet/manual/ndarray",
     } <= names  # fmt: skip
@@ -82,6 +86,8 @@ def test_show_lists_strategies(tmp_path):
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5 is too small; give 20 or more"),
         (("allreduce", "--sizes", "7"), "--sizes 7: float32 takes 4 bytes; give multiples of 4"),
+        (("allreduce", "--idle-seconds", "nan"), "--idle-seconds nan is too small; give 0 or more"),
+        (("allreduce", "--libraries", "rung"), "--libraries 'rung': no such library; choose from horovod over MPI"),
     ],
 )
 def test_invalid_options(tmp_path, options, error):
@@ -110,11 +116,30 @@ def test_weak_scaling_multiplies_the_global_batch(tmp_path):
     assert result["global_batch"] == 64
 
 
+ALLREDUCE = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--idle-seconds", "0.5", "--output", "made")
+
+
+@pytest.mark.matrix
 def test_allreduce_of_every_library(tmp_path):
-    options = ("allreduce", "--sizes", "8", "1048576", "--repeats", "1", "--output", "made")
-    status, output = run([*BENCH, *options], tmp_path)
+    status, output = run([*BENCH, *ALLREDUCE], tmp_path)
     assert status == 0, output
     table = (tmp_path / "made" / "allreduce.md").read_text()
-    for library in ("horovod", "gloo", "ring", "mpi", "mpi by hand"):
+    for library in ("gloo", "ring", "mpi", "mpi by hand"):
         assert table.count(f"| {library} |") == 2
+    for by in ("MPI", "Gloo"):
+        assert table.count(f"| horovod over {by} |") == table.count(f"| horovod over {by}, as shipped |") == 3
     assert "| ring / gloo | 1,048,576 |" in table
+
+
+def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
+    status, output = run([*BENCH, *ALLREDUCE, "--libraries", "ring", "horovod over Gloo"], tmp_path)
+    assert status == 0, output
+    written = json.loads((tmp_path / "made" / "allreduce.json").read_text())
+    assert (written["ranks"], written["hosts"]) == (2, 1)
+    horovods = {"horovod over Gloo", "horovod over Gloo, as shipped"}
+    assert {(row["library"], row["bytes"]) for row in written["rows"]} == {
+        (library, size) for library in ("ring", *horovods) for size in (8, 1 << 20)
+    }
+    assert all(row["seconds"] == row["runs"][0] > 0 for row in written["rows"])
+    assert {row["library"] for row in written["idle"]} == horovods
+    assert all(len(row["runs"][0]) == 2 and min(row["runs"][0]) > 0 for row in written["idle"])

@@ -17,7 +17,10 @@ from hvdtrain.runs import checkpoints
 HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
 
 
-def make_run(folder, moved=None, ranks=1, devices=1, host=None, without=(), **given):
+PROFILE = {"step_s": 0.0256, "cores": 2, "peak_flops": 4e10, "flops_per_image": 13_258_800}
+
+
+def make_run(folder, moved=None, ranks=1, devices=1, host=None, controller="", without=(), **given):
     """Write a run's folder.
 
     moved: write a checkpoint in which one parameter differs from zero by this much. given: options of training, or
@@ -25,7 +28,7 @@ def make_run(folder, moved=None, ranks=1, devices=1, host=None, without=(), **gi
     """
     options = {name: given.pop(name) for name in list(given) if name in to_record(Config())}
     config = Config(**{"strategy": "single", **options})
-    place = {"ranks": ranks, "devices": devices, "device": "cpu", "host": {**HOST, **(host or {})}}
+    place = {"ranks": ranks, "devices": devices, "device": "cpu", "controller": controller}
     versions = {"python": "3.11.7", "numpy": "1.23.5", config.framework: "2.0"}
     result = {
         "accuracy": 0.9, "loss": 0.3, "steps": 8, "parameters": "ab", "images_per_s": 1000.0, "peak_rss_mb": 400.0,
@@ -37,6 +40,7 @@ def make_run(folder, moved=None, ranks=1, devices=1, host=None, without=(), **gi
         "places": {"devices": 0},
         "versions": versions,
         **place,
+        "host": {**HOST, **(host or {})},
         "started": "2026-01",
     }
     folder.mkdir(parents=True)
@@ -85,10 +89,10 @@ def images(page):
 
 def sample(tmp_path):
     """Runs that fill every chart."""
-    shares = {"compute": 0.7, "communicate": 0.25, "data": 0.05}
+    shares = {"compute": 0.7, "communicate": 0.2, "update": 0.07, "data": 0.03}
     for framework, speed in (("torch", 1000.0), ("mxnet", 1100.0), ("tensorflow", 1200.0)):
         for repeat in range(2):
-            given = {"framework": framework, "shares": shares, "accuracy": 0.9 + repeat / 50}
+            given = {"framework": framework, "shares": shares, "accuracy": 0.9 + repeat / 50, **PROFILE}
             name = f"{framework}-{repeat}"
             make_run(tmp_path / f"{name}-1", 0.0, images_per_s=speed + 50 * repeat, **given)
             for ranks in (2, 4):

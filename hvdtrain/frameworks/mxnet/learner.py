@@ -102,10 +102,7 @@ class MXNetLearner:
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
         self._states.set_lr(lr)
-        parts = split_rows(self.devices, images, labels, weights)
-        with autograd.record():
-            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
-        autograd.backward(losses)
+        losses = self._backward(images, labels, weights)
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
             if self._clip_or_skip():
@@ -113,6 +110,19 @@ class MXNetLearner:
         else:
             self._trainer.step(self._gradient_divisor)
         return LazyLoss(losses)
+
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> LazyLoss:
+        losses = self._backward(images, labels, weights)
+        mx.nd.waitall()
+        return LazyLoss(losses)
+
+    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[mx.nd.NDArray]:
+        """Queue forward and backward on all devices; returns their losses."""
+        parts = split_rows(self.devices, images, labels, weights)
+        with autograd.record():
+            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
+        autograd.backward(losses)
+        return losses
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         images, labels, weights = rows

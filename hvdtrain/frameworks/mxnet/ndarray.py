@@ -128,6 +128,19 @@ class NDArrayLearner:
         self._momentum = [{name: nd.zeros_like(p) for name, p in params.items()} for params in self._params]
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
+        losses = self._backward(images, labels, weights)
+        self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._params[0]})
+        for params, momentum in zip(self._params, self._momentum, strict=True):
+            self._sgd(params, momentum, lr)
+        return LazyLoss(losses)
+
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> LazyLoss:
+        losses = self._backward(images, labels, weights)
+        nd.waitall()
+        return LazyLoss(losses)
+
+    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[nd.NDArray]:
+        """Queue forward and backward on all devices; returns their losses."""
         parts = split_batch(self._contexts, scale_pixels(images), labels, weights)
         with autograd.record():  # the engine computes on all devices at the same time
             losses = [
@@ -135,10 +148,7 @@ class NDArrayLearner:
                 for params, (x, y, w) in zip(self._params, parts, strict=True)
             ]
         autograd.backward(losses)
-        self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._params[0]})
-        for params, momentum in zip(self._params, self._momentum, strict=True):
-            self._sgd(params, momentum, lr)
-        return LazyLoss(losses)
+        return losses
 
     def _sgd(self, params: Arrays, momentum: Arrays, lr: float) -> None:
         config = self._config

@@ -118,6 +118,17 @@ class TensorFlowLearner:
         images, labels, weights = pad_rows(self.devices * self._config.accumulate, images, labels, weights)
         return self._strategy.run(self._step, (channel_last(images), labels, weights), tf.constant(lr, tf.float32))
 
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tf.Tensor:
+        images, labels, weights = pad_rows(self._config.accumulate, images, labels, weights)
+        return self._only_gradients(*map(tf.constant, (channel_last(images), labels, weights)))[0]
+
+    @tf.function(reduce_retracing=True)
+    def _only_gradients(
+        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        # The gradients are results, so TensorFlow cannot leave them out of the graph.
+        return self._gradients(images, labels, weights)
+
     @tf.function(reduce_retracing=True)
     def _evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         logits = self._forward(images)

@@ -53,8 +53,7 @@ class TorchLearner:
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.zero_grad()
-        loss = sum(self._backward(*part) for part in split_rows(self._config.accumulate, images, labels, weights))
+        loss = self.compute_gradients(images, labels, weights)
         self._strategy.reduce(self._optimizer)
         self._scaler.unscale_(self._optimizer)
         finite = self._clip_and_check()
@@ -62,6 +61,10 @@ class TorchLearner:
             self._strategy.update(self._optimizer, self._scaler)
         self.skipped += self._rescale() or not finite
         return loss
+
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+        self._optimizer.zero_grad()
+        return sum(self._backward(*part) for part in split_rows(self._config.accumulate, images, labels, weights))
 
     def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
         target = torch.from_numpy(labels).to(self.device, non_blocking=True)

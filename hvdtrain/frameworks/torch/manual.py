@@ -76,17 +76,23 @@ class TorchManualLearner:
         return torch.func.functional_call(self._model, params, scale_pixels(images))
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
-        losses = []
-        parts = split_batch(self._device_names, images, labels, weights)
-        for params, (x, y, w) in zip(self._params, parts, strict=True):
-            loss = nn.functional.cross_entropy(self._forward(params, x), y, reduction="none") @ w
-            loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
-            losses.append(loss.detach())
+        loss = self.compute_gradients(images, labels, weights)
         with torch.no_grad():
             for name in self._params[0]:
                 allreduce([params[name].grad for params in self._params])
             for params, momentum in zip(self._params, self._momentum, strict=True):
                 self._sgd(params, momentum, lr)
+        return loss
+
+    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+        losses = []
+        parts = split_batch(self._device_names, images, labels, weights)
+        for params, (x, y, w) in zip(self._params, parts, strict=True):
+            for param in params.values():
+                param.grad = None
+            loss = nn.functional.cross_entropy(self._forward(params, x), y, reduction="none") @ w
+            loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
+            losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)
 
     def _sgd(self, params: Tensors, momentum: Tensors, lr: float) -> None:
@@ -95,7 +101,6 @@ class TorchManualLearner:
             gradient = param.grad + config.weight_decay * param
             momentum[name].mul_(config.momentum).add_(gradient)
             param -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
-            param.grad = None
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:

@@ -10,24 +10,48 @@ from support.report import images, lines, make_run, number, sample, table, write
 def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
     for name, speed, seed in (("a", 900.0, 0), ("b", 1100.0, 1), ("c", 1000.0, 0)):
         given = {"epoch_s": speed / 100, "peak_rss_mb": speed / 2, "accuracy": speed / 2000, "seed": seed}
-        shares = {"compute": 0.5, "communicate": 0.25, "data": 0.25} if name != "c" else None
-        make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", shares=shares, **given)
+        parts = {"compute": 0.5, "communicate": 0.25, "update": 0.125, "data": 0.125}
+        profile = {"shares": parts, "peak_flops": 1e9} if name != "c" else {"shares": None}
+        profile |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e5}
+        make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", **profile, **given)
     row = lines(write(tmp_path, tmp_path / "runs"))["mxnet", "single", "1", "1"]
     expected = {
         "runs": 3, "images_per_s_median": 1000, "images_per_s_least": 900, "images_per_s_greatest": 1100,
         "epoch_s": 10, "peak_rss_mb": 550, "accuracy_median": 0.5, "accuracy_least": 0.45, "accuracy_greatest": 0.55,
-        "compute_share": 0.5, "communicate_share": 0.25, "data_share": 0.25, "speedup": 1, "efficiency": 1,
+        "compute_share": 0.5, "communicate_share": 0.25, "update_share": 0.125, "data_share": 0.125, "step_s": 0.025,
+        "images_per_core_s": 500, "peak_share": 0.1, "speedup": 1, "efficiency": 1,
     }  # fmt: skip
     assert {name: number(row, name) for name in expected} == pytest.approx(expected)
     page = (tmp_path / "out" / "report.md").read_text()
     assert (
-        "| mxnet | single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | 10.00 | 50% / 25% / 25% | base | — | 550 | "
-        "0.5000 (0.4500 to 0.5500) | — |"
+        "| mxnet | single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | 500 | 10% | 10.00 | "
+        "25.0 ms: 50% / 25% / 12% / 12% | base | — | 550 | 0.5000 (0.4500 to 0.5500) | — |"
     ) in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     assert re.sub(" +", " ", output[3]) == "mxnet single 1 × 1 1,000 base 0.5000 —"
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
+
+
+def test_what_was_not_measured_is_an_empty_part(tmp_path):
+    """The update of a framework's own loop; everything but shares in a run of an older version."""
+    make_run(tmp_path / "fit", step_s=0.02, shares={"compute": 0.9, "communicate": 0, "update": None, "data": 0.1})
+    old = {"compute": 0.5, "communicate": 0.25, "data": 0.25}
+    make_run(tmp_path / "old", framework="mxnet", shares=old, without=("step_s", "cores", "peak_flops"))
+    text = (write(tmp_path, tmp_path) / "report.md").read_text()
+    assert "| 20.0 ms: 90% / 0% / — / 10% |" in text
+    assert "| 1,000 (1 run) | — | — | 2.00 | 50% / 25% / — / 25% |" in text
+    assert [row["update_share"] for row in table(tmp_path / "out")] == ["", ""]
+
+
+def test_runs_over_gloo_and_over_mpi_are_no_repetitions(tmp_path):
+    for name, controller in (("a", "Gloo"), ("b", "MPI"), ("c", "MPI")):
+        make_run(tmp_path / name, strategy="horovod", ranks=2, controller=controller)
+    rows = table(write(tmp_path, tmp_path))
+    assert [(row["strategy"], row["controller"], row["runs"]) for row in rows] == [
+        ("horovod", "Gloo", "1"), ("horovod", "MPI", "2"),
+    ]  # fmt: skip
+    assert "| horovod over MPI |" in (tmp_path / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])

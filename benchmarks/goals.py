@@ -1,0 +1,82 @@
+"""Goals for Horovod's core: checks the results of `python -m hvdtrain bench` and `bench allreduce`.
+
+usage: python benchmarks/goals.py [FOLDER]   (default: runs/bench)
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+# Horovod's images/s as a share of the fastest other strategy over ranks, at least, by the end of the row's name.
+RATIOS = {"/horovod": 0.85, "/horovod/mpi": 0.95}
+# Microseconds of an allreduce of two ranks, at most, by library and bytes.
+ALLREDUCE_US = {
+    ("horovod over MPI", 8): 60,
+    ("horovod over Gloo", 8): 300,
+    ("horovod over MPI", 1 << 19): 150,
+    ("horovod over Gloo", 1 << 19): 700,
+}
+IDLE_SHARE = 0.015
+"""CPU seconds per second of the busiest rank after `hvd.init()` and nothing else, at most."""
+AS_SHIPPED = ", as shipped"
+
+
+def main(argv: list[str]) -> None:
+    """Print a table of Markdown; a goal without a result is shown as not measured."""
+    folder = Path(*argv) if argv else Path("runs/bench")
+    print("| goal | measured (minimum to maximum, runs) | as shipped, same run | limit | |")
+    print("| --- | --- | --- | --- | --- |")
+    for line in [*ratio_lines(folder / "ratios.json"), *allreduce_lines(folder / "allreduce" / "allreduce.json")]:
+        print(f"| {' | '.join(line)} |")
+
+
+def ratio_lines(path: Path) -> Iterator[list[str]]:
+    """Horovod against the fastest other strategy of each framework."""
+    for row in read(path, []):
+        name = row["horovod"]
+        minimum = next(value for end, value in RATIOS.items() if name.endswith(end))
+        goal = f"images/s, {name} / {row['fastest']}, {row['ranks']} ranks"
+        yield cells(goal, row["ratios"], ".2f", "", f"at least {minimum}", row["median"] >= minimum)
+
+
+def allreduce_lines(path: Path) -> Iterator[list[str]]:
+    """Time of an allreduce and idle cost, with those of Horovod as it is shipped."""
+    content = read(path, {"rows": [], "idle": []})
+    times = {(row["library"], row["bytes"]): [1e6 * run for run in row["runs"]] for row in content["rows"]}
+    for (library, size), limit in ALLREDUCE_US.items():
+        runs = times.get((library, size), [])
+        shipped = middle(times.get((library + AS_SHIPPED, size), []), ",.0f")
+        goal = f"allreduce of {size:,} bytes, {library}, us"
+        yield cells(goal, runs, ",.0f", shipped, f"at most {limit}", bool(runs) and median(runs) <= limit)
+    idle = {row["library"]: [max(ranks) for ranks in row["runs"]] for row in content["idle"]}
+    for library in ("horovod over MPI", "horovod over Gloo"):
+        runs = idle.get(library, [])
+        shipped = middle(idle.get(library + AS_SHIPPED, []), ".1%")
+        goal = f"idle cost of the busiest rank, {library}"
+        yield cells(goal, runs, ".1%", shipped, f"at most {IDLE_SHARE:.1%}", bool(runs) and median(runs) <= IDLE_SHARE)
+
+
+def read(path: Path, missing: Any) -> Any:
+    """The JSON value in a file; `missing` if there is none."""
+    return json.loads(path.read_text()) if path.is_file() else missing
+
+
+def middle(runs: list[float], form: str) -> str:
+    return f"{median(runs):{form}}" if runs else ""
+
+
+def cells(goal: str, runs: list[float], form: str, shipped: str, limit: str, reached: bool) -> list[str]:
+    """A line of the table."""
+    if not runs:
+        return [goal, "not measured", shipped, limit, ""]
+    spread = f"{min(runs):{form}} to {max(runs):{form}}, {len(runs)}"
+    return [goal, f"{middle(runs, form)} ({spread})", shipped, limit, "reached" if reached else "MISSED"]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,42 @@
+"""The table of goals of `make bench`, from results made up here."""
+
+import json
+import subprocess
+import sys
+
+from support.jobs import ROOT
+
+
+def goals(folder):
+    command = [sys.executable, str(ROOT / "benchmarks" / "goals.py"), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_goals_are_reached_missed_or_not_measured(tmp_path):
+    ratio = {
+        "horovod": "torch/horovod/mpi",
+        "fastest": "torch/mpi",
+        "ranks": 2,
+        "ratios": [0.9, 0.94, 1],
+        "median": 0.94,
+    }
+    (tmp_path / "ratios.json").write_text(json.dumps([ratio, {**ratio, "horovod": "torch/horovod"}]))
+    rows = [
+        {"library": "horovod over MPI", "bytes": 8, "seconds": 5e-5, "runs": [4e-5, 5e-5, 9e-5]},
+        {"library": "horovod over MPI, as shipped", "bytes": 8, "seconds": 1e-3, "runs": [1e-3, 1e-3, 1e-3]},
+        {"library": "horovod over Gloo", "bytes": 8, "seconds": 4e-4, "runs": [4e-4]},
+    ]
+    idle = [{"library": "horovod over Gloo", "runs": [[0.01, 0.02], [0.014, 0.001], [0.0, 0.0]]}]
+    (tmp_path / "allreduce").mkdir()
+    (tmp_path / "allreduce" / "allreduce.json").write_text(json.dumps({"ranks": 2, "rows": rows, "idle": idle}))
+    lines = goals(tmp_path).splitlines()
+    assert lines[2:6] == [
+        "| images/s, torch/horovod/mpi / torch/mpi, 2 ranks | 0.94 (0.90 to 1.00, 3) |  | at least 0.95 | MISSED |",
+        "| images/s, torch/horovod / torch/mpi, 2 ranks | 0.94 (0.90 to 1.00, 3) |  | at least 0.85 | reached |",
+        "| allreduce of 8 bytes, horovod over MPI, us | 50 (40 to 90, 3) | 1,000 | at most 60 | reached |",
+        "| allreduce of 8 bytes, horovod over Gloo, us | 400 (400 to 400, 1) |  | at most 300 | MISSED |",
+    ]
+    assert lines[6] == "| allreduce of 524,288 bytes, horovod over MPI, us | not measured |  | at most 150 |  |"
+    assert lines[9] == (
+        "| idle cost of the busiest rank, horovod over Gloo | 1.4% (0.0% to 2.0%, 3) |  | at most 1.5% | reached |"
+    )

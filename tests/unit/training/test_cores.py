@@ -1,0 +1,47 @@
+"""Cores that a job computes with, and their arithmetic peak."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.training import cores
+from hvdtrain.training.cores import RankCores, total_cores
+
+FOUR = frozenset(range(4))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "total"),
+    [
+        ([("a", 1, FOUR), ("a", 1, FOUR)], 2),
+        ([("a", 4, FOUR), ("a", 4, FOUR)], 4),  # both ranks use all cores
+        ([("a", 2, frozenset({0, 1})), ("a", 2, frozenset({2, 3}))], 4),  # bound to cores of their own
+        ([("a", 2, FOUR), ("b", 8, FOUR)], 6),  # two hosts
+    ],
+)
+def test_a_core_counts_once(ranks, total):
+    assert total_cores([RankCores(*rank) for rank in ranks]) == total
+
+
+def run_on(device, devices=1):
+    return SimpleNamespace(learner=SimpleNamespace(device=device, devices=devices), group=SingleProcess())
+
+
+def test_the_peak_is_that_of_all_devices(monkeypatch):
+    assert cores.peak_flops(run_on("cpu")) > 1e9  # any core with vector instructions
+    monkeypatch.setattr(cores, "_product_flops", lambda device: 10.0 + device)
+    assert cores.peak_flops(run_on("cpu", devices=2)) == 21
+
+
+def test_gpus_have_no_figures_of_cores():
+    assert cores.count_cores(run_on("cuda:0")) is None
+    assert cores.peak_flops(run_on("cuda:0")) is None
+
+
+def test_threads_of_devices_are_cores(monkeypatch):
+    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert cores.count_cores(run_on("cpu", devices=2)) == 6
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert cores.count_cores(run_on("cpu", devices=2)) == 8
