@@ -14,7 +14,8 @@ venv=$(cd "$1" && pwd)
 constraints=${HVDTRAIN_CONSTRAINTS:-$setup/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
-patch=$setup/horovod-$version.patch
+# In this order: the second one builds on the first.
+patches=("$setup/horovod-$version.patch" "$setup/horovod-$version-event-driven.patch")
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
@@ -26,7 +27,7 @@ mpicxx=$(type -P mpicxx) || die "no mpicxx found: Horovod's MPI controller needs
 [[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")
 
 describe() {
-    printf 'horovod %s\npatch %s\n' "$version" "$(sha256sum <"$patch")"
+    printf 'horovod %s\npatches %s\n' "$version" "$(cat "${patches[@]}" | sha256sum)"
     "$venv/bin/python" - <<'PY'
 import importlib.metadata as md, platform
 
@@ -72,7 +73,7 @@ compile() {
         --no-binary horovod --require-hashes -r source.txt
     tar xf "horovod-$version.tar.gz"
     cd "horovod-$version"
-    patch -p1 <"$patch"
+    for patch in "${patches[@]}"; do patch -p1 <"$patch"; done
 
     export PATH=$work/bin:$work/venv/bin:$PATH
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
