@@ -77,6 +77,8 @@ class Config:
     """Horovod's reduction operation for gradients."""
     compression: Literal["none", "fp16"] = "none"
     """Horovod's compression of gradients for the allreduce."""
+    groups: int | Literal["auto"] = "auto"
+    """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
     on_nan: Literal["stop", "skip"] = "stop"
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = 0
@@ -111,8 +113,10 @@ def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "momentum", "must be below 1", ""
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
         yield "nesterov", "requires momentum", "use --optimizer sgd and a --momentum above 0"
+    if config.groups != "auto" and config.groups < 1:
+        yield "groups", "must be above 0", "give the number of messages, or auto"
     if config.strategy != "horovod":
-        for name in ("op", "compression"):
+        for name in ("op", "compression", "groups"):
             if getattr(config, name) != getattr(Config, name):
                 yield name, "only Horovod has this option", "use --strategy horovod"
     if config.kvstore != Config.kvstore and config.strategy != "kvstore":

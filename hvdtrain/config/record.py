@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
@@ -42,6 +43,8 @@ def from_record(record: dict[str, Any]) -> Config:
 
 def _has_type(value: Any, kind: Any) -> bool:
     """Whether a JSON value is valid for an option of this type; a float may be written as an integer."""
+    if get_origin(kind) in (Union, UnionType):
+        return any(_has_type(value, one) for one in get_args(kind))
     if get_args(kind):
         return value in get_args(kind)
     return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)

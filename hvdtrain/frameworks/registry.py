@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from hvdtrain.collectives.grouping import check_groups
 from hvdtrain.collectives.start_limit import limited_start
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
@@ -79,7 +80,7 @@ def build_without_communication(config: Config, weights: Weights, runtime: Runti
     group: the group of that learner.
     """
     entry = find_strategy(config)
-    changes: dict[str, Any] = {"api": entry.style, "op": "average", "compression": "none"}
+    changes: dict[str, Any] = {"api": entry.style, "op": "average", "compression": "none", "groups": "auto"}
     config = dataclasses.replace(config, **changes)
     single = dataclasses.replace(config, strategy="single", kvstore="device")
     if find_strategy(single).learner is entry.learner:
@@ -96,6 +97,7 @@ def check_request(config: Config, runtime: RuntimeOptions) -> StrategyEntry[Any]
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
+    check_groups(config)
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

@@ -13,7 +13,7 @@ from hvdtrain.report.rows import Row, WeightDifference
 from hvdtrain.report.runs import FinishedRun
 from hvdtrain.runs import checkpoints
 
-OF_DISTRIBUTION = ("framework", "strategy", "api", "kvstore", "recipe", "compression")
+OF_DISTRIBUTION = ("framework", "strategy", "api", "kvstore", "recipe", "compression", "groups")
 """Options that only decide how the work is distributed, so a single process may differ in them."""
 
 

@@ -50,6 +50,7 @@ RULES = {
     "clip_norm": Rule.FROM_HERE,
     "accumulate": Rule.FROM_HERE,
     "compression": Rule.FROM_HERE,
+    "groups": Rule.FROM_HERE,
     "on_nan": Rule.FROM_HERE,
 }
 """The rule of each option of `Config`."""

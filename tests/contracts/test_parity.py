@@ -118,6 +118,7 @@ VARIANTS = {
     "accumulate": (PLAIN, (*PLAIN, "--accumulate", "2"), 1e-5, ("torch", "tensorflow")),
     "sum": (PLAIN, (*PLAIN, "--op", "sum", "--lr", "0.01"), 1e-5, FRAMEWORKS),
     "compression": (PLAIN, (*PLAIN, "--compression", "fp16"), 2e-3, FRAMEWORKS),
+    "three-groups": (PLAIN, (*PLAIN, "--groups", "3"), 1e-5, FRAMEWORKS),
     "momentum": (MOMENTUM, MOMENTUM, 2e-5, FRAMEWORKS),
     "clip": ((*PLAIN, "--clip-norm", "0.5"), (*PLAIN, "--clip-norm", "0.5"), 1e-5, FRAMEWORKS),
     "exact": ((*PLAIN, "--batch-size", "100", "--remainder", "pad"),

@@ -18,11 +18,12 @@ from support.covering import Row, covering_array
 
 REFERENCES = "references"
 """The job that trains the references of all cases."""
-NUMBERS: dict[str, tuple[float, ...]] = {
+NUMBERS: dict[str, tuple[float | str, ...]] = {
     "momentum": (0.9, 0.0),
     "weight_decay": (0.0, 1e-3),
     "accumulate": (1, 2, 3),
     "clip_norm": (0.0, 0.05),
+    "groups": ("auto", 1, 3),
     "warmup_epochs": (0.0, 1.5),
     "devices": (0, 1, 3),
     "check_sync": (0, 1),

@@ -48,25 +48,34 @@ class ModuleStrategy(MXNetStrategy):
         """The optimizer that `fit` uses; also broadcasts parameters from rank 0."""
         return optimizer
 
+    def reduce(self, gradients: dict[str, mx.nd.NDArray]) -> None:
+        """Replace each gradient, by canonical name, by that of the global batch, in place; called before an update."""
+
 
 class ModuleSingleProcess(ModuleStrategy, MXNetSingleProcess):
     """Module.fit in one process on one device; gradients are not combined."""
 
 
 class ModuleHorovod(ModuleStrategy, MXNetHorovod):
-    """Horovod's DistributedOptimizer in Module.fit: each update waits for the allreduce of its gradient."""
+    """Horovod's allreduce before each update of Module.fit: as soon as the engine has computed a group of gradients."""
 
     unsupported = (
         *ModuleStrategy.unsupported,
-        Unsupported("compression", ("none",), "Horovod's DistributedOptimizer for MXNet has none, choose --api gluon"),
-        Unsupported("op", ("average",), "Horovod's DistributedOptimizer for MXNet averages, choose --api gluon"),
+        Unsupported("compression", ("none",), "Module's allreduce does not compress, choose --api gluon"),
+        Unsupported("op", ("average",), "Module's allreduce averages, choose --api gluon"),
     )
 
     def wrap_optimizer(
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]
     ) -> mx.optimizer.Optimizer:
         self._hvd.broadcast_parameters(parameters, root_rank=0)
-        return self._hvd.DistributedOptimizer(optimizer)
+        optimizer.rescale_grad /= self.group.size  # the average of the sums that `reduce` leaves
+        return optimizer
+
+    def reduce(self, gradients: dict[str, mx.nd.NDArray]) -> None:
+        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
+
+        allreduce_groups(gradients, self._groups, self._hvd.Sum)
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):
@@ -84,6 +93,18 @@ class ModuleKVStore(ModuleStrategy, MXNetKVStore):
             parameters[name][:] = value
         optimizer.rescale_grad /= self.gradient_divisor
         return optimizer
+
+
+class ReducingModule(mx.mod.Module):
+    """A Module that calls `reduce` with its gradients before each update."""
+
+    reduce: Callable[[dict[str, mx.nd.NDArray]], None]
+
+    def update(self) -> None:
+        group = self._exec_group
+        pairs = zip(group.param_names, group.grad_arrays, strict=True)
+        self.reduce({canonical_name(name): on_devices[0] for name, on_devices in pairs})
+        super().update()
 
 
 class ModuleFeed(mx.io.DataIter):
@@ -151,7 +172,8 @@ class ModuleLearner:
         logger = logging.getLogger("hvdtrain.module")
         logger.setLevel(logging.ERROR)  # fit warns that parameters and optimizer exist already
         loss = weighted_loss(self._logits_symbol)
-        module = mx.mod.Module(loss, ("data", "weights"), ("label",), logger, self._contexts)
+        module = ReducingModule(loss, ("data", "weights"), ("label",), logger, self._contexts)
+        module.reduce = self._strategy.reduce
         module.bind([("data", (rows, *self._network.input_shape)), ("weights", (rows,))], [("label", (rows,))])
         return module
 

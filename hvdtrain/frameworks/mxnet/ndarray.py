@@ -13,6 +13,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
+from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
@@ -65,7 +66,7 @@ class NDArrayManual(NDArrayStrategy):
 
 
 class NDArrayHorovod(NDArrayStrategy):
-    """Horovod's allreduce, called for each gradient by hand."""
+    """Horovod's allreduce, called for each group of gradients by hand."""
 
     requires = ("horovod.mxnet",)
     unsupported = (
@@ -79,13 +80,15 @@ class NDArrayHorovod(NDArrayStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
+        self._groups = gradient_groups(config, self.group.size)
 
     def broadcast(self, params: Arrays) -> None:
         self._hvd.broadcast_parameters(params, root_rank=0)
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
-        for name, (gradient,) in gradients.items():
-            self._hvd.allreduce_(gradient, average=True, name=name)
+        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
+
+        allreduce_groups({name: one for name, (one,) in gradients.items()}, self._groups, self._hvd.Average)
 
 
 def get_params(weights: Weights, context: mx.Context) -> Arrays:

@@ -9,6 +9,7 @@ import numpy as np
 from mxnet import gluon
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
@@ -46,7 +47,7 @@ def horovod_group(hvd: ModuleType) -> HorovodGroup:
 
 
 class MXNetHorovod(MXNetStrategy):
-    """Horovod's DistributedTrainer: allreduces each gradient as soon as the engine has computed it."""
+    """Horovod's DistributedTrainer: allreduces each group of gradients as soon as the engine has computed it."""
 
     requires = ("horovod.mxnet",)
 
@@ -55,13 +56,16 @@ class MXNetHorovod(MXNetStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
+        self._groups = gradient_groups(config, self.group.size)
         # The trainer averages over ranks; a sum is that average times the number of ranks.
         self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         self._hvd.broadcast_parameters(parameters, root_rank=0)
         compression = getattr(self._hvd.Compression, self.config.compression)
-        return self._hvd.DistributedTrainer(parameters, optimizer, compression=compression)
+        from hvdtrain.frameworks.mxnet.horovod import GroupedTrainer
+
+        return GroupedTrainer(parameters, optimizer, compression, self._groups)
 
 
 class MXNetKVStore(MXNetStrategy):

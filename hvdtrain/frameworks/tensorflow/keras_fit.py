@@ -43,8 +43,8 @@ class KerasStrategy(TensorFlowStrategy):
     summed_ranks = 1
     """Number of ranks whose gradients are summed instead of averaged."""
 
-    def wrap_optimizer(self, optimizer: KerasSGD) -> KerasSGD:
-        """The optimizer that the model is compiled with."""
+    def wrap_optimizer(self, optimizer: KerasSGD, variables: list[tf.Variable]) -> KerasSGD:
+        """The optimizer of these variables that the model is compiled with."""
         return optimizer
 
     def distribute(self, rows: tf.data.Dataset) -> Any:
@@ -76,8 +76,10 @@ class KerasHorovod(KerasStrategy, TensorFlowHorovod):
         self._keras = keras
         self._broadcast = keras.callbacks.BroadcastGlobalVariablesCallback(0)
 
-    def wrap_optimizer(self, optimizer: KerasSGD) -> KerasSGD:
-        return self._keras.DistributedOptimizer(optimizer, compression=self._compression, op=self._op)
+    def wrap_optimizer(self, optimizer: KerasSGD, variables: list[tf.Variable]) -> KerasSGD:
+        return self._keras.DistributedOptimizer(
+            optimizer, compression=self._compression, op=self._op, groups=self._groups(variables)
+        )
 
     def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:
         callbacks = self._keras.callbacks
@@ -200,7 +202,7 @@ class KerasLearner(TensorFlowLearner):
 
     def _make_optimizer(self, config: Config) -> Any:
         sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay)
-        optimizer = self._strategy.wrap_optimizer(sgd)
+        optimizer = self._strategy.wrap_optimizer(sgd, self._variables)
         optimizer.build(self._variables)
         # The sum over rows, not their mean: the rows' weights contain the division by the global batch.
         loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True, reduction="sum")

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
@@ -20,6 +21,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
@@ -54,7 +56,7 @@ class TensorFlowSingleProcess(TensorFlowStrategy):
 
 
 class TensorFlowHorovod(TensorFlowStrategy):
-    """Horovod's DistributedGradientTape: gradient() returns the allreduced gradients of all ranks."""
+    """Horovod's DistributedGradientTape: gradient() allreduces the gradients in groups, and returns them."""
 
     requires = ("horovod.tensorflow",)
 
@@ -73,8 +75,17 @@ class TensorFlowHorovod(TensorFlowStrategy):
         self._hvd.broadcast_variables(variables, root_rank=0)
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
-        distributed = self._hvd.DistributedGradientTape(tape, compression=self._compression, op=self._op)
+        groups = self._groups(variables)
+        distributed = self._hvd.DistributedGradientTape(tape, compression=self._compression, op=self._op, groups=groups)
         return distributed.gradient(loss, variables)
+
+    def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]] | None:
+        """The variables whose gradients share a message; `variables` are in the order of the network."""
+        if self.config.op == "adasum":
+            return None  # it combines each gradient by itself
+        names = (name for name, _ in NETWORKS[self.config.model].parameters())
+        by_name = dict(zip(names, variables, strict=True))
+        return [[by_name[name] for name in group] for group in gradient_groups(self.config, self.group.size)]
 
 
 class TensorFlowDistributed(TensorFlowStrategy):

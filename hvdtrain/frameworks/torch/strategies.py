@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
@@ -52,7 +53,7 @@ class TorchSingleProcess(TorchStrategy):
 
 
 class TorchHorovod(TorchStrategy):
-    """Horovod's DistributedOptimizer: allreduces each gradient as soon as backward has computed it."""
+    """Horovod's DistributedOptimizer: allreduces each group of gradients as soon as backward has computed it."""
 
     requires = ("horovod.torch",)
 
@@ -77,9 +78,15 @@ class TorchHorovod(TorchStrategy):
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
+            groups=self._groups(dict(model.named_parameters())),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
         return distributed
+
+    def _groups(self, parameters: dict[str, nn.Parameter]) -> list[list[nn.Parameter]] | None:
+        if self.config.op == "adasum":
+            return None  # it combines each gradient by itself
+        return [[parameters[name] for name in names] for names in gradient_groups(self.config, self.group.size)]
 
     def reduce(self, optimizer: Any) -> None:
         optimizer.synchronize()

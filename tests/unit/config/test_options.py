@@ -31,6 +31,19 @@ def test_options_survive_their_json_form(name):
     assert json.dumps(to_record(RuntimeOptions()))
 
 
+@pytest.mark.parametrize("groups", ["auto", 1, 3])
+def test_groups_are_a_number_or_auto_in_a_record(groups):
+    record = json.loads(json.dumps(to_record(Config(groups=groups))))
+    assert record["groups"] == groups
+    assert from_record(record).groups == groups
+
+
+@pytest.mark.parametrize("groups", ["x", "3", 1.5, True, None, [1]])
+def test_other_groups_in_a_record_are_unknown(groups):
+    with pytest.raises(TypeError, match="groups is"):
+        from_record({**to_record(Config()), "groups": groups})
+
+
 @pytest.mark.parametrize(
     ("options", "reason", "remedy"),
     [

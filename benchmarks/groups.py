@@ -1,0 +1,102 @@
+"""What the number of messages costs (--groups): steps on synthetic rows, for a small network and one of 100 MB.
+
+usage: horovodrun -np 2 python benchmarks/groups.py FRAMEWORK lenet|dense [--groups 1 4 16 auto] [--rows N]
+
+All settings train in the same processes, in blocks that alternate, so that drift of the machine's speed affects all
+equally. Rank 0 prints medians over blocks: milliseconds and CPU milliseconds (of rank 0, all threads) of a step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import statistics
+import time
+
+import numpy as np
+
+from hvdtrain.collectives.grouping import gradient_groups
+from hvdtrain.config.options import Config
+from hvdtrain.config.recipes import from_recipe
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.interfaces import Learner
+from hvdtrain.networks.description import Dense, Flatten, Network, Relu
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.registry import NETWORKS
+
+HIDDEN = [layer for i in range(24) for layer in (Dense(f"hidden{i}", 1024, 1024), Relu())]
+DENSE = Network((1, 28, 28), 10, (Flatten(), Dense("first", 784, 1024), Relu(), *HIDDEN, Dense("last", 1024, 10)))
+"""26 million parameters in 52 gradients: 104 MB."""
+BLOCK_S = 2.0
+"""Seconds of a block, about."""
+
+
+def main() -> None:
+    """Measure, and print the table on rank 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("framework", choices=("torch", "mxnet", "tensorflow"))
+    parser.add_argument("network", choices=("lenet", "dense"))
+    parser.add_argument("--groups", nargs="+", default=["1", "4", "16", "auto"])
+    parser.add_argument("--rows", type=int, default=128, help="rows of a step on each rank; default: 128")
+    parser.add_argument("--blocks", type=int, default=7, help="blocks of each setting; default: 7")
+    options = parser.parse_args()
+    if options.network == "dense":
+        NETWORKS["lenet"] = DENSE  # under this name all options accept it
+    base = from_recipe("book", framework=options.framework, batch_size=options.rows, batch_scope="per-rank")
+    configs = {name: dataclasses.replace(base, groups=name if name == "auto" else int(name)) for name in options.groups}
+    weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    learners = {}
+    for name, config in configs.items():
+        learners[name] = build_learner(config, weights, RuntimeOptions(device="cpu"))
+        learners[name].weights()  # waits for MXNet's broadcast, as the next learner's has the same names
+    blocks = measure(learners, options.rows, options.blocks)
+    group = next(iter(learners.values())).group
+    if group.rank == 0:
+        print(f"{options.framework}, {options.network}, {group.size} ranks, {options.rows} rows on each", flush=True)
+        print(table(configs, blocks, group.size), flush=True)
+    group.close()
+
+
+def measure(learners: dict[str, Learner], rows: int, count: int) -> dict[str, list[tuple[float, float]]]:
+    """Seconds and CPU seconds of a step, of `count` blocks of each learner."""
+    generator = np.random.default_rng(0)
+    images = generator.integers(0, 256, (rows, *NETWORKS["lenet"].input_shape), np.uint8)
+    batch = images, generator.integers(0, 10, rows), np.full(rows, 1 / rows, np.float32), 0.01
+    group = next(iter(learners.values())).group
+    for learner in learners.values():  # compiles, and fills Horovod's cache of responses
+        run_block(learner, batch, 5)
+    warm = max(group.gather(max(run_block(learner, batch, 3)[0] for learner in learners.values())))
+    steps = max(math.ceil(BLOCK_S / warm), 3)
+    blocks: dict[str, list[tuple[float, float]]] = {name: [] for name in learners}
+    for _ in range(count):
+        for name, learner in learners.items():
+            group.sum(np.zeros(1))
+            blocks[name].append(run_block(learner, batch, steps))
+    return blocks
+
+
+def run_block(learner: Learner, batch: tuple[np.ndarray, np.ndarray, np.ndarray, float], steps: int) -> tuple:
+    """Seconds and CPU seconds of a step, on average over `steps`."""
+    began, cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        learner.train_step(*batch)
+    learner.weights()  # waits for the last update
+    return (time.perf_counter() - began) / steps, (time.process_time() - cpu) / steps
+
+
+def table(configs: dict[str, Config], blocks: dict[str, list[tuple[float, float]]], ranks: int) -> str:
+    """One line for each setting, in Markdown."""
+    lines = ["| --groups | messages | ms a step (range) | CPU ms a step (range) |", "| --- | --- | --- | --- |"]
+    for name, config in configs.items():
+        columns = [
+            f"{statistics.median(values) * 1e3:.2f} ({min(values) * 1e3:.2f} to {max(values) * 1e3:.2f})"
+            for values in zip(*blocks[name], strict=True)
+        ]
+        lines.append(f"| {name} | {len(gradient_groups(config, ranks))} | {' | '.join(columns)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()
