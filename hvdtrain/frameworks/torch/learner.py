@@ -45,7 +45,9 @@ class TorchLearner:
 
     def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
         # Parameters keep their layout, because Horovod requires contiguous gradients.
-        pixels = scale_pixels(torch.from_numpy(images).to(self.device, non_blocking=True), torch.channels_last)
+        height, width = self._network.used_pixels
+        used = torch.from_numpy(images)[:, :, :height, :width]
+        pixels = scale_pixels(used.to(self.device, non_blocking=True), torch.channels_last)
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._device_type, dtype, enabled=dtype is not torch.float32):
             return model(pixels).float()

@@ -73,7 +73,8 @@ class TorchManualLearner:
         self._momentum = [{n: torch.zeros_like(p) for n, p in params.items()} for params in self._params]
 
     def _forward(self, params: Tensors, images: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(self._model, params, scale_pixels(images))
+        height, width = self._network.used_pixels
+        return torch.func.functional_call(self._model, params, scale_pixels(images[:, :, :height, :width]))
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
         losses = []
