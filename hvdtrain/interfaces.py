@@ -1,7 +1,8 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner, FitLearner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+what trains (Learner, FitLearner, CompilingLearner), and what is saved (OptimizerState, Position, Checkpoint,
+ElasticMemory).
 """
 
 from __future__ import annotations
@@ -208,6 +209,18 @@ class FitLearner(Protocol):
 
         after: called as soon as each step is done, with what `train_step` would have returned. A framework may take
             the next batch before that. An exception that it raises ends the fit.
+        """
+        ...
+
+
+@runtime_checkable
+class CompilingLearner(Protocol):
+    """A learner that can compile its step before training (`--compile`)."""
+
+    def compile(self, rows: int) -> float:
+        """Compile the step for `rows` images of this rank; returns the seconds that it took.
+
+        A rank that cannot compile logs why, returns 0.0 and trains uncompiled. No rank waits for the others here.
         """
         ...
 

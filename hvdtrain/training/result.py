@@ -42,6 +42,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
     throughput = training.throughput
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
+    compile_s = max(run.group.gather(training.compile_s))
     shares = step_shares(run, throughput, training.watchdog) if run.runtime.profile else None
     return {
         "accuracy": scores.accuracy,
@@ -49,6 +50,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "steps": training.position.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
+        "compile_s": compile_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "outside_share": throughput.outside_share,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import time
+import traceback
+
 import numpy as np
 import torch
 from torch import nn
 
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
+from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Network, Weights
+from hvdtrain.runs.console import log, log_to_file
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -30,6 +36,8 @@ class TorchLearner:
         self.skipped = 0
         self._config, self._network, self._strategy = config, network, strategy
         self._device_type = self.device.split(":")[0]
+        if config.compile:
+            choose_cache()
         self._model = build_network(network)
         self.load(weights)
         self._model.to(self.device)
@@ -42,6 +50,23 @@ class TorchLearner:
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device)
+
+    def compile(self, rows: int) -> float:
+        """Compile the network for steps of `rows` images; see `CompilingLearner`."""
+        began, rows = time.perf_counter(), -(-rows // self._config.accumulate)
+        images = np.zeros((rows, *self._network.input_shape), np.uint8)
+
+        def warm_up() -> None:
+            torch.autograd.grad(self._forward(self._model, images).sum(), list(self._parameters.values()))
+
+        try:
+            compile_forward(self._model, rows, warm_up)
+        except Exception as error:  # of a kind that PyTorch does not document
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("--compile: training continues uncompiled: %s", reason)
+            log_to_file(logging.INFO, traceback.format_exc())
+            return 0.0
+        return time.perf_counter() - began
 
     def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
         # Parameters keep their layout, because Horovod requires contiguous gradients.

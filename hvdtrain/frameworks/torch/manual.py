@@ -28,6 +28,7 @@ class TorchManual(Strategy):
     unsupported = (
         Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
         Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
+        Unsupported("compile", (False,), "the hand-written step has a network for each device"),
         Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),
         Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
         Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
