@@ -220,7 +220,7 @@ class CompilingLearner(Protocol):
     def compile(self, rows: int) -> float:
         """Compile the step for `rows` images of this rank; returns the seconds that it took.
 
-        A rank that cannot compile logs why, returns 0.0 and trains uncompiled. No rank waits for the others here.
+        Raises an error of any kind if it cannot; the step is then as it was.
         """
         ...
 

@@ -11,10 +11,11 @@ import numpy as np
 
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import NotFiniteError, Stopped
-from hvdtrain.interfaces import Batch, CompilingLearner, FitLearner, Position
+from hvdtrain.interfaces import Batch, FitLearner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.training import consistency
+from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.evaluation import Scores, evaluate
 from hvdtrain.training.losses import LossMeter, RankStep
 from hvdtrain.training.preemption import StopRequest
@@ -65,12 +66,11 @@ class Training:
         return scores or self._evaluate()
 
     def _compile(self) -> None:
-        """With --compile: compile the step, before any of it is timed."""
+        """Compile the step, if it is to be compiled, before any of it is timed."""
         run = self._run
-        if run.config.compile and isinstance(run.learner, CompilingLearner):
-            self.compile_s = run.learner.compile(-(-run.global_batch // run.group.size))
-            if self.compile_s:
-                self._reporter.show(f"compiled the step in {self.compile_s:.1f} s")
+        self.compile_s = compile_step(run.config, run.learner, -(-run.global_batch // run.group.size))
+        if self.compile_s:
+            self._reporter.show(f"compiled the step in {self.compile_s:.1f} s")
 
     @property
     def _epoch_end(self) -> int:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import time
-import traceback
 
 import numpy as np
 import torch
@@ -18,7 +16,6 @@ from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, writ
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Network, Weights
-from hvdtrain.runs.console import log, log_to_file
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -59,13 +56,7 @@ class TorchLearner:
         def warm_up() -> None:
             torch.autograd.grad(self._forward(self._model, images).sum(), list(self._parameters.values()))
 
-        try:
-            compile_forward(self._model, rows, warm_up)
-        except Exception as error:  # of a kind that PyTorch does not document
-            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-            log.warning("--compile: training continues uncompiled: %s", reason)
-            log_to_file(logging.INFO, traceback.format_exc())
-            return 0.0
+        compile_forward(self._model, rows, warm_up)
         return time.perf_counter() - began
 
     def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
