@@ -23,6 +23,8 @@ CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Where Inductor, torch.compile's default backend, keeps compiled graphs."""
 THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
 """Processes that compile kernels. With one, Inductor starts no pool of processes that would outlive the compilation."""
+OPTIONS = {"cpp_cache_precompile_headers": False}
+"""Inductor keeps precompiled headers, 150 MB, among the temporary files, wherever its cache is."""
 WAIT_S, POLL_S = 300.0, 0.1
 """How long a process waits for another one that compiles, and how often it looks."""
 
@@ -40,7 +42,7 @@ def compile_forward(network: nn.Module, rows: int, warm_up: Callable[[], None]) 
         raise UserError(f"there is no C++ compiler ({command[0]})", "install g++, or name another one in CXX")
     plain = network.forward
     with _only_one_compiles(Path(os.environ[CACHE])):
-        compiled = torch.compile(plain, dynamic=False)
+        compiled = torch.compile(plain, dynamic=False, options=OPTIONS)
 
         def forward(pixels: torch.Tensor) -> torch.Tensor:
             chosen = compiled if torch.is_grad_enabled() and len(pixels) == rows else plain
