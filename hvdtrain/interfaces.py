@@ -1,8 +1,8 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner, FitLearner, GradientLearner), and what is saved (OptimizerState, Position, Checkpoint,
-ElasticMemory).
+what trains (Learner, FitLearner, GradientLearner, CompilingLearner), and what is saved (OptimizerState, Position,
+Checkpoint, ElasticMemory).
 """
 
 from __future__ import annotations
@@ -223,6 +223,18 @@ class GradientLearner(Protocol):
         """Forward and backward of `train_step`; complete when `weights` returns, which does not change.
 
         Returns what `train_step` returns.
+        """
+        ...
+
+
+@runtime_checkable
+class CompilingLearner(Protocol):
+    """A learner that can compile its step before training (`--compile`)."""
+
+    def compile(self, rows: int) -> float:
+        """Compile the step for `rows` images of this rank; returns the seconds that it took.
+
+        Raises an error of any kind if it cannot; the step is then as it was.
         """
         ...
 

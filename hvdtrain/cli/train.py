@@ -8,18 +8,21 @@ import logging
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli.exit_status import INTERRUPTED
 from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import rank_info
+from hvdtrain.system import cores, rank_info
 from hvdtrain.system.agent_pipe import RankError
 from hvdtrain.system.streams import output_errors, prepare_streams
 
 log = logging.getLogger("hvdtrain")
 
+NVIDIA = Path("/dev/nvidiactl")
+"""It exists where NVIDIA's driver has a GPU."""
 TITLES = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
@@ -73,6 +76,8 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
         end_without_options(rank, int(ended.code or 0), printed.getvalue())
     if rank == 0 and not runtime.quiet:
         print(_starting(config), file=sys.stderr, flush=True)
+    if runtime.bind == "auto":  # before the libraries that start threads
+        cores.bind(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
     from hvdtrain.training.train import train  # after the line above, as it takes a while
 
     train(config, runtime, examine_host)

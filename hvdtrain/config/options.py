@@ -69,6 +69,8 @@ class Config:
     """Epochs between two changes of the step schedule."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of forward and backward passes; weights and updates are always fp32."""
+    compile: bool = False
+    """Compile the network by torch.compile before training (PyTorch); without a C++ compiler, train uncompiled."""
     clip_norm: float = 0.0
     """Maximum norm of the averaged gradient; 0 disables clipping."""
     accumulate: int = 1

@@ -20,7 +20,7 @@ MINIMA = {
     "hang_timeout": 0,
 }
 """The smallest value of each option that has one."""
-FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet"})
+FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet", "bind"})
 """The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
 calls: with different values, ranks would wait for each other for ever."""
 
@@ -41,6 +41,8 @@ class RuntimeOptions:
     """Resume the run --name if it has a checkpoint, else start it: for jobs that are restarted automatically."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """Device; auto uses a GPU if the framework finds one."""
+    bind: Literal["auto", "none"] = "auto"
+    """auto binds each rank to its share of the host's cores where each gets two hardware threads or more."""
     elastic: bool = False
     """Allow ranks to join and leave (Elastic Horovod); start the job with launch horovodrun --elastic."""
     devices: int = 0

@@ -13,11 +13,14 @@ from hvdtrain.system.versions import EXTRAS
 UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
     "torch": (),
     "mxnet": (
+        Unsupported("compile", (False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
         Unsupported("accumulate", (1,), "Horovod for MXNet has no backward_passes_per_step"),
         Unsupported("op", ("average", "sum"), "Horovod for MXNet has no Adasum"),
         Unsupported("precision", ("fp32", "bf16"), "MXNet 1.9 has no fp16 matrix product on the CPU"),
     ),
-    "tensorflow": (),
+    "tensorflow": (
+        Unsupported("compile", (False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
+    ),
 }
 
 

@@ -7,6 +7,7 @@ framework with another layout converts weights when they are loaded and saved.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -107,6 +108,24 @@ class Network:
                 case Flatten() if isinstance(following, Dense):
                     return f"{following.name}.weight", (channels, height, width)
         raise ValueError("no dense layer follows a Flatten")
+
+    @functools.cached_property
+    def used_pixels(self) -> tuple[int, int]:
+        """Height and width of the part of an image, from its first row and column on, that the logits depend on.
+
+        A pool drops an incomplete window at the border. What would be computed for it, from the images on, changes no
+        logit, and its gradients are zero. Networks crop the images instead: the book's LeNet uses 26 of 28 rows, which
+        saves a fifth of its products. Raises ValueError as `flattening` does.
+        """
+        _, (_, height, width) = self.flattening
+        spatial = itertools.takewhile(lambda layer: not isinstance(layer, Flatten), self.layers)
+        for layer in reversed(list(spatial)):
+            match layer:
+                case Conv():
+                    height, width = height + layer.kernel - 1, width + layer.kernel - 1
+                case Pool():
+                    height, width = height * layer.size, width * layer.size
+        return height, width
 
     @property
     def size(self) -> int:

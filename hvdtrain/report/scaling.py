@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvdtrain.report.rows import Row, Scaling
 from hvdtrain.report.runs import FinishedRun
 
-DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "clip_norm", "on_nan",
+DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "compile", "clip_norm", "on_nan",
                 "device", "threads", "machine")  # fmt: skip
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
 

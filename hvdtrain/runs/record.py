@@ -16,7 +16,7 @@ from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
-from hvdtrain.system import rank_info, versions
+from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
 
@@ -102,12 +102,13 @@ def _json(value: dict[str, Any]) -> str:
 
 
 def host() -> dict[str, Any]:
-    """This host: name, system, processor, cores that this process may use, and its thread settings."""
+    """This host: name, system, processor, cores that this process may use or is bound to, and its thread settings."""
     return {
         "name": rank_info.host_name(),
         "system": platform.platform(),
         "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(cores.binding().before),
+        "bound": cores.binding().text,
         **{name: os.environ.get(name, "") for name in THREAD_SETTINGS},
     }
 

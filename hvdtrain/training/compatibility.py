@@ -47,6 +47,7 @@ RULES = {
     "warmup_epochs": Rule.FROM_HERE,
     "lr_gamma": Rule.FROM_HERE,
     "lr_step_epochs": Rule.FROM_HERE,
+    "compile": Rule.FROM_HERE,
     "clip_norm": Rule.FROM_HERE,
     "accumulate": Rule.FROM_HERE,
     "compression": Rule.FROM_HERE,

@@ -15,6 +15,7 @@ from hvdtrain.interfaces import Batch, FitLearner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.training import consistency
+from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.evaluation import Scores, evaluate
 from hvdtrain.training.losses import LossMeter, RankStep
 from hvdtrain.training.preemption import StopRequest
@@ -38,6 +39,8 @@ class Training:
     def __init__(self, run: Run, position: Position, reporter: Reporter, saver: Saver) -> None:
         self.position = position
         self.throughput = Throughput()
+        self.compile_s = 0.0
+        """Seconds that this rank took to compile its step."""
         self._run, self._reporter, self._saver = run, reporter, saver
         self._meter = LossMeter(run.group)
         self.stop = StopRequest(run.folder, run.group.rank)
@@ -51,6 +54,7 @@ class Training:
         Stopped if a rank was asked to stop.
         """
         self._reporter.started()
+        self._compile()
         self._saver.commit(self.position)
         scores = None
         while self.position.step < self._run.last_step:
@@ -60,6 +64,13 @@ class Training:
             self._saver.save(self.position, scores.accuracy)
             self._saver.commit(self.position)
         return scores or self._evaluate()
+
+    def _compile(self) -> None:
+        """Compile the step, if it is to be compiled, before any of it is timed."""
+        run = self._run
+        self.compile_s = compile_step(run.config, run.learner, -(-run.global_batch // run.group.size))
+        if self.compile_s:
+            self._reporter.show(f"compiled the step in {self.compile_s:.1f} s")
 
     @property
     def _epoch_end(self) -> int:

@@ -8,6 +8,7 @@ from hvdtrain.datasets.validation import suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
+from hvdtrain.system import cores
 from hvdtrain.system.text import printable
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
@@ -38,6 +39,10 @@ class Reporter:
             f"{config.model} on {config.data} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
             f"global batch {run.global_batch}; record in {run.folder}"
         )
+        bound = cores.binding()
+        if bound.text:
+            total = len(bound.before)
+            self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         for problem in suspicious(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 

@@ -45,6 +45,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
     profiled = bool(run.runtime.profile)
+    compile_s = max(run.group.gather(training.compile_s))
     return {
         "accuracy": scores.accuracy,
         "loss": scores.loss,
@@ -52,6 +53,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
         "step_s": step_s,
+        "compile_s": compile_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "outside_share": throughput.outside_share,

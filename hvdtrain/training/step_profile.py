@@ -11,6 +11,7 @@ import numpy as np
 
 from hvdtrain.frameworks.registry import build_without_communication
 from hvdtrain.interfaces import Batch, FitLearner, GradientLearner, Learner
+from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.run import Run
 from hvdtrain.training.throughput import Throughput
 from hvdtrain.training.watchdog import END, Watchdog
@@ -56,6 +57,7 @@ def _time_without_communication(run: Run, watchdog: Watchdog) -> StepTimes:
     watchdog.compiling()
     learner = build_without_communication(run.config, run.learner.weights(), run.runtime, run.group)
     rows = max(run.global_batch // (run.group.size * run.learner.devices), 1)
+    compile_step(run.config, learner, rows)
     images, labels = run.dataset.train_images[:rows], run.dataset.train_labels[:rows]
     batch = Batch(images, labels, np.full(len(images), 1 / len(images), np.float32), 0.0)
     steps = 1 + run.runtime.profile  # the first compiles

@@ -241,19 +241,19 @@ def logits(framework: str, options: list[str]) -> None:
 
 
 def pooling(_: str, __: list[str]) -> None:
-    """The average pool has the values and the gradients of PyTorch's own, bit for bit."""
+    """Relu and average pool have the values and the gradients of PyTorch's own, bit for bit."""
     import torch
 
-    from hvdtrain.frameworks.torch.network import AveragePool
+    from hvdtrain.frameworks.torch.network import ReluAveragePool
 
     for side in (26, 9):  # with and without a last row that no window covers
         for dtype in (torch.float32, torch.bfloat16):
             for layout in (torch.contiguous_format, torch.channels_last):
                 images = torch.randn(4, 3, side, side).to(dtype, memory_format=layout)
                 results = []
-                for pool in (AveragePool(2), torch.nn.AvgPool2d(2)):
+                for pool in (ReluAveragePool(2), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AvgPool2d(2))):
                     pixels = images.clone().requires_grad_()
-                    pooled = pool(pixels)
+                    pooled = pool(pixels.clone())
                     pooled.backward(torch.linspace(-1, 1, pooled.numel()).view(pooled.shape).to(dtype))
                     results.append((pooled, pixels.grad))
                 (pooled, gradient), (expected, expected_gradient) = results

@@ -7,10 +7,11 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtrain.doctor.cgroups import cpu_quota, memory_limit
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, format_bytes, ok, warn
+from hvdtrain.system import cores
+from hvdtrain.system.cgroups import cpu_quota, memory_limit
 
 SHM = Path("/dev/shm")
 SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20
@@ -24,25 +25,25 @@ PROCESSES = 1024
 @check("machine", "rank")
 def check_threads(context: CheckContext) -> Iterator[Finding]:
     """OMP_NUM_THREADS against the number of cores per rank"""
-    cores = usable_cores()
-    each = max(cores // context.ranks, 1)
+    usable = usable_cores()
+    each = max(usable // context.ranks, 1)
     value = os.environ.get("OMP_NUM_THREADS")
     remedy = f"export OMP_NUM_THREADS={each} (horovodrun and mpirun -x OMP_NUM_THREADS pass it on)"
     if value is None:
-        if context.ranks > 1 and cores > 1:
-            text = f"OMP_NUM_THREADS is not set: each of {context.ranks} ranks starts threads for all {cores} cores"
+        if context.ranks > 1 and usable > 1:
+            text = f"OMP_NUM_THREADS is not set: each of {context.ranks} ranks starts threads for all {usable} cores"
             yield warn(text, remedy)
             return
-        yield ok(f"OMP_NUM_THREADS is not set; {context.ranks} rank(s) on {cores} core(s)")
+        yield ok(f"OMP_NUM_THREADS is not set; {context.ranks} rank(s) on {usable} core(s)")
         return
     first = value.split(",")[0].strip()
     if not first.isdecimal() or int(first) == 0:
         yield fail(f"OMP_NUM_THREADS={value!r} is not a positive integer", remedy)
-    elif int(first) > 1 and int(first) * context.ranks > cores:
-        text = f"OMP_NUM_THREADS={first} is too high: {context.ranks} rank(s) times {first} threads on {cores} core(s)"
+    elif int(first) > 1 and int(first) * context.ranks > usable:
+        text = f"OMP_NUM_THREADS={first} is too high: {context.ranks} rank(s) times {first} threads on {usable} core(s)"
         yield warn(text, remedy)
     else:
-        yield ok(f"{context.ranks} rank(s) times {first} thread(s) on {cores} core(s)")
+        yield ok(f"{context.ranks} rank(s) times {first} thread(s) on {usable} core(s)")
 
 
 def usable_cores() -> int:
@@ -53,7 +54,7 @@ def usable_cores() -> int:
 @check("machine", "alone")
 def check_binding(context: CheckContext) -> Iterator[Finding]:
     """the cores that this process is bound to"""
-    bound, all_cores = sorted(os.sched_getaffinity(0)), os.cpu_count() or 1
+    bound, all_cores = sorted(cores.binding().before), os.cpu_count() or 1
     if context.ranks > 1 and len(bound) == 1 and all_cores > 1:
         text = f"bound to core {bound[0]} only, of {all_cores}: all ranks started from here share it"
         yield warn(text, "start without taskset, or request more cores for the batch job (--cpus-per-task)")

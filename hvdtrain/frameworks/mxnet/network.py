@@ -19,7 +19,8 @@ def forward(F: Any, network: Network, parameters: Mapping[str, Any], images: Any
     F: `mx.nd` or `mx.sym`, to which parameters and images belong. parameters: by canonical name; MXNet's own layout is
     the canonical one.
     """
-    x = images
+    height, width = network.used_pixels
+    x = F.slice(images, begin=(None, None, 0, 0), end=(None, None, height, width))
     for layer in network.layers:
         match layer:
             case Conv(name=name, kernel=k):

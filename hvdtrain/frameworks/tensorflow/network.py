@@ -15,7 +15,10 @@ def build_network(network: Network, precision: str) -> tf.keras.Sequential:
     """The network, built; images are channel-last."""
     channels, height, width = network.input_shape
     policy = POLICIES[precision]
-    layers = [_build_layer(layer, policy) for layer in network.layers]
+    used_height, used_width = network.used_pixels
+    unused = ((0, height - used_height), (0, width - used_width))
+    layers = [tf.keras.layers.Cropping2D(unused, dtype=policy)]
+    layers += [_build_layer(layer, policy) for layer in network.layers]
     # Horovod identifies gradients by this name, which Keras would number otherwise: in an elastic job, processes that
     # built different numbers of networks must agree on it.
     return tf.keras.Sequential([tf.keras.Input((height, width, channels)), *layers], name="network")

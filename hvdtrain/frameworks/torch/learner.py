@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 from torch import nn
 
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
+from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import build_network, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -30,6 +33,8 @@ class TorchLearner:
         self.skipped = 0
         self._config, self._network, self._strategy = config, network, strategy
         self._device_type = self.device.split(":")[0]
+        if config.compile:
+            choose_cache()
         self._model = build_network(network)
         self.load(weights)
         self._model.to(self.device)
@@ -43,9 +48,22 @@ class TorchLearner:
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device)
 
+    def compile(self, rows: int) -> float:
+        """Compile the network for steps of `rows` images; see `CompilingLearner`."""
+        began, rows = time.perf_counter(), -(-rows // self._config.accumulate)
+        images = np.zeros((rows, *self._network.input_shape), np.uint8)
+
+        def warm_up() -> None:
+            torch.autograd.grad(self._forward(self._model, images).sum(), list(self._parameters.values()))
+
+        compile_forward(self._model, rows, warm_up)
+        return time.perf_counter() - began
+
     def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
         # Parameters keep their layout, because Horovod requires contiguous gradients.
-        pixels = scale_pixels(torch.from_numpy(images).to(self.device, non_blocking=True), torch.channels_last)
+        height, width = self._network.used_pixels
+        used = torch.from_numpy(images)[:, :, :height, :width]
+        pixels = scale_pixels(used.to(self.device, non_blocking=True), torch.channels_last)
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._device_type, dtype, enabled=dtype is not torch.float32):
             return model(pixels).float()

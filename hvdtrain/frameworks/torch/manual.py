@@ -28,6 +28,7 @@ class TorchManual(Strategy):
     unsupported = (
         Unsupported("optimizer", ("sgd",), "the hand-written update is SGD"),
         Unsupported("precision", ("fp32",), "the hand-written step is plain fp32"),
+        Unsupported("compile", (False,), "the hand-written step has a network for each device"),
         Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),
         Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
         Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
@@ -73,7 +74,8 @@ class TorchManualLearner:
         self._momentum = [{n: torch.zeros_like(p) for n, p in params.items()} for params in self._params]
 
     def _forward(self, params: Tensors, images: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(self._model, params, scale_pixels(images))
+        height, width = self._network.used_pixels
+        return torch.func.functional_call(self._model, params, scale_pixels(images[:, :, :height, :width]))
 
     def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
         loss = self.compute_gradients(images, labels, weights)

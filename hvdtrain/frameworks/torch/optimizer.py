@@ -17,8 +17,10 @@ CANONICAL = {"momentum_buffer": "momentum", "exp_avg": "mean", "exp_avg_sq": "sq
 
 def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """PyTorch's optimizer, whose state exists (as zeros) from the start, so that it can be broadcast and loaded."""
+    # One call updates all parameters. GradScaler leaves it to a fused optimizer to skip a step, but Horovod's do not.
+    fused = config.precision != "fp16"
     if config.optimizer == "adam":
-        adam = torch.optim.Adam(parameters, config.lr, ADAM_BETAS, ADAM_EPSILON, config.weight_decay)
+        adam = torch.optim.Adam(parameters, config.lr, ADAM_BETAS, ADAM_EPSILON, config.weight_decay, fused=fused)
         for parameter in parameters:
             adam.state[parameter] = {
                 "step": torch.zeros(()),
@@ -27,7 +29,12 @@ def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.opti
             }
         return adam
     sgd = torch.optim.SGD(
-        parameters, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=config.nesterov
+        parameters,
+        config.lr,
+        config.momentum,
+        weight_decay=config.weight_decay,
+        nesterov=config.nesterov,
+        fused=fused,
     )
     for parameter in parameters if config.momentum else ():
         sgd.state[parameter] = {"momentum_buffer": torch.zeros_like(parameter)}

@@ -150,6 +150,7 @@ class CPUReplicas(nn.Module):
 class TorchDataParallel(TorchStrategy):
     """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
 
+    unsupported = (Unsupported("compile", (False,), "DataParallel copies the network to threads in each step"),)
     many_devices = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.doctor import as_root, doctor, unshared
 
-from hvdtrain.doctor import cgroups
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.machine import check_memory
+from hvdtrain.system import cgroups
 from hvdtrain.system.rank_info import RankInfo
 
 

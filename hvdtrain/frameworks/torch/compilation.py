@@ -1,0 +1,95 @@
+"""torch.compile for the network of a training step (`--compile`): its cache, and one compilation per host at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shlex
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pooch
+import torch
+from torch import nn
+
+from hvdtrain.errors import UserError
+
+CACHE = "TORCHINDUCTOR_CACHE_DIR"
+"""Where Inductor, torch.compile's default backend, keeps compiled graphs."""
+THREADS = "TORCHINDUCTOR_COMPILE_THREADS"
+"""Processes that compile kernels. With one, Inductor starts no pool of processes that would outlive the compilation."""
+OPTIONS = {"cpp_cache_precompile_headers": False}
+"""Inductor keeps precompiled headers, 150 MB, among the temporary files, wherever its cache is."""
+WAIT_S, POLL_S = 300.0, 0.1
+"""How long a process waits for another one that compiles, and how often it looks."""
+
+
+def compile_forward(network: nn.Module, rows: int, warm_up: Callable[[], None]) -> None:
+    """Compile the network's forward pass, and the backward pass of it, for batches of `rows` images.
+
+    Batches of other sizes, and passes without gradients as in an evaluation, take the network as it was: nothing is
+    compiled again later. warm_up: runs both passes on such a batch, which compiles them. Raises UserError without a
+    compiler, OSError if the cache cannot be written, and whatever PyTorch raises if it cannot compile the network,
+    which then remains as it was.
+    """
+    command = shlex.split(os.environ.get("CXX", "")) or ["g++"]
+    if not torch.cuda.is_available() and not shutil.which(command[0]):
+        raise UserError(f"there is no C++ compiler ({command[0]})", "install g++, or name another one in CXX")
+    plain = network.forward
+    with _only_one_compiles(Path(os.environ[CACHE])):
+        compiled = torch.compile(plain, dynamic=False, options=OPTIONS)
+
+        def forward(pixels: torch.Tensor) -> torch.Tensor:
+            chosen = compiled if torch.is_grad_enabled() and len(pixels) == rows else plain
+            return chosen(pixels)
+
+        network.forward = forward
+        try:
+            warm_up()
+        except BaseException:
+            network.forward = plain
+            raise
+
+
+def choose_cache() -> None:
+    """Set the folder of Inductor's cache, unless the user did: one for this kind of processor in the user's cache.
+
+    Compiled kernels contain instructions of the processor, and homes are shared between hosts. Call it before an
+    optimizer is made: then PyTorch chooses a folder, among those of temporary files.
+    """
+    os.environ.setdefault(THREADS, "1")
+    if CACHE not in os.environ:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        features = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
+        processor = hashlib.sha256("\n".join([*features, torch.__version__]).encode()).hexdigest()[:16]
+        os.environ[CACHE] = str(Path(pooch.os_cache("hvdtrain")) / "inductor" / processor)
+
+
+@contextlib.contextmanager
+def _only_one_compiles(folder: Path) -> Iterator[None]:
+    """Of the processes that enter at the same time, one goes on; the others wait, and find what it compiled.
+
+    They then go on together. A process that ends for any reason releases its lock.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "hvdtrain.lock", "a") as file:
+        if not _locked(file, fcntl.LOCK_EX):
+            deadline = time.monotonic() + WAIT_S
+            while not _locked(file, fcntl.LOCK_SH) and time.monotonic() < deadline:
+                time.sleep(POLL_S)
+        yield
+
+
+def _locked(file: IO[str], kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: all compile
+        return True
+    return True

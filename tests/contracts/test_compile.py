@@ -1,0 +1,61 @@
+"""`--compile` trains to the weights of the uncompiled network, and training works where nothing can be compiled."""
+
+import json
+
+import pytest
+from support.jobs import distance, newest, train, train_several
+from support.parity import EVERY_STEP, PLAIN, assert_same_training, reference
+
+from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.requirements import check_framework_options
+
+COMPILE = ("--compile", *PLAIN, *EVERY_STEP)
+
+
+def compiled_seconds(folder):
+    return json.loads((folder / "result.json").read_text())["compile_s"]
+
+
+@pytest.mark.trains(reference())
+def test_training_continues_without_a_compiler(tmp_path, shared_jobs):
+    folder = train(tmp_path, "torch", *COMPILE, by="gloo", np=2, CXX="no-such-compiler")
+    assert_same_training(folder, shared_jobs.folder(reference()), ranks=2)
+    assert compiled_seconds(folder) == 0
+    said = "training continues uncompiled: there is no C++ compiler (no-such-compiler)"
+    assert said in (folder / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.matrix
+@pytest.mark.trains(reference())
+@pytest.mark.parametrize(
+    ("strategy", "by"), [("horovod", "gloo"), ("ddp", "local"), ("ring", "local"), ("mpi", "mpirun")]
+)
+def test_weights_equal_those_of_the_uncompiled_network(tmp_path, shared_jobs, strategy, by):
+    cache = tmp_path / "cache"
+    folder = train(tmp_path, "torch", *COMPILE, "--strategy", strategy, by=by, np=2, XDG_CACHE_HOME=str(cache))
+    assert_same_training(folder, shared_jobs.folder(reference()), ranks=2)
+    assert compiled_seconds(folder) > 0
+    assert any(cache.glob("hvdtrain/inductor/*/fxgraph"))
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
+    """Batches of 100 images in two passes, and a last one of 37; the second run finds the first one's graphs."""
+    options = ("--compile", "--strategy", "single", "--batch-size", "100", "--remainder", "exact", "--accumulate", "2")
+    options += ("--precision", precision, "--epochs", "2", "--hang-timeout", "1")
+    runs = {
+        "whole": options,
+        "part": (*options, "--max-steps", "18"),
+        "resumed": ("--resume", "runs/part", "--max-steps", "0"),
+    }
+    folder = train_several(tmp_path, "torch", runs, by="alone", np=1)
+    assert distance(newest(folder / "resumed").weights, newest(folder / "whole").weights) == 0
+    assert compiled_seconds(folder / "whole") > 0
+
+
+@pytest.mark.parametrize("framework", ["mxnet", "tensorflow"])
+def test_other_frameworks_refuse_it_in_one_line(framework):
+    with pytest.raises(UserError, match=r"--compile True: torch\.compile belongs to PyTorch"):
+        check_framework_options(Config(framework=framework, compile=True))
