@@ -44,7 +44,7 @@ def test_weights_equal_those_of_the_uncompiled_network(tmp_path, shared_jobs, st
 def test_resumes_bit_for_bit_with_partial_batches(tmp_path, precision):
     """Batches of 100 images in two passes, and a last one of 37; the second run finds the first one's graphs."""
     options = ("--compile", "--strategy", "single", "--batch-size", "100", "--remainder", "exact", "--accumulate", "2")
-    options += ("--precision", precision, "--epochs", "2", "--hang-timeout", "1")
+    options += ("--precision", precision, "--epochs", "2", "--hang-timeout", "20")
     runs = {
         "whole": options,
         "part": (*options, "--max-steps", "18"),
