@@ -17,6 +17,7 @@ from statistics import median
 from hvdtrain.bench.strategies import environment
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.scale.allreduce_table import write_table
 from hvdtrain.system.files import require_writable, write_atomically
 
 LAUNCHERS = {
@@ -57,7 +58,7 @@ class AllreduceBenchOptions:
 
 
 def run(options: AllreduceBenchOptions) -> str:
-    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`.
+    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`, and to `allreduce.json`.
 
     Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
     """
@@ -69,6 +70,7 @@ def run(options: AllreduceBenchOptions) -> str:
             measured.append(measure(library, options))
     text = "\n".join([*table(times, options), "", *comparison(times, options)])
     write_atomically(options.output / "allreduce.md", text + "\n")
+    write_table(options.output / "allreduce.json", options.np, 1, times)
     return text
 
 
