@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.jobs import finish, run, start, wait_for
 
+from hvdtrain.scale.allreduce_table import read_table
+
 BENCH = ("python", "-m", "hvdtrain", "bench")
 SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",
          "--batch-size", "64", "--output", "bench")  # fmt: skip
@@ -118,3 +120,7 @@ def test_allreduce_of_every_library(tmp_path):
     for library in ("horovod", "gloo", "ring", "mpi", "mpi by hand"):
         assert table.count(f"| {library} |") == 2
     assert "| ring / gloo | 1,048,576 |" in table
+    libraries = read_table(tmp_path / "made" / "allreduce.json").libraries
+    assert {name: [one.size for one in rows] for name, rows in libraries.items()} == {
+        name: [8, 1048576] for name in ("horovod", "gloo", "ring", "mpi", "mpi by hand")
+    }
