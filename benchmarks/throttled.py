@@ -131,7 +131,7 @@ def train(folder: Path, name: str, spaces: list[str], strategy: str, batch: int)
             store = [*inside(spaces[0]), sys.executable, "-c", STORE.format(port=STORE_PORT)]
             log = folder / f"{name}-store.log"
             stack.enter_context(running(store, environment(), log))
-            while not log.read_text():
+            while not log.read_text().startswith("ready"):
                 time.sleep(0.1)
         jobs = []
         for rank, space in enumerate(spaces):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,6 +82,9 @@ class Store:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    # All ranks ask at the same time, each with a new connection every 10 ms. With the default of 5 waiting connections,
+    # those of 256 ranks are lost, and a client may wait for the answer for ever.
+    request_queue_size = socket.SOMAXCONN
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.values: dict[str, bytes] = {}
