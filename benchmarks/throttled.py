@@ -130,8 +130,10 @@ def train(folder: Path, name: str, spaces: list[str], strategy: str, batch: int)
         if strategy == "horovod":
             store = [*inside(spaces[0]), sys.executable, "-c", STORE.format(port=STORE_PORT)]
             log = folder / f"{name}-store.log"
-            stack.enter_context(running(store, environment(), log))
+            server = stack.enter_context(running(store, environment(), log))
             while not log.read_text().startswith("ready"):
+                if server.poll() is not None:
+                    sys.exit(f"{log.stem}: {log.read_text()[-2000:]}")
                 time.sleep(0.1)
         jobs = []
         for rank, space in enumerate(spaces):

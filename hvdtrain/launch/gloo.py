@@ -91,7 +91,11 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """As HTTPServer does, without resolving this host's name, which may take seconds."""
+        """As HTTPServer does, without resolving this host's name, which may take seconds.
+
+        A port of which the last job's connections have ended can be opened at once.
+        """
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
