@@ -19,6 +19,7 @@ from typing import NamedTuple
 from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.scale.allreduce_table import to_table
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
 
@@ -137,18 +138,14 @@ def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
 
 
 def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    """The content of `allreduce.json`: seconds in `rows`, and in `idle` each repeat's shares of a core, by rank."""
-    rows = []
-    for size in options.sizes:
-        for name, jobs in repeats.items():
-            runs = [job.seconds[size] for job in jobs]
-            rows.append({"library": name, "bytes": size, "seconds": median(runs), "runs": runs})
+    """The content of `allreduce.json`: a table for `scale`, and in `idle` each repeat's shares of a core, by rank."""
+    seconds = {name: [job.seconds for job in jobs] for name, jobs in repeats.items()}
     idle = [
         {"library": name, "runs": [job.idle for job in jobs]}
         for name, jobs in repeats.items()
         if options.idle_seconds and _has_own_thread(name)
     ]
-    return {"ranks": options.np, "hosts": 1, "rows": rows, "idle": idle}
+    return {**to_table(options.np, 1, seconds), "idle": idle}
 
 
 def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -81,13 +82,20 @@ class Store:
 
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
+    # All ranks ask at the same time, each with a new connection every 10 ms. With the default of 5 waiting connections,
+    # those of 256 ranks are lost, and a client may wait for the answer for ever.
+    request_queue_size = socket.SOMAXCONN
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self.values: dict[str, bytes] = {}
         super().__init__(address, handler)
 
     def server_bind(self) -> None:
-        """As HTTPServer does, without resolving this host's name, which may take seconds."""
+        """As HTTPServer does, without resolving this host's name, which may take seconds.
+
+        A port of which the last job's connections have ended can be opened at once.
+        """
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import Callable, Mapping
 
 from hvdtrain.errors import Stopped, UserError
@@ -72,7 +73,9 @@ class Supervisor:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
         addresses = self._addresses()
         listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
-        server = await asyncio.start_server(self._serve, listening, 0, limit=protocol.LINE_BYTES)
+        # The agents of all hosts connect at about the same time.
+        waiting = socket.SOMAXCONN
+        server = await asyncio.start_server(self._serve, listening, 0, limit=protocol.LINE_BYTES, backlog=waiting)
         port = server.sockets[0].getsockname()[1]
         address = f"{','.join(addresses)}:{port}"
         with self._signals.handled_by(self._on_signal):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from support.jobs import finish, run, start, wait_for
 
+from hvdtrain.scale.allreduce_table import read_table
+
 BENCH = ("python", "-m", "hvdtrain", "bench")
 SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",
          "--batch-size", "64", "--output", "bench")  # fmt: skip
@@ -141,5 +143,6 @@ def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
         (library, size) for library in ("ring", *horovods) for size in (8, 1 << 20)
     }
     assert all(row["seconds"] == row["runs"][0] > 0 for row in written["rows"])
+    assert set(read_table(tmp_path / "made" / "allreduce.json").libraries) == {"ring", *horovods}
     assert {row["library"] for row in written["idle"]} == horovods
     assert all(len(row["runs"][0]) == 2 and min(row["runs"][0]) > 0 for row in written["idle"])

@@ -22,6 +22,7 @@ ORDER = [
     "launch",
     "doctor",
     "report",
+    "scale",
     "bench",
     "cli",
     "entry points",

@@ -17,6 +17,7 @@ from hvdtrain.cli import bench, doctor
         "bench allreduce --output {}",
         "doctor --output {}/file",
         "report run --output {}",
+        "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
     ],
 )
 @pytest.mark.parametrize("place", ["/proc/x", "file", "file/below"])

@@ -1,0 +1,34 @@
+"""python -m hvdtrain scale RUN: predict speed, efficiency, time and cost on more ranks than were measured."""
+
+from __future__ import annotations
+
+import tyro
+
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import check_choices
+from hvdtrain.errors import UserError
+from hvdtrain.scale import output
+from hvdtrain.scale.findings import findings
+from hvdtrain.scale.inputs import read_job
+from hvdtrain.scale.options import ScaleOptions
+from hvdtrain.scale.prediction import predict_all
+from hvdtrain.system.files import require_writable
+from hvdtrain.system.text import printable
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Predict, print the table and write it; ends the process with 2 for invalid options or files."""
+    check_choices(argv, ScaleOptions)
+    options = tyro.cli(ScaleOptions, prog="python -m hvdtrain scale", args=argv)
+    require_writable(options.output, "--output")
+    job, notes = read_job(options)
+    predictions = predict_all(job, options.ranks)
+    sentences = findings(job, predictions)
+    try:
+        output.write(options.output, job, predictions, sentences, notes)
+    except OSError as error:
+        raise UserError(f"--output {options.output}: {error.strerror}", "give another folder with --output") from None
+    print(output.terminal(predictions))
+    print(*["", *sentences, *(f"Assumed: {note}." for note in notes)], sep="\n")
+    print(f"\nwritten to {printable(str(options.output))}: {', '.join(output.FILES)}")

@@ -1,0 +1,162 @@
+"""`python -m hvdtrain scale`, from records to files, and what it says of inputs that it cannot use."""
+
+import json
+
+import pytest
+from support.report import make_run
+
+from hvdtrain.__main__ import main
+from hvdtrain.scale.allreduce_table import read_table, to_table
+
+BY_HAND = ("--latency-us", "50", "--bandwidth-gb-s", "1")
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run_of(folder, speeds=(), log_every=4, **given):
+    """A run whose logging intervals had these images/s."""
+    make_run(folder, **given)
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "runtime": {"log_every": log_every}}))
+    lines = [{"kind": "train", "step": step, "images_per_s": speed} for step, speed in enumerate(speeds)]
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return folder
+
+
+def predicted(*arguments):
+    main(["scale", *map(str, arguments)])
+    with open("runs/scale/scale.json") as file:
+        return json.load(file)
+
+
+def test_a_record_becomes_table_plot_and_json(in_folder, capsys):
+    run_of(in_folder / "run", [500, *[1000, 1010, 990, 1005] * 5], batch_size=64, images_per_s=1000.0)
+    made = predicted("run", *BY_HAND, "--price-per-host-hour", "3", "--host-mtbf-hours", "1000")
+    by_ranks = {one["ranks"]: one for one in made["predictions"]}
+    assert sorted(by_ranks) == [2**power for power in range(9)]
+    assert by_ranks[1]["images_per_s"]["value"] == pytest.approx(1000)
+    assert by_ranks[1]["hours"] == pytest.approx(2.0 * 1000 * 12 / 1000 / 3600, rel=0.02)  # 2 s an epoch, 12 epochs
+    assert made["workload"]["gradient_bytes"] == 4 * 129_068
+    assert 0.005 < made["workload"]["spread"] < 0.03
+    assert (in_folder / "runs" / "scale" / "scale.png").stat().st_size > 10_000
+    shown = capsys.readouterr().out
+    for text in ("images/s", "limited by", "cost", "checkpoint every", "written to runs/scale"):
+        assert text in shown
+    for line in made["findings"]:
+        assert line in shown
+        assert line in (in_folder / "runs" / "scale" / "scale.md").read_text()
+
+
+def test_two_batch_sizes_tell_what_is_fixed(in_folder):
+    """Steps of 10 ms and 1 ms an image: strong scaling pays for the 10 ms on every rank."""
+    for batch in (16, 64):
+        run_of(in_folder / f"run{batch}", batch_size=batch, images_per_s=batch / (0.010 + 0.001 * batch))
+    made = predicted("run16", "run64", *BY_HAND, "--scaling", "strong", "--ranks", "8")
+    assert made["workload"]["fixed_s"] == pytest.approx(0.010)
+    assert made["predictions"][0]["step"]["compute"] == pytest.approx(0.010 + 0.001 * 8)
+
+
+def test_of_several_machines_the_slowest_counts(in_folder):
+    run_of(in_folder / "fast", images_per_s=2000.0)
+    run_of(in_folder / "slow", images_per_s=500.0, host={"processor": "old"})
+    made = predicted("fast", "slow", *BY_HAND, "--ranks", "1")
+    assert made["predictions"][0]["images_per_s"]["value"] == pytest.approx(500)
+    assert any("2 kinds of machines: all wait for the slowest, old" in note for note in made["assumed"])
+
+
+def test_a_run_of_several_ranks_counts_only_its_computation(in_folder):
+    shares = {"compute": 0.5, "communicate": 0.4, "data": 0.1}
+    run_of(in_folder / "run", ranks=2, strategy="ring", images_per_s=1000.0, batch_size=64, shares=shares)
+    made = predicted("run", *BY_HAND, "--ranks", "1", "4")
+    step = made["predictions"][0]["step"]
+    assert (step["compute"], step["input"]) == pytest.approx((0.032, 0.0064))
+    assert made["communication"]["algorithm"] == "ring"
+    assert made["overlap"] == 0
+
+
+def write_table(path, *content):
+    path.write_text(json.dumps(to_table(*content)))
+
+
+def test_tables_of_several_sizes_join(in_folder):
+    for ranks in (2, 4):
+        seconds = {size: 1e-3 + 2 * (ranks - 1) * 1e-4 + 2 * (ranks - 1) / ranks * size * 1e-8 for size in (8, 1 << 20)}
+        write_table(in_folder / f"{ranks}.json", ranks, ranks, {"ring": [seconds, seconds]})
+    assert read_table(in_folder / "2.json").libraries["ring"][0].ranks == 2
+    run_of(in_folder / "run")
+    made = predicted("run", "--allreduce", "2.json", "4.json", "--library", "ring")
+    network = made["communication"]["network"]
+    assert network["link"]["latency_s"] == pytest.approx(1e-4)
+    assert network["call_s"] == pytest.approx(1e-3)
+
+
+def test_assumptions_are_said(in_folder):
+    write_table(in_folder / "small.json", 2, 1, {"horovod over Gloo": [{8: 1e-3, 1024: 1.1e-3}]})
+    run_of(in_folder / "run")
+    assumed = "\n".join(predicted("run", "--allreduce", "small.json")["assumed"])
+    assert "the table has allreduces of 8 to 1,024 bytes, and the gradients have 516,272: extrapolated" in assumed
+    assert "links between hosts are taken to be as fast as those measured in one host" in assumed
+    assert "one batch size was measured" in assumed
+    assert "too few to know the spread of step times" in assumed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ((), "no run is given"),
+        (("run",), "nothing tells how fast the network is"),
+        (("nowhere", *BY_HAND), "nowhere: no such folder"),
+        (("run", "--latency-us", "5"), "only one of --latency-us and --bandwidth-gb-s is given"),
+        (("run", *BY_HAND, "--local-latency-us", "5"), "only one of --local-latency-us"),
+        (("run", "--latency-us", "5", "--bandwidth-gb-s", "0"), "--bandwidth-gb-s 0"),
+        (("run", "--latency-us", "nan", "--bandwidth-gb-s", "1"), "--latency-us nan is invalid"),
+        (("run", *BY_HAND, "--ranks", "0"), "--ranks: invalid numbers"),
+        (("run", *BY_HAND, "--overlap", "2"), "--overlap 2.0 is invalid"),
+        (("run", *BY_HAND, "--scaling", "week"), "--scaling week: no such choice (did you mean weak?)"),
+        (("run", "--allreduce", "nowhere.json"), "nowhere.json: cannot be read (No such file or directory)"),
+        (("run", "--allreduce", "text.json"), "text.json: not JSON"),
+        (("run", "--allreduce", "run/config.json"), "run/config.json: not a table of allreduces"),
+        (("run", "--allreduce", "ring.json", "--library", "mpi"), "the table has no mpi, only ring"),
+        (("ranks2", *BY_HAND), "ranks2: 2 replicas, and its record does not tell how much of a step is communication"),
+        (("short", *BY_HAND), "short: its result.json has no images_per_s"),
+        (("unfinished", *BY_HAND), "result.json: cannot be read (No such file or directory)"),
+        (("run", "cifar", *BY_HAND), "the runs are of 2 different networks or frameworks"),
+    ],
+)
+def test_invalid_input_is_one_line(in_folder, capsys, arguments, error):
+    run_of(in_folder / "run")
+    run_of(in_folder / "ranks2", ranks=2)
+    run_of(in_folder / "short", images_per_s=0.0)
+    run_of(in_folder / "cifar", model="cifar_lenet", data="cifar10")
+    (run_of(in_folder / "unfinished") / "result.json").unlink()
+    (in_folder / "text.json").write_text("text")
+    write_table(in_folder / "ring.json", 2, 1, {"ring": [{8: 1e-3}]})
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", *arguments])
+    assert ended.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert error in lines[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ranks": 1}, {"ranks": True}, {"hosts": 3}, {"hosts": None}, {"seconds": {}},
+        {"seconds": {"ring": {"8": [0]}}},
+        {"seconds": {"ring": {"x": [1]}}}, {"seconds": {"ring": [1]}}, {"seconds": {"ring": {"8": 1}}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_invalid_tables_are_named(in_folder, capsys, change):
+    value = {"ranks": 2, "hosts": 1, "seconds": {"ring": {"8": [1e-3]}}, **change}
+    (in_folder / "table.json").write_text(json.dumps(value))
+    run_of(in_folder / "run")
+    with pytest.raises(SystemExit) as ended:
+        main(["scale", "run", "--allreduce", "table.json"])
+    assert ended.value.code == 2
+    assert "table.json: " in capsys.readouterr().err

@@ -1,0 +1,70 @@
+"""Constants of links, fitted to tables of allreduces."""
+
+import numpy as np
+import pytest
+
+from hvdtrain.scale.algorithms import allreduce_time
+from hvdtrain.scale.cluster import Cluster, Link
+from hvdtrain.scale.communication import Communication, Fit, Measured, fit
+
+LINK = Link(latency_s=5e-5, byte_s=2e-9)
+SIZES = (8, 1024, 1 << 16, 1 << 20, 1 << 24)
+
+
+def table(algorithm, ranks, call_s=0.0, noise=0.0):
+    random = np.random.default_rng(0)
+    for p in ranks:
+        for size in SIZES:
+            seconds = call_s + allreduce_time(algorithm, size, Cluster(p, 1, LINK, LINK)).seconds
+            yield Measured(p, size, seconds * random.lognormal(0, noise))
+
+
+@pytest.mark.parametrize("library", ["ring", "mpi", "nccl"])
+@pytest.mark.parametrize("noise", [0.0, 0.05])
+def test_a_fit_finds_the_constants_that_made_the_table(library, noise):
+    found = fit(list(table(library, (2, 4, 8), 1e-4 if library == "ring" else 0.0, noise)), library)
+    tolerance = 0.05 + 4 * noise
+    assert found.link.latency_s == pytest.approx(LINK.latency_s, rel=tolerance)
+    assert found.link.byte_s == pytest.approx(LINK.byte_s, rel=tolerance)
+    if library == "ring":
+        assert found.call_s == pytest.approx(1e-4, rel=2 * tolerance)
+    assert found.error <= 2 * noise + 1e-9
+    assert (found.sizes, found.most_ranks) == (SIZES, 8)
+
+
+def test_other_numbers_of_ranks_are_predicted_from_two():
+    found = fit(list(table("ring", (2, 4))), "ring")
+    communication = Communication("ring", found, found)
+    for one in table("ring", (16, 100)):
+        assert communication.time(one.size, one.ranks).seconds == pytest.approx(one.seconds, rel=0.01)
+
+
+def test_with_one_number_of_ranks_the_prediction_there_is_the_table():
+    """Also where no straight line goes through the table: the ratio to it is kept."""
+    measured = [Measured(2, size, 1e-4 + size**0.8 * 1e-8) for size in SIZES]
+    found = fit(measured, "ring")
+    communication = Communication("ring", found, found)
+    for one in measured:
+        assert communication.time(one.size, 2).seconds == pytest.approx(one.seconds)
+    assert found.call_s == 0
+
+
+def test_horovods_cycle_is_no_latency():
+    """Of 1.05 ms, 1 ms is the wait for a cycle, which does not grow with the number of ranks."""
+    measured = [Measured(2, 8, 1.05e-3), Measured(2, 1 << 20, 2.5e-3)]
+    found = fit(measured, "horovod-gloo", calls_s=1e-3, rounds=2)
+    assert found.call_s == 1e-3
+    assert found.link.latency_s == pytest.approx(1.25e-5, rel=0.1)  # two allreduces of two hops each
+    communication = Communication("horovod-gloo", found, found, rounds=2)
+    assert communication.control_s(64) == pytest.approx(1e-3 + 126 * found.link.latency_s, rel=0.1)
+
+
+def test_no_constant_is_negative():
+    """A table whose times fall with the size."""
+    found = fit([Measured(2, 8, 1e-3), Measured(2, 1 << 20, 1e-4), Measured(4, 8, 1e-5)], "ring")
+    assert min(found.link.latency_s, found.link.byte_s, found.call_s) >= 0
+
+
+def test_one_rank_does_not_communicate():
+    communication = Communication("ring", Fit(LINK, 1.0, 0.0), Fit(LINK, 1.0, 0.0))
+    assert communication.time(1 << 20, 1).seconds == communication.control_s(1) == 0
