@@ -83,7 +83,7 @@ class Store:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     # All ranks ask at the same time, each with a new connection every 10 ms. With the default of 5 waiting connections,
-    # those of 256 ranks are lost, and a client may wait for the answer for ever.
+    # those of 256 ranks are lost, and clients were seen to wait for more than a minute.
     request_queue_size = socket.SOMAXCONN
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
