@@ -37,7 +37,6 @@ from hvdtrain.scale.workload import Workload, read_workload
 PAYLOAD = 1448 / (1514 + 66 / 2)
 """Of the bytes that `tc` counts, the share that is data: a frame of 1514 bytes carries 1448, and every second frame is
 acknowledged by one of 66."""
-CYCLE_S = 1e-3
 STEPS, LOG_EVERY = 40, 5
 ETC = Path("/etc/netns")
 SUBNET = "10.78.41"
@@ -107,8 +106,8 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
 
 def unlimited(library: str) -> Fit:
     """The library between two ranks of this machine, without a limit: its latency."""
-    times = measure(library, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1))
-    return fit([Measured(2, size, seconds) for size, seconds in times.items()], library)
+    times = measure(library, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0))
+    return fit([Measured(2, size, seconds) for size, seconds in times.seconds.items()], library)
 
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
@@ -116,9 +115,9 @@ def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks:
     shared = max(ranks / len(os.sched_getaffinity(0)), 1.0)
     busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
     link = Link(latency.link.latency_s, 8 / (rate * 1e6 * PAYLOAD))
-    network = Fit(link, CYCLE_S / 2 if strategy == "horovod" else 0.0, 0.0)
-    communication = Communication(strategy, network, network, 1, rounds=2 if strategy == "horovod" else 1)
-    overlap = DEFAULT_OVERLAP if strategy == "horovod" else 0.0
+    network = Fit(link, 0.0, 0.0)
+    library, rounds, overlap = ("horovod-gloo", 2, DEFAULT_OVERLAP) if strategy == "horovod" else (strategy, 1, 0.0)
+    communication = Communication(library, network, network, 1, rounds=rounds)
     return StepModel(busy, communication, overlap).step(ranks, workload.rows)
 
 
