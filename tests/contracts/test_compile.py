@@ -18,8 +18,8 @@ def compiled_seconds(folder):
 
 
 @pytest.mark.trains(reference())
-def test_training_continues_without_a_compiler(tmp_path, shared_jobs):
-    folder = train(tmp_path, "torch", *COMPILE, by="gloo", np=2, CXX="no-such-compiler")
+def test_training_continues_without_a_compiler_and_a_cache(tmp_path, shared_jobs):
+    folder = train(tmp_path, "torch", *COMPILE, by="gloo", np=2, CXX="no-such-compiler", XDG_CACHE_HOME="/proc")
     assert_same_training(folder, shared_jobs.folder(reference()), ranks=2)
     assert compiled_seconds(folder) == 0
     said = "training continues uncompiled: there is no C++ compiler (no-such-compiler)"

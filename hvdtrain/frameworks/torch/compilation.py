@@ -8,6 +8,7 @@ import hashlib
 import os
 import shlex
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,7 +42,7 @@ def compile_forward(network: nn.Module, rows: int, warm_up: Callable[[], None]) 
     if not torch.cuda.is_available() and not shutil.which(command[0]):
         raise UserError(f"there is no C++ compiler ({command[0]})", "install g++, or name another one in CXX")
     plain = network.forward
-    with _only_one_compiles(Path(os.environ[CACHE])):
+    with _only_one_compiles(Path(os.environ.get(CACHE, tempfile.gettempdir()))):
         compiled = torch.compile(plain, dynamic=False, options=OPTIONS)
 
         def forward(pixels: torch.Tensor) -> torch.Tensor:
@@ -60,14 +61,18 @@ def choose_cache() -> None:
     """Set the folder of Inductor's cache, unless the user did: one for this kind of processor in the user's cache.
 
     Compiled kernels contain instructions of the processor, and homes are shared between hosts. Call it before an
-    optimizer is made: then PyTorch chooses a folder, among those of temporary files.
+    optimizer is made: then PyTorch chooses a folder, among those of temporary files, which is also the one where the
+    user's cache cannot be written.
     """
     os.environ.setdefault(THREADS, "1")
     if CACHE not in os.environ:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         features = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
         processor = hashlib.sha256("\n".join([*features, torch.__version__]).encode()).hexdigest()[:16]
-        os.environ[CACHE] = str(Path(pooch.os_cache("hvdtrain")) / "inductor" / processor)
+        folder = Path(pooch.os_cache("hvdtrain")) / "inductor" / processor
+        with contextlib.suppress(OSError):
+            folder.mkdir(parents=True, exist_ok=True)
+            os.environ[CACHE] = str(folder)
 
 
 @contextlib.contextmanager
