@@ -40,3 +40,11 @@ def test_goals_are_reached_missed_or_not_measured(tmp_path):
     assert lines[9] == (
         "| idle cost of the busiest rank, horovod over Gloo | 1.4% (0.0% to 2.0%, 3) |  | at most 1.5% | reached |"
     )
+
+
+def test_without_results_every_goal_is_not_measured(tmp_path):
+    lines = goals(tmp_path).splitlines()[2:]
+    goal = "images/s, FRAMEWORK/horovod / fastest other strategy"
+    assert lines[0] == f"| {goal} | not measured |  | at least 0.85 |  |"
+    assert len(lines) == 8
+    assert all("| not measured |" in line for line in lines)
