@@ -19,7 +19,7 @@ from hvdtrain.system.text import did_you_mean
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
 AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
-"""Horovod without this project's corrections of its core, and with its own default cycle in ms."""
+"""Horovod with the background thread as published, and with its own default cycle in ms."""
 
 
 @dataclass(frozen=True)

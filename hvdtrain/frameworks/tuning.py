@@ -19,10 +19,11 @@ TF_CONCURRENT_OPERATIONS = "TF_NUM_INTEROP_THREADS"
 def set_environment() -> None:
     """Set tuned environment variables, unless the user set them. Horovod reads its own in init().
 
-    Horovod's default cycle of 1 ms delays each step by up to 1 ms, which is long for a network of 0.5 MB; 0.1 ms costs
-    almost nothing. But if all cores are busy, the shorter cycle reduces throughput by a quarter, so it needs a spare
-    core per rank. TensorFlow does not read OMP_NUM_THREADS and would use all cores in each rank, for each operation and
-    for several at once. The last two variables suppress start-up notices of TensorFlow and MXNet.
+    Where Horovod's cycles start as published (HOROVOD_EVENT_DRIVEN=0, or no response cache), its default of 1 ms delays
+    each step by up to 1 ms, which is long for a network of 0.5 MB; 0.1 ms costs almost nothing. But if all cores are
+    busy, the shorter cycle reduces throughput by a quarter, so it needs a spare core per rank. TensorFlow does not read
+    OMP_NUM_THREADS and would use all cores in each rank, for each operation and for several at once. The last two
+    variables suppress start-up notices of TensorFlow and MXNet.
     """
     if len(cores.binding().before) >= 2 * rank_info.detect().size:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
