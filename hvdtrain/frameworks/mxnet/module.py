@@ -57,7 +57,7 @@ class ModuleSingleProcess(ModuleStrategy, MXNetSingleProcess):
 
 
 class ModuleHorovod(ModuleStrategy, MXNetHorovod):
-    """Horovod's allreduce before each update of Module.fit: as soon as the engine has computed a group of gradients."""
+    """Horovod's allreduce before each update of Module.fit, of groups of gradients."""
 
     unsupported = (
         *ModuleStrategy.unsupported,

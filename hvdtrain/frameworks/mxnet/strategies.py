@@ -47,7 +47,7 @@ def horovod_group(hvd: ModuleType) -> HorovodGroup:
 
 
 class MXNetHorovod(MXNetStrategy):
-    """Horovod's DistributedTrainer: allreduces each group of gradients as soon as the engine has computed it."""
+    """Horovod's DistributedTrainer: allreduces groups of gradients as soon as the engine has them."""
 
     requires = ("horovod.mxnet",)
 

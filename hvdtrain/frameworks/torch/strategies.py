@@ -53,7 +53,7 @@ class TorchSingleProcess(TorchStrategy):
 
 
 class TorchHorovod(TorchStrategy):
-    """Horovod's DistributedOptimizer: allreduces each group of gradients as soon as backward has computed it."""
+    """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward has computed them."""
 
     requires = ("horovod.torch",)
 
