@@ -53,7 +53,7 @@ class TorchSingleProcess(TorchStrategy):
 
 
 class TorchHorovod(TorchStrategy):
-    """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward has computed them."""
+    """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward made them."""
 
     requires = ("horovod.torch",)
 
