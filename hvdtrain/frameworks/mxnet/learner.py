@@ -16,6 +16,7 @@ from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
     canonical_name,
+    channel_multiple,
     cross_entropy,
     scale_pixels,
 )
@@ -81,7 +82,7 @@ class MXNetLearner:
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config, self._network = config, network
-        self._block = GluonNetwork(network)
+        self._block = GluonNetwork(network, channel_multiple(self.device, config.precision))
         self._block.initialize(ctx=self._contexts)
         self._parameters = {canonical_name(name): own for name, own in self._block.collect_params().items()}
         self.load(weights)

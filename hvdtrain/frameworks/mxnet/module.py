@@ -20,6 +20,7 @@ from hvdtrain.frameworks.devices import pad_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
 from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
+    channel_multiple,
     cross_entropy,
     logits_symbol,
     mxnet_name,
@@ -133,7 +134,7 @@ class ModuleLearner:
         self.group, self._strategy, self._network = strategy.group, strategy, network
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._logits_symbol = logits_symbol(network)
+        self._logits_symbol = logits_symbol(network, channel_multiple(self.device, config.precision))
         self._executors: dict[int, mx.executor.Executor] = {}
         self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)
