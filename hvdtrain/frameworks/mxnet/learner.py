@@ -12,6 +12,7 @@ from mxnet import autograd
 from mxnet.contrib import amp
 
 from hvdtrain.frameworks.devices import choose_device, split_rows
+from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
@@ -40,11 +41,6 @@ def choose_contexts(strategy: Strategy) -> list[mx.Context]:
 def device_name(contexts: list[mx.Context]) -> str:
     """`cpu` or `gpu`."""
     return str(contexts[0]).partition("(")[0]
-
-
-def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
-    """A copy on the device: MXNet would free NumPy's memory from its own threads if they shared it."""
-    return mx.nd.array(values, ctx=context, dtype=values.dtype)
 
 
 def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
