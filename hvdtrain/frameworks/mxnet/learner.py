@@ -12,10 +12,12 @@ from mxnet import autograd
 from mxnet.contrib import amp
 
 from hvdtrain.frameworks.devices import choose_device, split_rows
+from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
     canonical_name,
+    channel_multiple,
     cross_entropy,
     scale_pixels,
 )
@@ -39,11 +41,6 @@ def choose_contexts(strategy: Strategy) -> list[mx.Context]:
 def device_name(contexts: list[mx.Context]) -> str:
     """`cpu` or `gpu`."""
     return str(contexts[0]).partition("(")[0]
-
-
-def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
-    """A copy on the device: MXNet would free NumPy's memory from its own threads if they shared it."""
-    return mx.nd.array(values, ctx=context, dtype=values.dtype)
 
 
 def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
@@ -81,7 +78,7 @@ class MXNetLearner:
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config, self._network = config, network
-        self._block = GluonNetwork(network)
+        self._block = GluonNetwork(network, channel_multiple(self.device, config.precision))
         self._block.initialize(ctx=self._contexts)
         self._parameters = {canonical_name(name): own for name, own in self._block.collect_params().items()}
         self.load(weights)

@@ -1,6 +1,6 @@
 """MXNet's oldest style: a Symbol bound by `mx.mod.Module` and trained by its `fit`.
 
-Module's own loop runs the steps; hvdtrain's loop feeds it the rows of each step as an `NDArrayIter`.
+Module's own loop runs the steps; hvdtrain's loop feeds it the rows of each step.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import pad_rows
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
+from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate, load_labels
 from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
+    channel_multiple,
     cross_entropy,
     logits_symbol,
     mxnet_name,
@@ -108,7 +110,7 @@ class ReducingModule(mx.mod.Module):
 
 
 class ModuleFeed(mx.io.DataIter):
-    """Feeds `fit` one batch after another, each as an NDArrayIter."""
+    """Feeds `fit` one batch after another."""
 
     def __init__(self, batches: Iterator[Batch], set_lr: Callable[[float], None], module: mx.mod.Module) -> None:
         super().__init__()
@@ -120,8 +122,8 @@ class ModuleFeed(mx.io.DataIter):
         images, labels, weights = pad_rows(self._devices, *rows)
         # Module asks for the next batch after it has queued the update before, so the learning rate can change now.
         self._set_lr(lr)
-        arrays = {"data": scale_pixels(images), "weights": weights}
-        return next(mx.io.NDArrayIter(arrays, {"label": labels.astype(np.float32)}, batch_size=len(images)))
+        data = [load_array(array, mx.cpu()) for array in (scale_pixels(images), weights)]
+        return mx.io.DataBatch(data, [load_labels(labels, mx.cpu())])
 
     def reset(self) -> None:
         """Nothing to do: hvdtrain's loop chooses the rows of the next epoch."""
@@ -154,7 +156,7 @@ class ModuleLearner:
         self.group, self._strategy, self._network = strategy.group, strategy, network
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._logits_symbol = logits_symbol(network)
+        self._logits_symbol = logits_symbol(network, channel_multiple(self.device, config.precision))
         self._executors: dict[int, mx.executor.Executor] = {}
         self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)

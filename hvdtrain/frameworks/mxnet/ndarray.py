@@ -19,7 +19,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
-from hvdtrain.frameworks.mxnet.network import cross_entropy, forward, scale_pixels
+from hvdtrain.frameworks.mxnet.network import channel_multiple, cross_entropy, forward, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Network, Weights
@@ -126,6 +126,7 @@ class NDArrayLearner:
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config, self._network, self._strategy = strategy.config, network, strategy
+        self._multiple = channel_multiple(self.device, strategy.config.precision)
         self.load(weights)
         strategy.broadcast(self._params[0])
         self._momentum = [{name: nd.zeros_like(p) for name, p in params.items()} for params in self._params]
@@ -147,7 +148,7 @@ class NDArrayLearner:
         parts = split_batch(self._contexts, scale_pixels(images), labels, weights)
         with autograd.record():  # the engine computes on all devices at the same time
             losses = [
-                (cross_entropy(nd, forward(nd, self._network, params, x), y) * w).sum()
+                (cross_entropy(nd, forward(nd, self._network, params, x, self._multiple), y) * w).sum()
                 for params, (x, y, w) in zip(self._params, parts, strict=True)
             ]
         autograd.backward(losses)
@@ -162,7 +163,7 @@ class NDArrayLearner:
 
     def _logits(self, images: np.ndarray) -> nd.NDArray:
         pixels = nd.array(scale_pixels(images), ctx=self._contexts[0])
-        return forward(nd, self._network, self._params[0], pixels)
+        return forward(nd, self._network, self._params[0], pixels, self._multiple)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import ModuleType
 
 import mxnet as mx
@@ -17,6 +18,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.mxnet import servers
+from hvdtrain.frameworks.mxnet.arrays import copy_into
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
 
 Parameters = dict[str, gluon.Parameter]
@@ -102,15 +104,19 @@ class AllreduceTrainer(gluon.Trainer):
     def __init__(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer, group: AllreduceGroup) -> None:
         super().__init__(parameters, optimizer, kvstore=None)
         self._group = group
+        sizes = [math.prod(parameter.shape) for parameter in self._params]
+        self._flat = np.empty(sum(sizes), np.float32)
+        parts = np.split(self._flat, np.cumsum(sizes)[:-1])
+        self._parts = [part.reshape(own.shape) for part, own in zip(parts, self._params, strict=True)]
 
     def _allreduce_grads(self) -> None:
         gradients = [parameter.grad() for parameter in self._params]
-        flat = np.concatenate([gradient.asnumpy().ravel() for gradient in gradients])
-        self._group.allreduce(flat)
-        flat /= self._group.size
-        parts = np.split(flat, np.cumsum([gradient.size for gradient in gradients])[:-1])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient[:] = part.reshape(gradient.shape)
+        for gradient, part in zip(gradients, self._parts, strict=True):
+            part[...] = gradient.asnumpy()
+        self._group.allreduce(self._flat)
+        self._flat /= self._group.size
+        for gradient, part in zip(gradients, self._parts, strict=True):
+            copy_into(gradient, part)
 
 
 class MXNetAllreduce(MXNetStrategy):

@@ -140,7 +140,8 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         momentum, nesterov, l2 = (self._options[name] for name in ("momentum", "nesterov", "l2"))
-        gradient += l2 * variable
+        if l2:
+            gradient += l2 * variable
         if momentum:
             total = self.slots["momentum"][self._index_dict[self._var_key(variable)]]
             total.assign(momentum * total + gradient)
