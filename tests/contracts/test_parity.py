@@ -87,9 +87,9 @@ def numpy_logits(network, weights, images):
     return x
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_logits_equal_a_numpy_reference(tmp_path, framework):
-    status, output = run(["python", str(PROGRAMS), "logits", framework, *NETWORKS], tmp_path)
+@pytest.mark.parametrize(("framework", "api"), [*((name, "auto") for name in FRAMEWORKS), ("mxnet", "module")])
+def test_logits_equal_a_numpy_reference(tmp_path, framework, api):
+    status, output = run(["python", str(PROGRAMS), "logits", framework, api, *NETWORKS], tmp_path)
     assert status == 0, output
     for model, network in NETWORKS.items():
         images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)

@@ -231,12 +231,15 @@ def apart(framework: str, _: list[str]) -> None:
 
 
 def logits(framework: str, options: list[str]) -> None:
-    """Write the logits of fixed images to a file for each of the networks, which the options name."""
-    for model in options:
+    """Write the logits of fixed images to a file for each network; the options are the style and the networks."""
+    api, *models = options
+    for model in models:
         network = NETWORKS[model]
         images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-        config = Config(framework=framework, strategy="single", model=model)
-        learner = build_learner(config, initial_weights(network, "xavier", 0), RuntimeOptions(device="cpu"))
+        config = Config(framework=framework, api=api, strategy="single", model=model)
+        learner = build_learner(config, initial_weights(network, "xavier", 1), RuntimeOptions(device="cpu"))
+        learner.logits(images)  # the next ones must not be those of these weights
+        learner.load(initial_weights(network, "xavier", 0))
         np.save(f"{model}.npy", learner.logits(images))
 
 

@@ -23,6 +23,7 @@ from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
     channel_multiple,
     cross_entropy,
+    forward,
     logits_symbol,
     mxnet_name,
     scale_pixels,
@@ -156,8 +157,7 @@ class ModuleLearner:
         self.group, self._strategy, self._network = strategy.group, strategy, network
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._logits_symbol = logits_symbol(network, channel_multiple(self.device, config.precision))
-        self._executors: dict[int, mx.executor.Executor] = {}
+        self._multiple = channel_multiple(self.device, config.precision)
         self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)
         parameters = {name: mx.nd.array(value) for name, value in weights.items()}
@@ -173,7 +173,7 @@ class ModuleLearner:
         """The Module, bound for batches of that many rows."""
         logger = logging.getLogger("hvdtrain.module")
         logger.setLevel(logging.ERROR)  # fit warns that parameters and optimizer exist already
-        loss = weighted_loss(self._logits_symbol)
+        loss = weighted_loss(logits_symbol(self._network, self._multiple))
         module = ReducingModule(loss, ("data", "weights"), ("label",), logger, self._contexts)
         module.reduce = self._strategy.reduce
         module.bind([("data", (rows, *self._network.input_shape)), ("weights", (rows,))], [("label", (rows,))])
@@ -213,16 +213,10 @@ class ModuleLearner:
         return losses[0]
 
     def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        """Logits, from a graph bound for that many rows on the first device."""
-        pixels = scale_pixels(images)
-        if len(pixels) not in self._executors:
-            bound = self._logits_symbol.simple_bind(self._contexts[0], grad_req="null", data=pixels.shape)
-            self._executors[len(pixels)] = bound
-        executor = self._executors[len(pixels)]
-        for name, arrays in self._device_parameters().items():
-            arrays[0].copyto(executor.arg_dict[mxnet_name(name)])
-        executor.forward(is_train=False, data=mx.nd.array(pixels, ctx=self._contexts[0]))
-        return executor.outputs[0]
+        """Logits by operators on the first device: a Symbol bound without gradients keeps its first weights in oneDNN."""
+        context = self._contexts[0]
+        parameters = {name: arrays[0] for name, arrays in self._device_parameters().items()}
+        return forward(mx.nd, self._network, parameters, load_array(scale_pixels(images), context), self._multiple)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
