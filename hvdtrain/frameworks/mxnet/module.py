@@ -213,7 +213,7 @@ class ModuleLearner:
         return losses[0]
 
     def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        """Logits by operators on the first device: a Symbol bound without gradients keeps its first weights in oneDNN."""
+        """Logits by operators on the first device: a Symbol without gradients keeps its first weights in oneDNN."""
         context = self._contexts[0]
         parameters = {name: arrays[0] for name, arrays in self._device_parameters().items()}
         return forward(mx.nd, self._network, parameters, load_array(scale_pixels(images), context), self._multiple)
