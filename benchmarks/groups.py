@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
-import statistics
 import time
 
 import numpy as np
 
+from hvdtrain.bench.spread import spread
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.config.options import Config
 from hvdtrain.config.recipes import from_recipe
@@ -90,10 +90,7 @@ def table(configs: dict[str, Config], blocks: dict[str, list[tuple[float, float]
     """One line for each setting, in Markdown."""
     lines = ["| --groups | messages | ms a step (range) | CPU ms a step (range) |", "| --- | --- | --- | --- |"]
     for name, config in configs.items():
-        columns = [
-            f"{statistics.median(values) * 1e3:.2f} ({min(values) * 1e3:.2f} to {max(values) * 1e3:.2f})"
-            for values in zip(*blocks[name], strict=True)
-        ]
+        columns = [spread([value * 1e3 for value in values], ".2f") for values in zip(*blocks[name], strict=True)]
         lines.append(f"| {name} | {len(gradient_groups(config, ranks))} | {' | '.join(columns)} |")
     return "\n".join(lines)
 

@@ -19,6 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, default_dataset, launched_here
 from hvdtrain.launch.launchers.mpirun import mpirun_here
 from hvdtrain.runs import record
@@ -112,11 +113,6 @@ def start(command: list[str], environment: dict[str, str]) -> str:
     if job.returncode:
         sys.exit(f"{' '.join(command)} ended with status {job.returncode}:\n{job.stdout[-2000:]}{job.stderr[-2000:]}")
     return job.stdout
-
-
-def spread(values: list[float], form: str) -> str:
-    """The median, and in parentheses minimum and maximum."""
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
 def table(results: dict[str, Runs], data: str) -> str:

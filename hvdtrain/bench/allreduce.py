@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
@@ -161,7 +162,7 @@ def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
             runs = [job.seconds[size] for job in jobs]
             seconds = median(runs)
             bus = bus_bandwidth(size, seconds, options.np)
-            time = f"{seconds * 1e6:,.1f} ({min(runs) * 1e6:,.1f} to {max(runs) * 1e6:,.1f})"
+            time = spread([run * 1e6 for run in runs], ",.1f")
             lines.append(f"| {size:,} | {name} | {time} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
     return lines
 
@@ -170,7 +171,7 @@ def idle_table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
     """What ranks cost that have started Horovod and do nothing else, as lines of Markdown; none if not measured."""
     rows = []
     for name in filter(_has_own_thread, repeats if options.idle_seconds else ()):
-        cells = (_percent([choose(job.idle) for job in repeats[name]]) for choose in (min, max))
+        cells = (spread([choose(job.idle) for job in repeats[name]], ".1%") for choose in (min, max))
         rows.append(f"| {name} | {' | '.join(cells)} |")
     heading = [
         "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads.",
@@ -186,10 +187,6 @@ def _has_own_thread(library: str) -> bool:
     return library.startswith("horovod")
 
 
-def _percent(shares: list[float]) -> str:
-    return f"{median(shares):.1%} ({min(shares):.1%} to {max(shares):.1%})"
-
-
 def comparison(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
     """Ratios of hvdtrain's bus bandwidth to the library's, run by run, as lines of Markdown."""
     lines = []
@@ -198,7 +195,6 @@ def comparison(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
             pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
             ratios = [other.seconds[size] / own.seconds[size] for own, other in pairs]
             if ratios:
-                spread = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-                lines.append(f"| {ours} / {theirs} | {size:,} | {spread} |")
+                lines.append(f"| {ours} / {theirs} | {size:,} | {spread(ratios, '.2f')} |")
     heading = ["| bus bandwidth | bytes | ratio (minimum to maximum) |", "| --- | ---: | --- |"]
     return [*heading, *lines] if lines else []

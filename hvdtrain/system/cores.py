@@ -70,8 +70,8 @@ def bind(uses_gpu: bool) -> Binding:
 def share(cores: Sequence[Core], local_rank: int, ranks: int) -> Sequence[Core]:
     """The cores of one of `ranks` ranks of the host, next to each other; none if they are not to be bound.
 
-    All ranks decide alike. The numbers of cores differ by one at most, and a rank's cores are of one NUMA node if the
-    number of ranks is a multiple of that of equal nodes.
+    All ranks make the same choice. The numbers of cores differ by one at most, and a rank's cores are of one NUMA node
+    if the number of ranks is a multiple of that of equal nodes.
     """
     count = len(cores)
     parts = [cores[rank * count // ranks : (rank + 1) * count // ranks] for rank in range(ranks)]

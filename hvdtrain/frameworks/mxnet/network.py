@@ -117,7 +117,7 @@ class WeightedLoss(nn.HybridBlock):
         return F.sum(cross_entropy(F, self.network(images), labels) * weights)
 
 
-def logits_symbol(network: Network, multiple: int = 1) -> mx.sym.Symbol:
+def logits_symbol(network: Network, multiple: int) -> mx.sym.Symbol:
     """Logits of the variable `data`, of parameters in MXNet's names. multiple: that of `forward`."""
     parameters = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.parameters()}
     return forward(mx.sym, network, parameters, mx.sym.var("data"), multiple)
