@@ -33,3 +33,4 @@ for step, rows in enumerate(bare.batches(len(images), steps, hvd.rank(), hvd.siz
     clock.tick(step, lambda loss=loss: loss.mean().asscalar())
 if hvd.rank() == 0:
     clock.report()
+mx.nd.waitall()  # MXNet waits forever for an allreduce that is still under way when Horovod shuts down

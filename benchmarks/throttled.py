@@ -37,6 +37,8 @@ from hvdtrain.scale.workload import Workload, read_workload
 PAYLOAD = 1448 / (1514 + 66 / 2)
 """Of the bytes that `tc` counts, the share that is data: a frame of 1514 bytes carries 1448, and every second frame is
 acknowledged by one of 66."""
+MODELS = {"ring": ("ring", "ring", 1), "horovod": ("horovod over Gloo", "horovod-gloo", 2)}
+"""By strategy: the allreduce's name in `bench allreduce`, in the model, and the model's allreduces of a call."""
 STEPS, LOG_EVERY = 40, 5
 ETC = Path("/etc/netns")
 SUBNET = "10.78.41"
@@ -55,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[10, 20, 50], help="Mbit/s; default: 10 20 50")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="default: 2 4 8")
-    parser.add_argument("--strategies", nargs="+", choices=["ring", "horovod"], default=["ring", "horovod"])
+    parser.add_argument("--strategies", nargs="+", choices=[*MODELS], default=[*MODELS])
     parser.add_argument("--batch-size", type=int, default=8, help="images of a rank; default: 8")
     parser.add_argument("--output", type=Path, default=Path("runs/throttled.jsonl"), help="file to append results to")
     options = parser.parse_args()
@@ -65,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, hosts(max(options.ranks)) as spaces:
         workload = one_rank(Path(folder), options.batch_size)
         for strategy in options.strategies:
-            latency = unlimited("gloo" if strategy == "horovod" else strategy)
+            latency = unlimited(strategy)
             for rate in options.rates:
                 limit(spaces, rate)
                 for ranks in options.ranks:
@@ -104,10 +106,11 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
     ]
 
 
-def unlimited(library: str) -> Fit:
-    """The library between two ranks of this machine, without a limit: its latency."""
-    times = measure(library, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0))
-    return fit([Measured(2, size, seconds) for size, seconds in times.seconds.items()], library)
+def unlimited(strategy: str) -> Fit:
+    """The allreduce of a strategy between two ranks of this machine, without a limit: its latency."""
+    name, library, rounds = MODELS[strategy]
+    times = measure(name, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0))
+    return fit([Measured(2, size, seconds) for size, seconds in times.seconds.items()], library, rounds=rounds)
 
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
@@ -116,8 +119,9 @@ def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks:
     busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
     link = Link(latency.link.latency_s, 8 / (rate * 1e6 * PAYLOAD))
     network = Fit(link, 0.0, 0.0)
-    library, rounds, overlap = ("horovod-gloo", 2, DEFAULT_OVERLAP) if strategy == "horovod" else (strategy, 1, 0.0)
+    _, library, rounds = MODELS[strategy]
     communication = Communication(library, network, network, 1, rounds=rounds)
+    overlap = DEFAULT_OVERLAP if strategy == "horovod" else 0.0
     return StepModel(busy, communication, overlap).step(ranks, workload.rows)
 
 

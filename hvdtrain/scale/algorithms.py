@@ -111,8 +111,10 @@ FLAT: dict[str, Algorithm] = {
 ALGORITHMS: dict[str, Algorithm] = {**FLAT, "hierarchical": hierarchical}
 
 
-def choices_of(algorithm: str) -> tuple[str, ...]:
-    """The algorithms that a library chooses from by size; for the name of an algorithm, only that one."""
+def choices_of(algorithm: str, size: int, ranks: int) -> tuple[str, ...]:
+    """The algorithms of which a library takes the fastest for `size` bytes; for the name of an algorithm, only that."""
+    if algorithm == "horovod-gloo":
+        return ("recursive doubling",) if size <= SMALL_BYTES[ranks > 2] else ("ring",)
     return LIBRARIES.get(algorithm, (algorithm,))
 
 
@@ -123,7 +125,7 @@ def allreduce_time(algorithm: str, size: int, cluster: Cluster) -> AllreduceTime
     """
     if cluster.ranks == 1:
         return AllreduceTime(0.0, 0.0)
-    times = [ALGORITHMS[one](size, cluster) for one in choices_of(algorithm)]
+    times = [ALGORITHMS[one](size, cluster) for one in choices_of(algorithm, size, cluster.ranks)]
     return min(times, key=lambda time: time.seconds)
 
 
@@ -133,7 +135,7 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     # gloo::AllreduceOptions uses the ring unless another algorithm is asked for, which neither Horovod nor
     # torch.distributed does.
     "gloo": ("ring",),
-    "horovod-gloo": ("ring",),
+    "horovod-gloo": ("recursive doubling", "ring"),
     # Open MPI and MPICH choose by size (Thakur et al.).
     "horovod-mpi": ("recursive doubling", "Rabenseifner", "ring"),
     "mpi": ("recursive doubling", "Rabenseifner", "ring"),
@@ -141,3 +143,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "nccl": ("ring", "Rabenseifner"),
 }
 """Algorithms of the libraries that strategies use."""
+SMALL_BYTES = {False: 4 << 20, True: 128 << 10}
+"""Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
+setup/horovod-0.28.1-event-driven.patch."""

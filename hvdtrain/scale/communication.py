@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.scale.algorithms import LIBRARIES, AllreduceTime, allreduce_time
+from hvdtrain.scale.algorithms import LIBRARIES, AllreduceTime, allreduce_time, choices_of
 from hvdtrain.scale.cluster import Cluster, Link
 
 
@@ -78,7 +78,7 @@ def _terms(one: Measured, library: str, link: Link, rounds: int) -> tuple[float,
     def time(algorithm: str, of: Link) -> AllreduceTime:
         return allreduce_time(algorithm, one.size, Cluster(one.ranks, 1, of, of))
 
-    used = min(LIBRARIES[library], key=lambda algorithm: time(algorithm, link).seconds)
+    used = min(choices_of(library, one.size, one.ranks), key=lambda algorithm: time(algorithm, link).seconds)
     return rounds * time(used, Link(1.0, 0.0)).latency_s, time(used, Link(0.0, 1.0)).transfer_s
 
 

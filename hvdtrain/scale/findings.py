@@ -9,7 +9,7 @@ WORTH = 1.1
 LIBRARY_NAMES = {
     "ring": "the ring",
     "gloo": "Gloo's ring",
-    "horovod-gloo": "Gloo's ring",
+    "horovod-gloo": "Gloo",
     "horovod-mpi": "MPI",
     "mpi": "MPI",
     "nccl": "NCCL",

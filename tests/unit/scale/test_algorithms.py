@@ -54,6 +54,20 @@ def test_a_library_chooses_the_best_of_its_algorithms_by_size():
         assert allreduce_time("mpi", size, cluster) == allreduce_time(best, size, cluster)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "size", "used"),
+    [
+        (2, 4 << 20, "recursive doubling"),
+        (2, (4 << 20) + 1, "ring"),
+        (3, 128 << 10, "recursive doubling"),
+        (64, (128 << 10) + 1, "ring"),
+    ],
+)
+def test_horovod_over_gloo_chooses_by_size_alone(ranks, size, used):
+    cluster = one_rank_per_host(ranks)
+    assert allreduce_time("horovod-gloo", size, cluster) == allreduce_time(used, size, cluster)
+
+
 def test_a_hierarchical_allreduce_uses_the_network_less():
     """Over hosts with fast links inside, it has the latency of few hosts; recursive doubling shares its link."""
     cluster, size = Cluster(64, 8, LINK, FAST), 1 << 20

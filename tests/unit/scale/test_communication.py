@@ -54,9 +54,9 @@ def test_horovods_cycle_is_no_latency():
     measured = [Measured(2, 8, 1.05e-3), Measured(2, 1 << 20, 2.5e-3)]
     found = fit(measured, "horovod-gloo", calls_s=1e-3, rounds=2)
     assert found.call_s == 1e-3
-    assert found.link.latency_s == pytest.approx(1.25e-5, rel=0.1)  # two allreduces of two hops each
+    assert found.link.latency_s == pytest.approx(2.5e-5, rel=0.1)  # two allreduces of one exchange each
     communication = Communication("horovod-gloo", found, found, rounds=2)
-    assert communication.control_s(64) == pytest.approx(1e-3 + 126 * found.link.latency_s, rel=0.1)
+    assert communication.control_s(64) == pytest.approx(1e-3 + 6 * found.link.latency_s, rel=0.1)
 
 
 def test_no_constant_is_negative():

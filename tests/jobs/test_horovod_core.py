@@ -1,0 +1,35 @@
+"""Allreduces by the Horovod that make setup builds."""
+
+import re
+
+import pytest
+from support.jobs import ROOT, launcher, run
+
+PROGRAM = ROOT / "tests" / "support" / "allreduces.py"
+RIGHT = r"(\d+) operations were right"
+
+
+def check(folder, by, ranks, operations, **variables):
+    command = [*launcher(by, ranks), "python", str(PROGRAM), str(operations)]
+    status, output = run(command, folder, timeout_s=500, **variables)
+    assert status == 0, output[-6000:]
+    assert re.findall(RIGHT, output) == ranks * [str(operations)], output
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_random_allreduces_of_process_sets_over_gloo(tmp_path, ranks):
+    check(tmp_path, "gloo", ranks, 100)
+
+
+def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path):
+    """The connection of two of four ranks, while all of them live."""
+    status, output = run([*launcher("gloo", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
+    assert status == 0, output[-6000:]
+    assert re.findall(RIGHT, output) == 4 * ["10"], output
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("event_driven", ["0", "1"])
+@pytest.mark.parametrize(("by", "ranks"), [("gloo", 4), ("gloo", 7), ("mpirun", 2), ("mpirun", 3)])
+def test_random_allreduces_of_process_sets(tmp_path, by, ranks, event_driven):
+    check(tmp_path, by, ranks, 300, HOROVOD_EVENT_DRIVEN=event_driven)
