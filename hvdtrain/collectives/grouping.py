@@ -27,7 +27,7 @@ from hvdtrain.networks.registry import NETWORKS
 
 MESSAGE_S = 300e-6
 """Seconds that a message costs by itself: an 8-byte allreduce of two ranks over Gloo on one host takes 150 us with the
-event-driven core, 360 us by Gloo's ring, which larger messages use, and up to 1.1 ms with Horovod's own cycle."""
+event-driven core, 360 us if all of it goes by Gloo's ring, and up to 1.1 ms with Horovod's own cycle."""
 BANDWIDTH = 1.25e9
 """Bytes per second: 10 Gbit/s Ethernet. NCCL over 100 Gbit/s has a tenth of both the cost of a message and the time of
 a byte, so the product of cost and bandwidth, which decides the size of a group, is about the same there."""
