@@ -30,15 +30,15 @@ from pathlib import Path
 from hvdtrain.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.scale.cluster import Link
 from hvdtrain.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.scale.inputs import DEFAULT_OVERLAP
+from hvdtrain.scale.inputs import DEFAULT_OVERLAP, IN_TABLES, OVERLAPPING, rounds_of_call
 from hvdtrain.scale.step import StepModel, StepTime
 from hvdtrain.scale.workload import Workload, read_workload
 
 PAYLOAD = 1448 / (1514 + 66 / 2)
 """Of the bytes that `tc` counts, the share that is data: a frame of 1514 bytes carries 1448, and every second frame is
 acknowledged by one of 66."""
-MODELS = {"ring": ("ring", "ring", 1), "horovod": ("horovod over Gloo", "horovod-gloo", 2)}
-"""By strategy: the allreduce's name in `bench allreduce`, in the model, and the model's allreduces of a call."""
+LIBRARIES = {"ring": "ring", "horovod": "horovod-gloo"}
+"""The model's name of a strategy's allreduce."""
 STEPS, LOG_EVERY = 40, 5
 ETC = Path("/etc/netns")
 SUBNET = "10.78.41"
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rates", type=float, nargs="+", default=[10, 20, 50], help="Mbit/s; default: 10 20 50")
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="default: 2 4 8")
-    parser.add_argument("--strategies", nargs="+", choices=[*MODELS], default=[*MODELS])
+    parser.add_argument("--strategies", nargs="+", choices=[*LIBRARIES], default=[*LIBRARIES])
     parser.add_argument("--batch-size", type=int, default=8, help="images of a rank; default: 8")
     parser.add_argument("--output", type=Path, default=Path("runs/throttled.jsonl"), help="file to append results to")
     options = parser.parse_args()
@@ -67,7 +67,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, hosts(max(options.ranks)) as spaces:
         workload = one_rank(Path(folder), options.batch_size)
         for strategy in options.strategies:
-            latency = unlimited(strategy)
+            latency = unlimited(LIBRARIES[strategy])
             for rate in options.rates:
                 limit(spaces, rate)
                 for ranks in options.ranks:
@@ -106,11 +106,12 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
     ]
 
 
-def unlimited(strategy: str) -> Fit:
-    """The allreduce of a strategy between two ranks of this machine, without a limit: its latency."""
-    name, library, rounds = MODELS[strategy]
-    times = measure(name, AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0))
-    return fit([Measured(2, size, seconds) for size, seconds in times.seconds.items()], library, rounds=rounds)
+def unlimited(library: str) -> Fit:
+    """The library between two ranks of this machine, without a limit: its latency."""
+    options = AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0)
+    times = measure(IN_TABLES.get(library, library), options)
+    measured = [Measured(2, size, seconds) for size, seconds in times.seconds.items()]
+    return fit(measured, library, rounds=rounds_of_call(library))
 
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
@@ -119,9 +120,9 @@ def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks:
     busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
     link = Link(latency.link.latency_s, 8 / (rate * 1e6 * PAYLOAD))
     network = Fit(link, 0.0, 0.0)
-    _, library, rounds = MODELS[strategy]
-    communication = Communication(library, network, network, 1, rounds=rounds)
-    overlap = DEFAULT_OVERLAP if strategy == "horovod" else 0.0
+    library = LIBRARIES[strategy]
+    communication = Communication(library, network, network, 1, rounds=rounds_of_call(library))
+    overlap = DEFAULT_OVERLAP if library in OVERLAPPING else 0.0
     return StepModel(busy, communication, overlap).step(ranks, workload.rows)
 
 

@@ -114,7 +114,8 @@ ALGORITHMS: dict[str, Algorithm] = {**FLAT, "hierarchical": hierarchical}
 def choices_of(algorithm: str, size: int, ranks: int) -> tuple[str, ...]:
     """The algorithms of which a library takes the fastest for `size` bytes; for the name of an algorithm, only that."""
     if algorithm == "horovod-gloo":
-        return ("recursive doubling",) if size <= SMALL_BYTES[ranks > 2] else ("ring",)
+        small_bytes = SMALL_BYTES_OF_TWO if ranks == 2 else SMALL_BYTES
+        return ("recursive doubling",) if size <= small_bytes else ("ring",)
     return LIBRARIES.get(algorithm, (algorithm,))
 
 
@@ -143,6 +144,6 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "nccl": ("ring", "Rabenseifner"),
 }
 """Algorithms of the libraries that strategies use."""
-SMALL_BYTES = {False: 4 << 20, True: 128 << 10}
+SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
 """Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
 setup/horovod-0.28.1-event-driven.patch."""

@@ -53,10 +53,15 @@ def _given(workload: Workload, options: ScaleOptions) -> Workload:
     return workload
 
 
+def rounds_of_call(library: str) -> int:
+    """Allreduces of a call: Horovod's ranks agree first on what is ready, by one more."""
+    return 2 if library in IN_TABLES else 1
+
+
 def _communication(options: ScaleOptions, library: str) -> Communication:
     algorithm = ALGORITHM_NAMES.get(options.algorithm, options.algorithm)
     name = library if algorithm == "auto" else algorithm
-    rounds, cycle_s = (2, options.cycle_ms * 1e-3) if library in IN_TABLES else (1, 0.0)
+    rounds, cycle_s = rounds_of_call(library), options.cycle_ms * 1e-3 if library in IN_TABLES else 0.0
     tables = [read_table(path) for path in options.allreduce]
     of_hosts = _fit([table for table in tables if table.hosts > 1], library, cycle_s, rounds)
     of_local = _fit([table for table in tables if table.hosts == 1], library, cycle_s, rounds)
