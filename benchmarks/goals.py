@@ -23,13 +23,13 @@ ALLREDUCE_US = {
 }
 IDLE_SHARE = 0.015
 """CPU seconds per second of the busiest rank after `hvd.init()` and nothing else, at most."""
-AS_SHIPPED = ", as shipped"
+AS_SHIPPED, BY_HAND = ", as shipped", "mpi by hand"
 
 
 def main(argv: list[str]) -> None:
     """Print a table of Markdown; a goal without a result is shown as not measured."""
     folder = Path(*argv) if argv else Path("runs/bench")
-    print("| goal | measured (minimum to maximum, runs) | as shipped, same run | limit | |")
+    print("| goal | measured (minimum to maximum, runs) | others, same run | limit | |")
     print("| --- | --- | --- | --- | --- |")
     for line in [*ratio_lines(folder / "ratios.json"), *allreduce_lines(folder / "allreduce" / "allreduce.json")]:
         print(f"| {' | '.join(line)} |")
@@ -50,18 +50,27 @@ def ratio_lines(path: Path) -> Iterator[list[str]]:
 
 
 def allreduce_lines(path: Path) -> Iterator[list[str]]:
-    """Time of an allreduce and idle cost, with those of Horovod as it is shipped."""
+    """Time of an allreduce and idle cost, with those of Horovod as it is shipped and of MPI without Horovod.
+
+    How far apart the cores were around the jobs explains times that differ: see `bench allreduce`.
+    """
     content = read(path, {"rows": [], "idle": []})
     times = {(row["library"], row["bytes"]): [1e6 * run for run in row["runs"]] for row in content["rows"]}
+    cores = {row["library"]: [1e9 * one for run in row["runs"] for one in run] for row in content.get("cores", [])}
     for (library, size), limit in ALLREDUCE_US.items():
         runs = times.get((library, size), [])
-        shipped = middle(times.get((library + AS_SHIPPED, size), []), ",.0f")
+        others = [
+            middle("as shipped ", times.get((library + AS_SHIPPED, size), []), ",.0f"),
+            middle("`MPI.Allreduce` ", times.get((BY_HAND, size), []) if library.endswith("MPI") else [], ",.0f"),
+            middle("core to core, ns: ", cores.get(library, []), ",.0f"),
+        ]
         goal = f"allreduce of {size:,} bytes, {library}, us"
-        yield cells(goal, runs, ",.0f", shipped, f"at most {limit}", bool(runs) and median(runs) <= limit)
+        reached = bool(runs) and median(runs) <= limit
+        yield cells(goal, runs, ",.0f", "; ".join(filter(None, others)), f"at most {limit}", reached)
     idle = {row["library"]: [max(ranks) for ranks in row["runs"]] for row in content["idle"]}
     for library in ("horovod over MPI", "horovod over Gloo"):
         runs = idle.get(library, [])
-        shipped = middle(idle.get(library + AS_SHIPPED, []), ".1%")
+        shipped = middle("as shipped ", idle.get(library + AS_SHIPPED, []), ".1%")
         goal = f"idle cost of the busiest rank, {library}"
         yield cells(goal, runs, ".1%", shipped, f"at most {IDLE_SHARE:.1%}", bool(runs) and median(runs) <= IDLE_SHARE)
 
@@ -71,16 +80,17 @@ def read(path: Path, missing: Any) -> Any:
     return json.loads(path.read_text()) if path.is_file() else missing
 
 
-def middle(runs: list[float], form: str) -> str:
-    return f"{median(runs):{form}}" if runs else ""
+def middle(name: str, runs: list[float], form: str) -> str:
+    """The name with the median; empty without runs."""
+    return f"{name}{median(runs):{form}}" if runs else ""
 
 
-def cells(goal: str, runs: list[float], form: str, shipped: str, limit: str, reached: bool) -> list[str]:
+def cells(goal: str, runs: list[float], form: str, others: str, limit: str, reached: bool) -> list[str]:
     """A line of the table."""
     if not runs:
-        return [goal, "not measured", shipped, limit, ""]
+        return [goal, "not measured", others, limit, ""]
     spread = f"{min(runs):{form}} to {max(runs):{form}}, {len(runs)}"
-    return [goal, f"{middle(runs, form)} ({spread})", shipped, limit, "reached" if reached else "MISSED"]
+    return [goal, f"{middle('', runs, form)} ({spread})", others, limit, "reached" if reached else "MISSED"]
 
 
 if __name__ == "__main__":

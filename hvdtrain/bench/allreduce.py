@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
+from hvdtrain.bench.core_to_core import round_trip_s
 from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
@@ -59,6 +60,8 @@ class Measured(NamedTuple):
     """Of an allreduce, by number of bytes."""
     idle: list[float]
     """CPU seconds per second of each rank that has started the library and does nothing else."""
+    core_round_trips: list[float] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """Seconds of `round_trip_s` before and after the job, those that could be measured."""
 
 
 Repeats = dict[str, list[Measured]]
@@ -111,7 +114,12 @@ def run(options: AllreduceBenchOptions) -> str:
         for name, measured in repeats.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)
             measured.append(measure(name, options))
-    tables = [table(repeats, options), idle_table(repeats, options), comparison(repeats, options)]
+    tables = [
+        table(repeats, options),
+        cores_table(repeats),
+        idle_table(repeats, options),
+        comparison(repeats, options),
+    ]
     text = "\n\n".join("\n".join(lines) for lines in tables if lines)
     write_atomically(options.output / "allreduce.md", text + "\n")
     write_atomically(options.output / "allreduce.json", to_json(record(repeats, options)) + "\n")
@@ -124,13 +132,15 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     idle_s = options.idle_seconds if _has_own_thread(name) else 0.0
     program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
+    before = round_trip_s()
     done = subprocess.run(command, env={**environment(), **library.environment}, text=True, capture_output=True)
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise TrainingError(f"the allreduce by {name} failed: {last}")
     result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
-    return Measured({int(size): seconds for size, seconds in result["seconds"].items()}, result["idle"])
+    seconds = {int(size): seconds for size, seconds in result["seconds"].items()}
+    return Measured(seconds, result["idle"], [one for one in (before, round_trip_s()) if one is not None])
 
 
 def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
@@ -139,14 +149,18 @@ def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
 
 
 def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
-    """The content of `allreduce.json`: a table for `scale`, and in `idle` each repeat's shares of a core, by rank."""
+    """The content of `allreduce.json`: a table for `scale`, and by library each repeat's results other than times.
+
+    `idle`: shares of a core, by rank. `cores`: seconds of `round_trip_s` before and after the job.
+    """
     seconds = {name: [job.seconds for job in jobs] for name, jobs in repeats.items()}
     idle = [
         {"library": name, "runs": [job.idle for job in jobs]}
         for name, jobs in repeats.items()
         if options.idle_seconds and _has_own_thread(name)
     ]
-    return {**to_table(options.np, 1, seconds), "idle": idle}
+    cores = [{"library": name, "runs": [job.core_round_trips for job in jobs]} for name, jobs in repeats.items()]
+    return {**to_table(options.np, 1, seconds), "idle": idle, "cores": cores}
 
 
 def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
@@ -165,6 +179,20 @@ def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
             time = spread([run * 1e6 for run in runs], ",.1f")
             lines.append(f"| {size:,} | {name} | {time} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
     return lines
+
+
+def cores_table(repeats: Repeats) -> list[str]:
+    """How far apart two cores were around the jobs of each library, as lines of Markdown; none if not measured."""
+    trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
+    rows = [f"| {name} | {spread(measured, ',.0f')} |" for name, measured in trips.items() if measured]
+    heading = [
+        "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual",
+        "machine has moved its cores, and an allreduce through shared memory takes longer or shorter.",
+        "",
+        "| library | time, ns (minimum to maximum) |",
+        "| --- | ---: |",
+    ]
+    return [*heading, *rows] if rows else []
 
 
 def idle_table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:

@@ -145,4 +145,5 @@ def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
     assert all(row["seconds"] == row["runs"][0] > 0 for row in written["rows"])
     assert set(read_table(tmp_path / "made" / "allreduce.json").libraries) == {"ring", *horovods}
     assert {row["library"] for row in written["idle"]} == horovods
+    assert {row["library"] for row in written["cores"]} == {"ring", *horovods}
     assert all(len(row["runs"][0]) == 2 and min(row["runs"][0]) > 0 for row in written["idle"])

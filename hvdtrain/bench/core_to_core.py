@@ -1,0 +1,72 @@
+"""How far apart the cores are that two processes run on: the time that a value takes from one to the other and back.
+
+Cores that share a cache are near, others several times as far, and an allreduce through shared memory depends on it. On
+a virtual machine the host decides which, and may decide anew within seconds, so that jobs differ that are the same.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from statistics import median
+from typing import Any
+
+ROUND_TRIPS, MEASUREMENTS = 1000, 20
+CALL, REPLY, INTS = 0, 32, 64
+"""Indices of the values in an array of 4-byte integers: 128 bytes apart, so that they share no cache line."""
+MOST_LOOKS = 5_000_000
+"""Looks at a value, about a quarter of a second, after which the other process counts as not running."""
+
+
+def round_trip_s() -> float | None:
+    """Median seconds in which a process sees a value and the other its reply, 0.2 to 0.3 us of them the interpreter's.
+
+    None with a single core, and where other processes take the cores for a quarter of a second.
+    """
+    if len(os.sched_getaffinity(0)) < 2:
+        return None
+    context = multiprocessing.get_context("spawn")
+    shared = context.RawArray("i", INTS)
+    replier = context.Process(target=_reply, args=(shared,), daemon=True)
+    replier.start()
+    try:
+        return _measure(_values(shared), time.monotonic() + 10)
+    finally:
+        replier.kill()
+        replier.join()
+
+
+def _measure(values: memoryview, started_until: float) -> float | None:
+    while not values[REPLY]:  # the interpreter of the other process starts
+        if time.monotonic() > started_until:
+            return None
+    times = []
+    for measurement in range(MEASUREMENTS):
+        began = time.perf_counter()
+        for turn in range(2 + measurement * ROUND_TRIPS, 2 + (measurement + 1) * ROUND_TRIPS):
+            values[CALL] = turn
+            if not _sees(values, REPLY, turn):
+                return None
+        times.append((time.perf_counter() - began) / ROUND_TRIPS)
+    return median(times)
+
+
+def _reply(shared: Any) -> None:
+    values = _values(shared)
+    values[REPLY] = 1
+    turn = 2
+    while _sees(values, CALL, turn):
+        values[REPLY] = turn
+        turn += 1
+
+
+def _sees(values: memoryview, index: int, turn: int) -> bool:
+    for _ in range(MOST_LOOKS):  # noqa: SIM110  (any() takes several times as long)
+        if values[index] == turn:
+            return True
+    return False
+
+
+def _values(shared: Any) -> memoryview:
+    return memoryview(shared).cast("B").cast("i")
