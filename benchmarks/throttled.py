@@ -30,7 +30,8 @@ from pathlib import Path
 from hvdtrain.bench.allreduce import AllreduceBenchOptions, measure
 from hvdtrain.scale.cluster import Link
 from hvdtrain.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.scale.inputs import DEFAULT_OVERLAP, IN_TABLES, OVERLAPPING, rounds_of_call
+from hvdtrain.scale.inputs import DEFAULT_OVERLAP
+from hvdtrain.scale.libraries import library
 from hvdtrain.scale.step import StepModel, StepTime
 from hvdtrain.scale.workload import Workload, read_workload
 
@@ -106,12 +107,13 @@ def settings(folder: Path, name: str, batch: int) -> list[str]:
     ]
 
 
-def unlimited(library: str) -> Fit:
+def unlimited(name: str) -> Fit:
     """The library between two ranks of this machine, without a limit: its latency."""
     options = AllreduceBenchOptions(np=2, sizes=(8, 1024, 16384), repeats=1, idle_seconds=0)
-    times = measure(IN_TABLES.get(library, library), options)
+    of = library(name)
+    times = measure(of.row, options)
     measured = [Measured(2, size, seconds) for size, seconds in times.seconds.items()]
-    return fit(measured, library, rounds=rounds_of_call(library))
+    return fit(measured, of.algorithm, of.coordination)
 
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:
@@ -120,9 +122,9 @@ def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks:
     busy = dataclasses.replace(workload, fixed_s=workload.fixed_s * shared, row_s=workload.row_s * shared)
     link = Link(latency.link.latency_s, 8 / (rate * 1e6 * PAYLOAD))
     network = Fit(link, 0.0, 0.0)
-    library = LIBRARIES[strategy]
-    communication = Communication(library, network, network, 1, rounds=rounds_of_call(library))
-    overlap = DEFAULT_OVERLAP if library in OVERLAPPING else 0.0
+    of = library(LIBRARIES[strategy])
+    communication = Communication(of.algorithm, network, network, 1, of.coordination)
+    overlap = DEFAULT_OVERLAP if of.overlaps else 0.0
     return StepModel(busy, communication, overlap).step(ranks, workload.rows)
 
 

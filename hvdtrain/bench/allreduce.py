@@ -106,7 +106,8 @@ class AllreduceBenchOptions:
 def run(options: AllreduceBenchOptions) -> str:
     """Measure; returns the tables in Markdown, which are also written to `allreduce.md`, with `allreduce.json`.
 
-    Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
+    Both are written after each repeat, so that a benchmark that fails or is stopped keeps its whole repeats. Raises
+    UserError if the folder of the results cannot be written, TrainingError if a job fails.
     """
     require_writable(options.output, "--output")
     repeats: Repeats = {name: [] for name in options.chosen}
@@ -114,6 +115,12 @@ def run(options: AllreduceBenchOptions) -> str:
         for name, measured in repeats.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)
             measured.append(measure(name, options))
+        text = write(repeats, options)
+    return text
+
+
+def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
+    """Write what is measured; returns the tables."""
     tables = [
         table(repeats, options),
         cores_table(repeats),
@@ -133,7 +140,13 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
     before = round_trip_s()
-    done = subprocess.run(command, env={**environment(), **library.environment}, text=True, capture_output=True)
+    try:
+        done = subprocess.run(command, env={**environment(), **library.environment}, text=True, capture_output=True)
+    except OSError as error:
+        remedy = "install it, or name the libraries to measure with --libraries"
+        raise TrainingError(
+            f"the allreduce by {name}: {command[0]} does not start ({error.strerror})", remedy
+        ) from None
     line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
     if done.returncode or line is None:
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
@@ -165,18 +178,19 @@ def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object
 
 def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
     """Median time and bandwidths of each library at each size, as lines of Markdown."""
+    runs = len(next(iter(repeats.values())))
     lines = [
-        f"Allreduce of float32 over {options.np} processes on one machine; median of {options.repeats} runs.",
+        f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs.",
         "",
         "| bytes | library | time, us (minimum to maximum) | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
         "| ---: | --- | ---: | ---: | ---: |",
     ]
     for size in options.sizes:
         for name, jobs in repeats.items():
-            runs = [job.seconds[size] for job in jobs]
-            seconds = median(runs)
+            times = [job.seconds[size] for job in jobs]
+            seconds = median(times)
             bus = bus_bandwidth(size, seconds, options.np)
-            time = spread([run * 1e6 for run in runs], ",.1f")
+            time = spread([one * 1e6 for one in times], ",.1f")
             lines.append(f"| {size:,} | {name} | {time} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
     return lines
 

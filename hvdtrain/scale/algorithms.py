@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from hvdtrain.scale.cluster import Cluster, Link
+from hvdtrain.scale.cluster import Cluster
 
 
 class AllreduceTime(NamedTuple):
@@ -96,7 +96,7 @@ def _with_surplus(time: AllreduceTime, size: int, cluster: Cluster) -> Allreduce
     """The time for p no power of two: surplus ranks send their array to a partner before, and get the sum after."""
     if cluster.ranks & (cluster.ranks - 1) == 0:
         return time
-    link: Link = cluster.slowest
+    link = cluster.slowest
     more = AllreduceTime(2 * link.latency_s, size * (2 * link.byte_s + link.sum_byte_s))
     return AllreduceTime(time.latency_s + more.latency_s, time.transfer_s + more.transfer_s)
 
@@ -116,13 +116,13 @@ def choices_of(algorithm: str, size: int, ranks: int) -> tuple[str, ...]:
     if algorithm == "horovod-gloo":
         small_bytes = SMALL_BYTES_OF_TWO if ranks == 2 else SMALL_BYTES
         return ("recursive doubling",) if size <= small_bytes else ("ring",)
-    return LIBRARIES.get(algorithm, (algorithm,))
+    return CHOICES.get(algorithm, (algorithm,))
 
 
 def allreduce_time(algorithm: str, size: int, cluster: Cluster) -> AllreduceTime:
     """The time by an algorithm, or by the best of those that a library chooses from; one rank needs none.
 
-    algorithm: a key of ALGORITHMS or LIBRARIES. size: bytes.
+    algorithm: a key of ALGORITHMS or CHOICES. size: bytes.
     """
     if cluster.ranks == 1:
         return AllreduceTime(0.0, 0.0)
@@ -130,7 +130,7 @@ def allreduce_time(algorithm: str, size: int, cluster: Cluster) -> AllreduceTime
     return min(times, key=lambda time: time.seconds)
 
 
-LIBRARIES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     # hvdtrain.collectives.ring
     "ring": ("ring",),
     # gloo::AllreduceOptions uses the ring unless another algorithm is asked for, which neither Horovod nor
@@ -138,12 +138,11 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "gloo": ("ring",),
     "horovod-gloo": ("recursive doubling", "ring"),
     # Open MPI and MPICH choose by size (Thakur et al.).
-    "horovod-mpi": ("recursive doubling", "Rabenseifner", "ring"),
     "mpi": ("recursive doubling", "Rabenseifner", "ring"),
     # Its double binary tree (Sanders, Speck and Traff, 2009) has the terms of Rabenseifner's algorithm.
     "nccl": ("ring", "Rabenseifner"),
 }
-"""Algorithms of the libraries that strategies use."""
+"""The algorithms that libraries choose from."""
 SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
 """Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
 setup/horovod-0.28.1-event-driven.patch."""

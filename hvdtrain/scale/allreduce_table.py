@@ -53,6 +53,10 @@ def read_table(path: Path) -> AllreduceTable:
         raise UserError(f"{name}: not a table of allreduces ({type(error).__name__}: {error})", REMEDY) from None
     if ranks < 2 or hosts > ranks or not any(libraries.values()):
         raise UserError(f"{name}: a table of {ranks} rank(s) on {hosts} host(s) has no allreduce", REMEDY)
+    if 1 < hosts < ranks:
+        raise UserError(
+            f"{name}: a table of {ranks} ranks on {hosts} hosts", "measure the ranks of one host, or one on each"
+        )
     return AllreduceTable(ranks, hosts, libraries)
 
 

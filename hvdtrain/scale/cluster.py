@@ -42,5 +42,13 @@ class Cluster:
 
     @property
     def slowest(self) -> Link:
-        """The link that limits whatever uses all links at the same time."""
-        return self.network if self.hosts > 1 else self.local
+        """The link that limits whatever uses all links at the same time; a host's own may be the slowest."""
+        if self.hosts == 1:
+            return self.local
+        if self.local_ranks == 1:
+            return self.network
+        return Link(
+            max(self.network.latency_s, self.local.latency_s),
+            max(self.network.byte_s, self.local.byte_s),
+            max(self.network.sum_byte_s, self.local.sum_byte_s),
+        )

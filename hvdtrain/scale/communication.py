@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.scale.algorithms import LIBRARIES, AllreduceTime, allreduce_time, choices_of
+from hvdtrain.scale.algorithms import CHOICES, AllreduceTime, allreduce_time, choices_of
 from hvdtrain.scale.cluster import Cluster, Link
 
 
@@ -31,7 +31,7 @@ class Fit:
 
     link: Link
     call_s: float
-    """Cost of a call that does not depend on the number of ranks."""
+    """Cost of a call that does not depend on the number of ranks, without the wait for a cycle."""
     error: float
     """Median of |fitted - measured| / measured."""
     sizes: tuple[int, ...] = ()
@@ -48,38 +48,60 @@ class Fit:
         return float(np.exp(np.interp(math.log(size), np.log(self.sizes), np.log(self.ratios))))
 
 
-def fit(table: list[Measured], library: str, calls_s: float = 0.0, rounds: int = 1) -> Fit:
+@dataclass(frozen=True)
+class Coordination:
+    """How Horovod's ranks agree on what is ready, before each allreduce: by another one, of a few bytes."""
+
+    algorithm: str
+    """A key of CHOICES."""
+    cycle_s: float = 0.0
+    """The background thread looks for work once in a cycle; 0 if it starts at once."""
+
+    @property
+    def wait_s(self) -> float:
+        """A gradient becomes ready at any time of a cycle, so it waits for half of one on average."""
+        return self.cycle_s / 2
+
+    def time(self, cluster: Cluster) -> AllreduceTime:
+        """The time of the agreement."""
+        return allreduce_time(self.algorithm, AGREEMENT_BYTES, cluster)
+
+
+def fit(table: list[Measured], algorithm: str, coordination: Coordination | None = None) -> Fit:
     """Latency, bandwidth and cost of a call with the least squares of relative errors, none below 0.
 
-    library: a key of LIBRARIES; of those that choose from algorithms, the best one by the fit itself is taken.
-    calls_s: a part of each call's time that is known, such as a wait for Horovod's cycle. rounds: allreduces of a
-    call, of which one carries the bytes. Rank counts must differ to tell the cost of a call from latency; with one
-    rank count, all of it is latency.
+    algorithm: a key of CHOICES; the best one by the fit itself is taken. Calls of the benchmark follow each other, so
+    that each waits for a whole cycle. Rank counts must differ to tell the cost of a call from latency; with one rank
+    count, all of it is latency.
     """
     counts = {one.ranks for one in table}
-    seconds = np.array([max(one.seconds - calls_s, one.seconds / 100) for one in table])
+    cycle_s = coordination.cycle_s if coordination else 0.0
+    seconds = np.array([max(one.seconds - cycle_s, one.seconds / 100) for one in table])
     link = Link(min(seconds), max(seconds) / max(one.size for one in table))
-    for _ in range(FIT_ROUNDS if len(LIBRARIES[library]) > 1 else 1):
-        rows = np.array([[*_terms(one, library, link, rounds), len(counts) > 1] for one in table], float)
+    for _ in range(FIT_ROUNDS if len(CHOICES[algorithm]) > 1 else 1):
+        rows = np.array([[*_terms(one, algorithm, coordination, link), len(counts) > 1] for one in table], float)
         latency_s, byte_s, call_s = _least_squares(rows, seconds)
         link = Link(latency_s, byte_s)
-    ratios = np.array([one.seconds for one in table]) / (rows @ (latency_s, byte_s, call_s) + calls_s)
+    ratios = seconds / (rows @ (latency_s, byte_s, call_s))
     sizes = sorted({one.size for one in table})
     by_size = [
         float(np.median([r for r, one in zip(ratios, table, strict=True) if one.size == size])) for size in sizes
     ]
     error = float(np.median(np.abs(1 / ratios - 1)))
-    return Fit(link, call_s + calls_s, error, tuple(sizes), tuple(by_size), max(counts))
+    return Fit(link, call_s, error, tuple(sizes), tuple(by_size), max(counts))
 
 
-def _terms(one: Measured, library: str, link: Link, rounds: int) -> tuple[float, float]:
-    """How many latencies a measured allreduce has, and how many bytes it sends over a link one after the other."""
+def _terms(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
+    """How many latencies a measured call has, and how many bytes it sends over a link one after the other."""
 
-    def time(algorithm: str, of: Link) -> AllreduceTime:
-        return allreduce_time(algorithm, one.size, Cluster(one.ranks, 1, of, of))
+    def time(name: str, of: Link) -> AllreduceTime:
+        cluster = Cluster(one.ranks, 1, of, of)
+        sent = allreduce_time(name, one.size, cluster)
+        agreed = coordination.time(cluster) if coordination else NO_TIME
+        return AllreduceTime(sent.latency_s + agreed.latency_s, sent.transfer_s + agreed.transfer_s)
 
-    used = min(choices_of(library, one.size, one.ranks), key=lambda algorithm: time(algorithm, link).seconds)
-    return rounds * time(used, Link(1.0, 0.0)).latency_s, time(used, Link(0.0, 1.0)).transfer_s
+    used = min(choices_of(algorithm, one.size, one.ranks), key=lambda name: time(name, link).seconds)
+    return time(used, Link(1.0, 0.0)).latency_s, time(used, Link(0.0, 1.0)).transfer_s
 
 
 def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
@@ -96,23 +118,37 @@ def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> tuple[float, float,
     return float(best[0]), float(best[1]), float(best[2])
 
 
+class CallTime(NamedTuple):
+    """Seconds of an allreduce, by what takes them."""
+
+    control: float
+    """Before bytes are sent: the cost of a call, the wait for a cycle, and the ranks' agreement on what is ready."""
+    latency: float
+    transfer: float
+
+
 @dataclass(frozen=True)
 class Communication:
     """What an allreduce costs over any number of ranks."""
 
     algorithm: str
-    """A key of ALGORITHMS or LIBRARIES."""
+    """A key of ALGORITHMS or CHOICES."""
     network: Fit
     """Links between hosts."""
     local: Fit
     """Links in a host."""
     ranks_per_host: int = 1
-    rounds: int = 1
-    """Allreduces of a call: Horovod agrees first on what is ready, by one more of a few bytes."""
+    coordination: Coordination | None = None
+    """None where ranks need not agree on what is ready."""
     factor: float = 1.0
-    """Multiplies all times, for ranges."""
+    """Multiplies all times but the wait for a cycle, for ranges."""
     notes: tuple[str, ...] = field(default=(), compare=False)
     """What was assumed."""
+
+    @property
+    def message_bytes(self) -> float:
+        """The largest message: Horovod sends no larger one, other libraries what they are given."""
+        return FUSION_BYTES if self.coordination else math.inf
 
     def cluster(self, ranks: int) -> Cluster:
         return Cluster(ranks, self.ranks_per_host, self.network.link, self.local.link)
@@ -121,23 +157,30 @@ class Communication:
         """The fit of the slowest links in use."""
         return self.network if self.cluster(ranks).hosts > 1 else self.local
 
-    def time(self, size: int, ranks: int) -> AllreduceTime:
-        """The time of one allreduce of `size` bytes, without `control_s`."""
-        time = allreduce_time(self.algorithm, size, self.cluster(ranks))
-        ratio = self.factor * self.used(ranks).ratio(size)
-        return AllreduceTime(time.latency_s * ratio, time.transfer_s * ratio)
-
-    def control_s(self, ranks: int) -> float:
-        """Time of a call before bytes are sent: its constant cost, and the ranks' agreement on what is ready."""
+    def call(self, size: int, ranks: int) -> CallTime:
+        """The time of one allreduce of `size` bytes; one rank needs none."""
         if ranks == 1:
-            return 0.0
-        agreement = allreduce_time(self.algorithm, AGREEMENT_BYTES, self.cluster(ranks))
-        return self.factor * (self.used(ranks).call_s + (self.rounds - 1) * agreement.seconds)
+            return CallTime(0.0, 0.0, 0.0)
+        cluster, fit = self.cluster(ranks), self.used(ranks)
+        sent = allreduce_time(self.algorithm, size, cluster)
+        agreed = self.coordination.time(cluster) if self.coordination else NO_TIME
+        ratio = self.factor * fit.ratio(size)
+        wait_s = self.coordination.wait_s if self.coordination else 0.0
+        control_s = ratio * (fit.call_s + agreed.seconds) + wait_s
+        return CallTime(control_s, ratio * sent.latency_s, ratio * sent.transfer_s)
 
     def by(self, algorithm: str) -> Communication:
-        """The same links with another algorithm."""
-        return replace(self, algorithm=algorithm)
+        """The same links with another algorithm: hvdtrain's ring, Horovod over MPI, or Horovod's hierarchical one."""
+        coordination = self.coordination
+        if algorithm == "ring":
+            coordination = None
+        elif algorithm == "mpi" and coordination:
+            coordination = replace(coordination, algorithm="mpi")
+        return replace(self, algorithm=algorithm, coordination=coordination)
 
 
 AGREEMENT_BYTES = 64
 """A bit for each gradient, and flags: Horovod's CacheCoordinator."""
+FUSION_BYTES = 128 << 20
+"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
+NO_TIME = AllreduceTime(0.0, 0.0)

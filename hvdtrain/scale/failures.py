@@ -30,7 +30,7 @@ def checkpoint_interval(reliability: Reliability, hosts: int) -> float:
     if write_s >= 2 * mtbf_s:
         return mtbf_s
     ratio = math.sqrt(write_s / (2 * mtbf_s))
-    return max(math.sqrt(2 * write_s * mtbf_s) * (1 + ratio / 3 + ratio**2 / 9) - write_s, write_s)
+    return math.sqrt(2 * write_s * mtbf_s) * (1 + ratio / 3 + ratio**2 / 9) - write_s
 
 
 def slowdown(reliability: Reliability, hosts: int) -> float:

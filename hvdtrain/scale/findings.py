@@ -10,7 +10,6 @@ LIBRARY_NAMES = {
     "ring": "the ring",
     "gloo": "Gloo's ring",
     "horovod-gloo": "Gloo",
-    "horovod-mpi": "MPI",
     "mpi": "MPI",
     "nccl": "NCCL",
 }
@@ -23,8 +22,9 @@ REMEDIES = {
     "input": "faster storage, or copies of the data on each host",
     "the slowest rank": "hosts without other work, pinned threads and cores",
     "Horovod's control plane": "fewer messages, a shorter cycle or the event-driven core",
+    "the cost of a call": "fewer messages",
     "latency of the allreduce": "fewer and larger messages, larger batches, or an algorithm with fewer steps",
-    "bandwidth of the allreduce": "a faster network, --compression fp16, or larger batches",
+    "bandwidth of the allreduce": "a faster network, --compression fp16 (with horovod), or larger batches",
     "failures and checkpoints": "faster checkpoints and restarts, or more reliable hosts",
     "the small batch of a rank": "larger batches (--scaling weak): a rank has too few images to compute efficiently",
 }

@@ -10,35 +10,36 @@ from hvdtrain.scale.allreduce_table import AllreduceTable, read_table
 from hvdtrain.scale.cluster import Link
 from hvdtrain.scale.communication import Communication, Fit, fit
 from hvdtrain.scale.failures import Reliability
+from hvdtrain.scale.libraries import NAMES, Library, library
 from hvdtrain.scale.options import ScaleOptions
 from hvdtrain.scale.prediction import Job
 from hvdtrain.scale.step import StepModel
 from hvdtrain.scale.workload import Workload, read_workload
 
-IN_TABLES = {"horovod-gloo": "horovod over Gloo", "horovod-mpi": "horovod over MPI"}
-"""Names of libraries in the tables of `bench allreduce`, where they differ."""
-OVERLAPPING = ("horovod-gloo", "horovod-mpi", "gloo", "nccl")
-"""Libraries whose strategies send gradients while backward computes others."""
 DEFAULT_OVERLAP = 0.5
-"""Published systems have 0 to 0.85 (docs/scaling.md); predictions range from 0 to 1."""
+"""Published systems have 0 to 0.75 (docs/scaling.md); predictions range from 0 to 1."""
+HAND_RANKS = 2
+"""Links given by hand are those of a pair, so predictions for more ranks are less certain, as with a table of two."""
+LEAST_SIZES_RATIO = 64
+"""Sizes of a table that are closer together do not tell latency from bandwidth."""
 ALGORITHM_NAMES = {"recursive-doubling": "recursive doubling", "rabenseifner": "Rabenseifner"}
 
 
 def read_job(options: ScaleOptions) -> tuple[Job, list[str]]:
     """The job, and notes on what was assumed. Raises UserError for files that cannot be used."""
-    workload, library = read_workload(options.runs)
+    workload, used = read_workload(options.runs)
     workload = _given(workload, options)
-    if options.library != "auto":
-        library = options.library
-    communication = _communication(options, library)
+    name, notes = _library_name(options, used)
+    chosen = library(name, options.cycle_ms * 1e-3)
+    communication = _communication(options, chosen)
     overlap = options.overlap
     if overlap is None:
-        overlap = DEFAULT_OVERLAP if library in OVERLAPPING else 0.0
+        overlap = DEFAULT_OVERLAP if chosen.overlaps else 0.0
     model = StepModel(workload, communication, overlap, options.messages, options.storage_images_per_s or math.inf)
     reliability = Reliability((options.host_mtbf_hours or math.inf) * 3600, options.checkpoint_s, options.restart_s)
     images = (options.images or workload.images) * (options.epochs or workload.epochs)
     job = Job(model, options.scaling, workload.global_batch, reliability, images, options.price_per_host_hour)
-    return job, [*workload.notes, *communication.notes, *_size_notes(model)]
+    return job, [*notes, *workload.notes, *communication.notes, *_size_notes(model)]
 
 
 def _given(workload: Workload, options: ScaleOptions) -> Workload:
@@ -53,45 +54,58 @@ def _given(workload: Workload, options: ScaleOptions) -> Workload:
     return workload
 
 
-def rounds_of_call(library: str) -> int:
-    """Allreduces of a call: Horovod's ranks agree first on what is ready, by one more."""
-    return 2 if library in IN_TABLES else 1
+def _library_name(options: ScaleOptions, used: set[str]) -> tuple[str, list[str]]:
+    """The library that is predicted, and a note on it. used: those of the runs. Raises UserError for several."""
+    if options.library != "auto":
+        return options.library, []
+    if len(used) > 1:
+        raise UserError(f"the runs used {', '.join(NAMES[name] for name in sorted(used))}", "choose one with --library")
+    name = next(iter(used), "horovod-gloo")
+    how = "as in the run" if used else "which the run did not use"
+    return name, [f"the allreduce is that of {NAMES[name]}, {how} (--library)"]
 
 
-def _communication(options: ScaleOptions, library: str) -> Communication:
+def _communication(options: ScaleOptions, chosen: Library) -> Communication:
     algorithm = ALGORITHM_NAMES.get(options.algorithm, options.algorithm)
-    name = library if algorithm == "auto" else algorithm
-    rounds, cycle_s = rounds_of_call(library), options.cycle_ms * 1e-3 if library in IN_TABLES else 0.0
     tables = [read_table(path) for path in options.allreduce]
-    of_hosts = _fit([table for table in tables if table.hosts > 1], library, cycle_s, rounds)
-    of_local = _fit([table for table in tables if table.hosts == 1], library, cycle_s, rounds)
-    network = _by_hand(options.latency_us, options.bandwidth_gb_s, cycle_s) or of_hosts
-    local = _by_hand(options.local_latency_us, options.local_bandwidth_gb_s, cycle_s) or of_local
+    network = _by_hand(options.latency_us, options.bandwidth_gb_s) or _fit([t for t in tables if t.hosts > 1], chosen)
+    in_host = options.local_latency_us, options.local_bandwidth_gb_s
+    local = _by_hand(*in_host) or _fit([t for t in tables if t.hosts == 1], chosen)
     notes = []
     if network is None:
         notes.append("links between hosts are taken to be as fast as those measured in one host")
     network, local = network or local, local or network
     assert network
     assert local
-    return Communication(name, network, local, options.ranks_per_host, rounds, notes=tuple(notes))
+    name = chosen.algorithm if algorithm == "auto" else algorithm
+    return Communication(name, network, local, options.ranks_per_host, chosen.coordination, notes=tuple(notes))
 
 
-def _by_hand(latency_us: float | None, bandwidth_gb_s: float | None, cycle_s: float) -> Fit | None:
+def _by_hand(latency_us: float | None, bandwidth_gb_s: float | None) -> Fit | None:
     if latency_us is None or bandwidth_gb_s is None:
         return None
-    # A message is ready at any time of a cycle, so it waits for half of one on average.
-    return Fit(Link(latency_us * 1e-6, 1e-9 / bandwidth_gb_s), cycle_s / 2, 0.0)
+    return Fit(Link(latency_us * 1e-6, 1e-9 / bandwidth_gb_s), call_s=0.0, error=0.0, most_ranks=HAND_RANKS)
 
 
-def _fit(tables: list[AllreduceTable], library: str, cycle_s: float, rounds: int) -> Fit | None:
-    """Links fitted to the tables; None without tables. Raises UserError if none has the library."""
+def _fit(tables: list[AllreduceTable], chosen: Library) -> Fit | None:
+    """Links fitted to the tables; None without tables.
+
+    Raises UserError if none has the library, or only sizes that do not tell latency from bandwidth.
+    """
     if not tables:
         return None
-    measured = [one for table in tables for one in table.libraries.get(IN_TABLES.get(library, library), [])]
+    measured = [one for table in tables for one in table.libraries.get(chosen.row, [])]
     if not measured:
         known = sorted({name for table in tables for name in table.libraries})
-        raise UserError(f"--allreduce: the table has no {library}, only {', '.join(known)}", "choose with --library")
-    return fit(measured, library, cycle_s, rounds)
+        raise UserError(f"--allreduce: the table has no {chosen.row}, only {', '.join(known)}", "choose with --library")
+    sizes = [one.size for one in measured]
+    if max(sizes) < LEAST_SIZES_RATIO * min(sizes):
+        raise UserError(
+            f"--allreduce: {chosen.row} was measured with {min(sizes):,} to {max(sizes):,} bytes, which does not tell "
+            "latency from bandwidth",
+            "measure small and large ones, such as bench allreduce --sizes 8 16384 1048576",
+        )
+    return fit(measured, chosen.algorithm, chosen.coordination)
 
 
 def _size_notes(model: StepModel) -> list[str]:

@@ -13,6 +13,7 @@ import tyro
 from hvdtrain.errors import UserError
 
 MOST_RANKS = 1 << 20
+NUMBER_BYTES = 4
 Library = Literal["auto", "horovod-gloo", "horovod-mpi", "gloo", "ring", "mpi", "nccl"]
 AlgorithmOption = Literal["auto", "ring", "recursive-doubling", "rabenseifner", "hierarchical"]
 
@@ -26,9 +27,9 @@ class ScaleOptions:
     allreduce: tuple[Path, ...] = ()
     """Tables of `bench allreduce` (allreduce.json); several of different numbers of ranks fit better."""
     library: Library = "auto"
-    """Library of the allreduce; auto takes that of the first run's strategy."""
+    """Library of the allreduce; auto takes that of the runs' strategy, else Horovod over Gloo."""
     algorithm: AlgorithmOption = "auto"
-    """Algorithm of the allreduce; auto takes the library's."""
+    """Algorithm of the allreduce; auto takes what the library uses."""
     latency_us: float | None = None
     """Latency of a message between hosts in microseconds, in place of a table's."""
     bandwidth_gb_s: float | None = None
@@ -81,6 +82,10 @@ class ScaleOptions:
                 raise UserError(f"{option} {value} is invalid", "give a number of 0 or more")
             if value == 0 and field.name in POSITIVE:
                 raise UserError(f"{option} 0 is invalid", "give a number above 0")
+        if self.gradient_mb is not None and self.gradient_mb * 1e6 < NUMBER_BYTES:
+            raise UserError(
+                f"--gradient-mb {self.gradient_mb} is less than one number", f"give {NUMBER_BYTES}e-6 or more"
+            )
         if self.overlap is not None and self.overlap > 1:
             raise UserError(f"--overlap {self.overlap} is invalid", "give a share from 0 to 1")
         for where in ("", "local_"):

@@ -19,7 +19,7 @@ SPREAD_FACTORS = (0.5, 1.5)
 UNLIMITED_EFFICIENCY = 0.95
 """From this efficiency on, nothing but computation is said to limit a job."""
 ALTERNATIVES = ("ring", "mpi", "hierarchical")
-"""Allreduces to compare with: keys of ALGORITHMS or LIBRARIES, the simplest first."""
+"""Allreduces to compare with: keys of ALGORITHMS or CHOICES, the simplest first."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def predict(job: Job, ranks: int) -> Prediction:
         slowdown=lost,
         hours=hours,
         cost=hours * hosts * job.price_per_host_hour if job.price_per_host_hour else math.nan,
-        limited_by=_limit(step, speed.value / (ranks * base), lost, job.scaling),
+        limited_by=_limit(job, step, speed.value / (ranks * base), lost),
         algorithms={name: images / model.by(name).step(ranks, rows).seconds for name in ALTERNATIVES},
     )
 
@@ -129,16 +129,18 @@ def _pessimistic(model: StepModel, ranks: int) -> StepModel:
 NAMES = {
     "input": "input",
     "stragglers": "the slowest rank",
-    "control": "Horovod's control plane",
+    "control": "the cost of a call",
     "latency": "latency of the allreduce",
     "transfer": "bandwidth of the allreduce",
 }
 
 
-def _limit(step: StepTime, efficiency: float, lost: float, scaling: str) -> str:
+def _limit(job: Job, step: StepTime, efficiency: float, lost: float) -> str:
     losses = {name: getattr(step, part) for part, name in NAMES.items()}
+    if job.model.communication.coordination:
+        losses["Horovod's control plane"] = losses.pop(NAMES["control"])
     losses["failures and checkpoints"] = (lost - 1) * step.seconds
-    if scaling == "strong":  # a small batch computes less efficiently
+    if job.scaling == "strong":  # a small batch computes less efficiently
         losses["the small batch of a rank"] = max(1 / efficiency - 1, 0) * step.compute - sum(losses.values())
     name = max(losses, key=lambda one: losses[one])
     return "computation" if efficiency / lost >= UNLIMITED_EFFICIENCY else name

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.scale.cluster import Link
-from hvdtrain.scale.communication import Communication, Fit
+from hvdtrain.scale.communication import Communication, Coordination, Fit
 from hvdtrain.scale.step import StepModel
 from hvdtrain.scale.workload import Workload
 
@@ -91,10 +91,11 @@ def _efficiency(row: dict[str, Any], overlap: float) -> float:
     links = {
         where: Link(system[f"{where}_us"] * 1e-6, 1e-9 / system[f"{where}_gb_s"]) for where in ("network", "local")
     }
-    # A message waits for the next cycle: half of one on average.
-    wait_s = system["cycle_ms"] / 2000
-    fits = {where: Fit(link, wait_s, 0.0) for where, link in links.items()}
-    rounds = 2 if system["cycle_ms"] else 1
-    communication = Communication(system["algorithm"], fits["network"], fits["local"], system["ranks_per_host"], rounds)
+    fits = {where: Fit(link, 0.0, 0.0) for where, link in links.items()}
+    # The systems with a cycle are Horovod's, whose ranks agreed over MPI.
+    coordination = Coordination("mpi", system["cycle_ms"] * 1e-3) if system["cycle_ms"] else None
+    communication = Communication(
+        system["algorithm"], fits["network"], fits["local"], system["ranks_per_host"], coordination
+    )
     step = StepModel(workload, communication, overlap).step(row["ranks"], row["batch"])
     return step.compute / step.seconds

@@ -10,9 +10,6 @@ from hvdtrain.scale.communication import Communication
 from hvdtrain.scale.stragglers import expected_maximum
 from hvdtrain.scale.workload import Workload
 
-FUSION_BYTES = 128 << 20
-"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
-
 
 class StepTime(NamedTuple):
     """Seconds of a step, by what takes them; communication that backward hides is not in it."""
@@ -55,8 +52,9 @@ class StepModel:
         return StepTime(compute, own_input + waiting, slowest, control, latency, transfer)
 
     def by(self, algorithm: str) -> StepModel:
-        """The same job with another allreduce."""
-        return replace(self, communication=self.communication.by(algorithm))
+        """The same job with another allreduce; the strategy `ring` sends after backward."""
+        overlap = 0.0 if algorithm == "ring" else self.overlap
+        return replace(self, communication=self.communication.by(algorithm), overlap=overlap)
 
     def _exposed(self, ranks: int, compute_s: float) -> tuple[float, float, float]:
         """Communication that a step waits for: control, latency, transfer."""
@@ -71,7 +69,7 @@ class StepModel:
         """Numbers of messages to choose from."""
         if self.messages:
             return [self.messages]
-        least = math.ceil(self.workload.gradient_bytes / FUSION_BYTES)
+        least = max(math.ceil(self.workload.gradient_bytes / self.communication.message_bytes), 1)
         most = max(self.workload.tensors, least) if self.overlap else least
         return sorted({least, most, *(2**power for power in range(most.bit_length()) if least <= 2**power <= most)})
 
@@ -82,9 +80,8 @@ class StepModel:
         seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
         be; `overlap` tells how much of it is hidden in fact.
         """
-        one = self.communication.time(math.ceil(self.workload.gradient_bytes / number), ranks)
-        control = self.communication.control_s(ranks)
-        parts = (number * control, number * one.latency_s, number * one.transfer_s)
+        one = self.communication.call(math.ceil(self.workload.gradient_bytes / number), ranks)
+        parts = (number * one.control, number * one.latency, number * one.transfer)
         total = sum(parts)
         least = max(total / number, total - (number - 1) / number * backward_s)
         return total - self.overlap * (total - least), parts

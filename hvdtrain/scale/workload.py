@@ -66,8 +66,10 @@ class Step(NamedTuple):
     input_s: float
 
 
-def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, str]:
-    """The workload of finished runs of the same network, which differ in images per rank or in machine; its library.
+def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
+    """The workload of finished runs of the same network, which differ in images per rank or in machine.
+
+    With it the libraries that performed their allreduces, by the names in `libraries.NAMES`; none for one process.
 
     Of several machines the slowest counts: all ranks get equally many images, and wait for it. Raises UserError for
     folders that cannot be read, or lack what the model needs.
@@ -102,14 +104,14 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, str]:
         global_batch=step.run.global_batch,
         notes=tuple(notes),
     )
-    return workload, _library(step.run)
+    return workload, {name for step in steps if (name := _library(step.run))}
 
 
-def _library(run: FinishedRun) -> str:
-    """What performs the allreduce of the run's strategy over ranks; of others, Horovod over Gloo."""
-    if run.options["strategy"] in LIBRARY_OF:
-        return LIBRARY_OF[run.options["strategy"]]
-    return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
+def _library(run: FinishedRun) -> str | None:
+    """What performs the allreduce of the run's strategy over ranks; None for other strategies."""
+    if run.options["strategy"] == "horovod":
+        return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
+    return LIBRARY_OF.get(run.options["strategy"])
 
 
 def _read(folder: Path) -> FinishedRun:

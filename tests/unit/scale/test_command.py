@@ -1,8 +1,10 @@
 """`python -m hvdtrain scale`, from records to files, and what it says of inputs that it cannot use."""
 
 import json
+import re
 
 import pytest
+from support.jobs import ROOT
 from support.report import make_run
 
 from hvdtrain.__main__ import main
@@ -121,6 +123,11 @@ def test_assumptions_are_said(in_folder):
         (("run", "--allreduce", "text.json"), "text.json: not JSON"),
         (("run", "--allreduce", "run/config.json"), "run/config.json: not a table of allreduces"),
         (("run", "--allreduce", "ring.json", "--library", "mpi"), "the table has no mpi, only ring"),
+        (
+            ("run", "--allreduce", "ring.json", "--library", "ring"),
+            "ring was measured with 8 to 8 bytes",
+        ),
+        (("run", *BY_HAND, "--gradient-mb", "1e-7"), "--gradient-mb 1e-07"),
         (("ranks2", *BY_HAND), "ranks2: 2 replicas, and its record does not tell how much of a step is communication"),
         (("short", *BY_HAND), "short: its result.json has no images_per_s"),
         (("unfinished", *BY_HAND), "result.json: cannot be read (No such file or directory)"),
@@ -143,20 +150,83 @@ def test_invalid_input_is_one_line(in_folder, capsys, arguments, error):
     assert error in lines[0]
 
 
+ROW = {"library": "ring", "bytes": 8, "runs": [1e-3]}
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "error"),
     [
-        {"ranks": 1}, {"ranks": True}, {"hosts": 3}, {"hosts": None}, {"seconds": {}},
-        {"seconds": {"ring": {"8": [0]}}},
-        {"seconds": {"ring": {"x": [1]}}}, {"seconds": {"ring": [1]}}, {"seconds": {"ring": {"8": 1}}},
+        ({"ranks": 1}, "a table of 1 rank(s) on 1 host(s) has no allreduce"),
+        ({"ranks": True}, "True is not a positive integer"),
+        ({"hosts": 3}, "a table of 2 rank(s) on 3 host(s)"),
+        ({"hosts": None}, "None is not a positive integer"),
+        ({"ranks": 4, "hosts": 2}, "a table of 4 ranks on 2 hosts; measure the ranks of one host, or one on each"),
+        ({"rows": []}, "has no allreduce"),
+        ({"rows": {}}, "has no allreduce"),
+        ({"rows": [1]}, "not a table of allreduces (TypeError"),
+        ({"rows": [{**ROW, "runs": [0]}]}, "0 is not a time in seconds"),
+        ({"rows": [{**ROW, "runs": 1}]}, "not a table of allreduces (TypeError"),
+        ({"rows": [{**ROW, "bytes": "x"}]}, "'x' is not a positive integer"),
+        ({"rows": [{"bytes": 8, "runs": [1]}]}, "KeyError: 'library'"),
     ],
     ids=str,
-)  # fmt: skip
-def test_invalid_tables_are_named(in_folder, capsys, change):
-    value = {"ranks": 2, "hosts": 1, "seconds": {"ring": {"8": [1e-3]}}, **change}
-    (in_folder / "table.json").write_text(json.dumps(value))
-    run_of(in_folder / "run")
+)
+def test_invalid_tables_are_named(in_folder, capsys, change, error):
+    value = {"ranks": 2, "hosts": 1, "rows": [ROW, {**ROW, "bytes": 1 << 20}]}
+    table, run = in_folder / "table.json", run_of(in_folder / "run")
+    arguments = ("scale", str(run), "--allreduce", "table.json", "--library", "ring")
+    table.write_text(json.dumps(value))
+    main(arguments)  # nothing else is wrong with it
+    capsys.readouterr()
+    table.write_text(json.dumps({**value, **change}))
     with pytest.raises(SystemExit) as ended:
-        main(["scale", "run", "--allreduce", "table.json"])
+        main(arguments)
     assert ended.value.code == 2
-    assert "table.json: " in capsys.readouterr().err
+    message = capsys.readouterr().err
+    assert message.startswith("hvdtrain: table.json: ")
+    assert error in message
+
+
+def test_the_documented_table_is_read(in_folder):
+    page = (ROOT / "docs" / "scaling.md").read_text()
+    (shown,) = re.findall(r"^    (\{.*\n(?:    .*\n)*)", page, re.MULTILINE)
+    (in_folder / "table.json").write_text(shown)
+    run_of(in_folder / "run")
+    made = predicted("run", "--allreduce", "table.json", "--library", "ring")
+    assert made["communication"]["network"]["most_ranks"] == 8
+
+
+def test_the_library_is_that_of_the_runs(in_folder, capsys):
+    shares = {"compute": 0.5, "communicate": 0.4, "data": 0.1}
+    for name, strategy, batch in (("one", "single", 64), ("ring", "ring", 64), ("ddp", "ddp", 32)):
+        ranks = 1 if strategy == "single" else 2
+        given = {} if strategy == "single" else {"shares": shares}
+        run_of(in_folder / name, strategy=strategy, ranks=ranks, batch_size=batch, **given)
+    assert any("hvdtrain's ring, as in the run" in note for note in predicted("one", "ring", *BY_HAND)["assumed"])
+    assert any("Horovod over Gloo, which the run did not use" in note for note in predicted("one", *BY_HAND)["assumed"])
+    with pytest.raises(SystemExit):
+        main(["scale", "ring", "ddp", *BY_HAND])
+    assert "the runs used Gloo, hvdtrain's ring; choose one with --library" in capsys.readouterr().err
+
+
+def test_horovod_as_published_has_rows_of_its_own(in_folder):
+    write_table(
+        in_folder / "both.json", 2, 1,
+        {"horovod over Gloo": [{8: 1e-4, 1 << 20: 1e-3}], "horovod over Gloo, as shipped": [{8: 2e-3, 1 << 20: 3e-3}]},
+    )  # fmt: skip
+    run_of(in_folder / "run")
+    arguments = ("run", "--allreduce", "both.json", "--ranks", "2")
+    published, own = predicted(*arguments, "--cycle-ms", "1"), predicted(*arguments)
+    assert published["communication"]["algorithm"] == "gloo"
+    for made, latency_s in ((published, 1e-3), (own, 1e-4)):
+        assert made["communication"]["network"]["ratios"][0] == pytest.approx(1, abs=0.01)
+        step = made["predictions"][0]["step"]
+        assert step["control"] + step["latency"] >= latency_s / 2
+
+
+def test_less_is_known_of_more_ranks_than_two_with_links_by_hand(in_folder):
+    run_of(in_folder / "run")
+    ranges = [one["images_per_s"] for one in predicted("run", *BY_HAND, "--overlap", "0")["predictions"]]
+    widths = [(one["high"] - one["low"]) / one["value"] for one in ranges]
+    assert widths == sorted(widths)
+    assert widths[-1] > 2 * widths[1]

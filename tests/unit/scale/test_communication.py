@@ -6,6 +6,7 @@ import pytest
 from hvdtrain.scale.algorithms import allreduce_time
 from hvdtrain.scale.cluster import Cluster, Link
 from hvdtrain.scale.communication import Communication, Fit, Measured, fit
+from hvdtrain.scale.libraries import NAMES, library
 
 LINK = Link(latency_s=5e-5, byte_s=2e-9)
 SIZES = (8, 1024, 1 << 16, 1 << 20, 1 << 24)
@@ -36,27 +37,54 @@ def test_other_numbers_of_ranks_are_predicted_from_two():
     found = fit(list(table("ring", (2, 4))), "ring")
     communication = Communication("ring", found, found)
     for one in table("ring", (16, 100)):
-        assert communication.time(one.size, one.ranks).seconds == pytest.approx(one.seconds, rel=0.01)
+        assert sum(communication.call(one.size, one.ranks)) == pytest.approx(one.seconds, rel=0.01)
 
 
-def test_with_one_number_of_ranks_the_prediction_there_is_the_table():
-    """Also where no straight line goes through the table: the ratio to it is kept."""
-    measured = [Measured(2, size, 1e-4 + size**0.8 * 1e-8) for size in SIZES]
-    found = fit(measured, "ring")
-    communication = Communication("ring", found, found)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_with_one_number_of_ranks_the_prediction_there_is_the_table(name, ranks):
+    """Also where no straight line goes through the table, and with Horovod's coordination: the ratio to it is kept."""
+    of = library(name)
+    measured = [Measured(ranks, size, 1e-4 + size**0.8 * 1e-8) for size in SIZES]
+    found = fit(measured, of.algorithm, of.coordination)
+    communication = Communication(of.algorithm, found, found, 1, of.coordination)
     for one in measured:
-        assert communication.time(one.size, 2).seconds == pytest.approx(one.seconds)
+        assert sum(communication.call(one.size, ranks)) == pytest.approx(one.seconds, rel=1e-3)
     assert found.call_s == 0
 
 
+def test_with_two_numbers_of_ranks_the_cost_of_a_call_is_in_the_prediction_once():
+    of = library("horovod-gloo")
+    link = Fit(LINK, 1e-4, 0.0)
+    made = Communication(of.algorithm, link, link, 1, of.coordination)
+    measured = [Measured(ranks, size, sum(made.call(size, ranks))) for ranks in (4, 8) for size in SIZES]
+    found = fit(measured, of.algorithm, of.coordination)
+    assert found.call_s == pytest.approx(1e-4, rel=0.01)
+    communication = Communication(of.algorithm, found, found, 1, of.coordination)
+    for size in (64, 1 << 22):
+        assert sum(communication.call(size, 64)) == pytest.approx(sum(made.call(size, 64)), rel=0.01)
+
+
 def test_horovods_cycle_is_no_latency():
-    """Of 1.05 ms, 1 ms is the wait for a cycle, which does not grow with the number of ranks."""
-    measured = [Measured(2, 8, 1.05e-3), Measured(2, 1 << 20, 2.5e-3)]
-    found = fit(measured, "horovod-gloo", calls_s=1e-3, rounds=2)
-    assert found.call_s == 1e-3
-    assert found.link.latency_s == pytest.approx(2.5e-5, rel=0.1)  # two allreduces of one exchange each
-    communication = Communication("horovod-gloo", found, found, rounds=2)
-    assert communication.control_s(64) == pytest.approx(1e-3 + 6 * found.link.latency_s, rel=0.1)
+    """Of 1.1 ms, 1 ms is the wait for a cycle, which does not grow with the number of ranks; in training it is half."""
+    of = library("horovod-gloo", cycle_s=1e-3)
+    assert (of.row, of.algorithm) == ("horovod over Gloo, as shipped", "gloo")
+    measured = [Measured(2, 8, 1.1e-3), Measured(2, 1 << 20, 2.5e-3)]
+    found = fit(measured, of.algorithm, of.coordination)
+    assert found.link.latency_s == pytest.approx(2.5e-5, rel=0.1)  # two rings of two hops each
+    communication = Communication(of.algorithm, found, found, 1, of.coordination)
+    assert communication.call(8, 64).control == pytest.approx(0.5e-3 + 126 * found.link.latency_s, rel=0.1)
+
+
+def test_only_horovods_ranks_agree_first():
+    """Its own ring is compared with as the strategy `ring`, without Horovod."""
+    link = Fit(LINK, 0.0, 0.0)
+    of = library("horovod-gloo", cycle_s=5e-3)
+    communication = Communication(of.algorithm, link, link, 1, of.coordination)
+    assert communication.by("ring").call(1 << 20, 8).control == 0
+    assert communication.by("mpi").call(1 << 20, 8).control == pytest.approx(2.5e-3 + 3 * LINK.latency_s, rel=0.01)
+    assert (communication.message_bytes, communication.by("ring").message_bytes) == (128 << 20, float("inf"))
+    assert not any(library(name).coordination for name in NAMES if not name.startswith("horovod"))
 
 
 def test_no_constant_is_negative():
@@ -67,4 +95,4 @@ def test_no_constant_is_negative():
 
 def test_one_rank_does_not_communicate():
     communication = Communication("ring", Fit(LINK, 1.0, 0.0), Fit(LINK, 1.0, 0.0))
-    assert communication.time(1 << 20, 1).seconds == communication.control_s(1) == 0
+    assert sum(communication.call(1 << 20, 1)) == 0

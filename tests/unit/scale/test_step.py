@@ -6,7 +6,7 @@ import math
 import pytest
 
 from hvdtrain.scale.cluster import Link
-from hvdtrain.scale.communication import Communication, Fit
+from hvdtrain.scale.communication import Communication, Coordination, Fit
 from hvdtrain.scale.failures import Reliability
 from hvdtrain.scale.findings import findings
 from hvdtrain.scale.prediction import Job, predict, predict_all
@@ -21,9 +21,10 @@ def links(latency_s=1e-4, gb_s=0.1, call_s=0.0):
     return Fit(Link(latency_s, 1e-9 / gb_s), call_s, 0.05)
 
 
-def model(algorithm="ring", overlap=0.0, messages=1, network=None, workload=WORKLOAD, **given):
+def model(algorithm="ring", overlap=0.0, messages=1, network=None, workload=WORKLOAD, coordination=None, **given):
     network = network or links()
-    return StepModel(workload, Communication(algorithm, network, network), overlap, messages, **given)
+    communication = Communication(algorithm, network, network, coordination=coordination)
+    return StepModel(workload, communication, overlap, messages, **given)
 
 
 def job(of=None, scaling="weak", reliability=NEVER, price=0.0):
@@ -42,7 +43,7 @@ def finished_by_simulation(messages, seconds, backward_s):
 @pytest.mark.parametrize("gb_s", [0.05, 0.3, 5.0])
 def test_perfect_overlap_is_that_of_a_simulation(messages, gb_s):
     made = model(overlap=1.0, messages=messages, network=links(gb_s=gb_s))
-    seconds = made.communication.time(math.ceil(4_000_000 / messages), 4).seconds
+    seconds = sum(made.communication.call(math.ceil(4_000_000 / messages), 4))
     step = made.step(4, 32)
     expected = finished_by_simulation(messages, seconds, 2 / 3 * step.compute)
     assert step.latency + step.transfer == pytest.approx(expected)
@@ -97,7 +98,8 @@ def test_a_range_contains_the_value_and_grows_beyond_the_ranks_measured():
     ("change", "limit"),
     [
         ({"workload": dataclasses.replace(WORKLOAD, spread=0.5), "network": links(1e-9, 100)}, "the slowest rank"),
-        ({"network": links(1e-9, 100, call_s=0.1)}, "Horovod's control plane"),
+        ({"network": links(1e-9, 100, call_s=0.1)}, "the cost of a call"),
+        ({"network": links(1e-9, 100), "coordination": Coordination("mpi", 0.1)}, "Horovod's control plane"),
         ({"network": links(1e-2, 100)}, "latency of the allreduce"),
         ({"network": links(1e-9, 0.01)}, "bandwidth of the allreduce"),
         ({"network": links(1e-9, 100)}, "computation"),
