@@ -113,7 +113,7 @@ def unlimited(name: str) -> Fit:
     of = library(name)
     times = measure(of.row, options)
     measured = [Measured(2, size, seconds) for size, seconds in times.seconds.items()]
-    return fit(measured, of.algorithm, of.coordination)
+    return fit(measured, of.algorithm, of.row_coordination)
 
 
 def predict(workload: Workload, strategy: str, latency: Fit, rate: float, ranks: int) -> StepTime:

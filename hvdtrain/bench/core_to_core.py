@@ -9,39 +9,46 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-ROUND_TRIPS, MEASUREMENTS = 1000, 20
+ROUND_TRIPS, MEASUREMENTS = 200, 50
 CALL, REPLY, INTS = 0, 32, 64
 """Indices of the values in an array of 4-byte integers: 128 bytes apart, so that they share no cache line."""
 MOST_LOOKS = 5_000_000
 """Looks at a value, about a quarter of a second, after which the other process counts as not running."""
+START_S, LIMIT_S = 10.0, 1.0
+"""Limits of the other process' start, and of the measurement, which takes some milliseconds on cores that are free."""
 
 
 def round_trip_s() -> float | None:
-    """Median seconds in which a process sees a value and the other its reply, 0.2 to 0.3 us of them the interpreter's.
+    """Median seconds in which a process sees a value and the other its reply, 0.2 us of them the interpreter's.
 
-    None with a single core, and where other processes take the cores for a quarter of a second.
+    None with a single core, where other processes take the cores, and where no process can be started.
     """
     if len(os.sched_getaffinity(0)) < 2:
         return None
     context = multiprocessing.get_context("spawn")
-    shared = context.RawArray("i", INTS)
-    replier = context.Process(target=_reply, args=(shared,), daemon=True)
-    replier.start()
     try:
-        return _measure(_values(shared), time.monotonic() + 10)
+        shared = context.RawArray("i", INTS)
+        replier = context.Process(target=_reply, args=(shared,), daemon=True)
+        replier.start()
+    except OSError:
+        return None
+    try:
+        return _measure(_values(shared), replier.is_alive)
     finally:
         replier.kill()
         replier.join()
 
 
-def _measure(values: memoryview, started_until: float) -> float | None:
+def _measure(values: memoryview, replies: Callable[[], bool]) -> float | None:
+    started_until = time.monotonic() + START_S
     while not values[REPLY]:  # the interpreter of the other process starts
-        if time.monotonic() > started_until:
+        if time.monotonic() > started_until or not replies():
             return None
-    times = []
+    until, times = time.monotonic() + LIMIT_S, []
     for measurement in range(MEASUREMENTS):
         began = time.perf_counter()
         for turn in range(2 + measurement * ROUND_TRIPS, 2 + (measurement + 1) * ROUND_TRIPS):
@@ -49,6 +56,8 @@ def _measure(values: memoryview, started_until: float) -> float | None:
             if not _sees(values, REPLY, turn):
                 return None
         times.append((time.perf_counter() - began) / ROUND_TRIPS)
+        if time.monotonic() > until:
+            return None
     return median(times)
 
 

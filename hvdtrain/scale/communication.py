@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.scale.algorithms import CHOICES, AllreduceTime, allreduce_time, choices_of
+from hvdtrain.scale.algorithms import AllreduceTime, allreduce_time, choices_of
 from hvdtrain.scale.cluster import Cluster, Link
 
 
@@ -31,7 +31,7 @@ class Fit:
 
     link: Link
     call_s: float
-    """Cost of a call that does not depend on the number of ranks, without the wait for a cycle."""
+    """Cost of a call that does not depend on the number of ranks."""
     error: float
     """Median of |fitted - measured| / measured."""
     sizes: tuple[int, ...] = ()
@@ -70,19 +70,17 @@ class Coordination:
 def fit(table: list[Measured], algorithm: str, coordination: Coordination | None = None) -> Fit:
     """Latency, bandwidth and cost of a call with the least squares of relative errors, none below 0.
 
-    algorithm: a key of CHOICES; the best one by the fit itself is taken. Calls of the benchmark follow each other, so
-    that each waits for a whole cycle. Rank counts must differ to tell the cost of a call from latency; with one rank
-    count, all of it is latency.
+    algorithm: a key of CHOICES; the best one by the fit itself is taken. coordination: of the measured calls. Rank
+    counts must differ to tell the cost of a call from latency; with one rank count, all of it is latency.
     """
     counts = {one.ranks for one in table}
-    cycle_s = coordination.cycle_s if coordination else 0.0
-    seconds = np.array([max(one.seconds - cycle_s, one.seconds / 100) for one in table])
+    seconds = np.array([one.seconds for one in table])
     link = Link(min(seconds), max(seconds) / max(one.size for one in table))
-    for _ in range(FIT_ROUNDS if len(CHOICES[algorithm]) > 1 else 1):
+    for _ in range(FIT_ROUNDS):
         rows = np.array([[*_terms(one, algorithm, coordination, link), len(counts) > 1] for one in table], float)
         latency_s, byte_s, call_s = _least_squares(rows, seconds)
         link = Link(latency_s, byte_s)
-    ratios = seconds / (rows @ (latency_s, byte_s, call_s))
+    ratios = seconds / [call_s + _call_s(one, algorithm, coordination, link) for one in table]
     sizes = sorted({one.size for one in table})
     by_size = [
         float(np.median([r for r, one in zip(ratios, table, strict=True) if one.size == size])) for size in sizes
@@ -91,17 +89,32 @@ def fit(table: list[Measured], algorithm: str, coordination: Coordination | None
     return Fit(link, call_s, error, tuple(sizes), tuple(by_size), max(counts))
 
 
+def _parts(one: Measured, algorithm: str, coordination: Coordination | None) -> list[tuple[str, int]]:
+    """The allreduces of a measured call: a key of CHOICES and the bytes of each."""
+    agreement = [(coordination.algorithm, AGREEMENT_BYTES)] if coordination else []
+    return [(algorithm, one.size), *agreement]
+
+
 def _terms(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
     """How many latencies a measured call has, and how many bytes it sends over a link one after the other."""
+    latencies = sent_bytes = 0.0
+    for name, size in _parts(one, algorithm, coordination):
+        times = {used: allreduce_time(used, size, _pairs(one, link)) for used in choices_of(name, size, one.ranks)}
+        used = min(times, key=lambda used: times[used].seconds)
+        latencies += allreduce_time(used, size, _pairs(one, Link(1.0, 0.0))).latency_s
+        sent_bytes += allreduce_time(used, size, _pairs(one, Link(0.0, 1.0))).transfer_s
+    return latencies, sent_bytes
 
-    def time(name: str, of: Link) -> AllreduceTime:
-        cluster = Cluster(one.ranks, 1, of, of)
-        sent = allreduce_time(name, one.size, cluster)
-        agreed = coordination.time(cluster) if coordination else NO_TIME
-        return AllreduceTime(sent.latency_s + agreed.latency_s, sent.transfer_s + agreed.transfer_s)
 
-    used = min(choices_of(algorithm, one.size, one.ranks), key=lambda name: time(name, link).seconds)
-    return time(used, Link(1.0, 0.0)).latency_s, time(used, Link(0.0, 1.0)).transfer_s
+def _call_s(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> float:
+    """Seconds of a measured call by the fit, without its constant cost."""
+    parts = _parts(one, algorithm, coordination)
+    return sum(allreduce_time(name, size, _pairs(one, link)).seconds for name, size in parts)
+
+
+def _pairs(one: Measured, link: Link) -> Cluster:
+    """The ranks of a table, all of whose links are the same."""
+    return Cluster(one.ranks, 1, link, link)
 
 
 def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
@@ -155,7 +168,9 @@ class Communication:
 
     def used(self, ranks: int) -> Fit:
         """The fit of the slowest links in use."""
-        return self.network if self.cluster(ranks).hosts > 1 else self.local
+        cluster = self.cluster(ranks)
+        local_is_slower = cluster.local_ranks > 1 and self.local.link.byte_s > self.network.link.byte_s
+        return self.local if cluster.hosts == 1 or local_is_slower else self.network
 
     def call(self, size: int, ranks: int) -> CallTime:
         """The time of one allreduce of `size` bytes; one rank needs none."""

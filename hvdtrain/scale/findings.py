@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from hvdtrain.scale.prediction import UNLIMITED_EFFICIENCY, Job, Prediction
 
 WORTH = 1.1
@@ -45,8 +47,9 @@ def findings(job: Job, predictions: list[Prediction]) -> list[str]:
 
 
 def _reach(predictions: list[Prediction]) -> str:
-    good = [one.ranks for one in predictions if one.efficiency.value >= UNLIMITED_EFFICIENCY and one.ranks > 1]
-    return f"Up to {good[-1]} ranks, efficiency is at least {UNLIMITED_EFFICIENCY:.0%}." if good else ""
+    good = [*takewhile(lambda one: one.efficiency.value >= UNLIMITED_EFFICIENCY, predictions)]
+    reached = good[-1].ranks if good else 1
+    return f"Up to {reached} ranks, efficiency is at least {UNLIMITED_EFFICIENCY:.0%}." if reached > 1 else ""
 
 
 def _better_algorithm(job: Job, predictions: list[Prediction]) -> list[str]:

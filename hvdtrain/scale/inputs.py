@@ -105,7 +105,7 @@ def _fit(tables: list[AllreduceTable], chosen: Library) -> Fit | None:
             "latency from bandwidth",
             "measure small and large ones, such as bench allreduce --sizes 8 16384 1048576",
         )
-    return fit(measured, chosen.algorithm, chosen.coordination)
+    return fit(measured, chosen.algorithm, chosen.row_coordination)
 
 
 def _size_notes(model: StepModel) -> list[str]:

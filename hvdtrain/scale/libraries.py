@@ -6,8 +6,6 @@ from typing import NamedTuple
 
 from hvdtrain.scale.communication import Coordination
 
-AS_SHIPPED = ", as shipped"
-"""The end of the names of rows with Horovod's background thread as published."""
 NAMES = {
     "horovod-gloo": "Horovod over Gloo",
     "horovod-mpi": "Horovod over MPI",
@@ -30,18 +28,22 @@ class Library(NamedTuple):
     """How ranks agree before each allreduce, which only Horovod's do."""
     overlaps: bool = False
     """Whether its strategies send gradients while backward computes others."""
+    row_coordination: Coordination | None = None
+    """How the ranks agreed before each call that the row measured."""
 
 
 def library(name: str, cycle_s: float = 0.0) -> Library:
     """The library of a name in NAMES. cycle_s: Horovod's cycle; 0 for its event-driven background thread.
 
-    With a cycle, all of Horovod over Gloo goes by Gloo's ring, as the allreduce of small arrays by recursive doubling
-    belongs to the event-driven thread (docs/horovod.md).
+    With a cycle, Horovod over Gloo or MPI is modeled as Gloo or MPI itself, with an agreement and half a cycle before
+    each call: all of it goes by Gloo's ring then, and times that were measured with a cycle do not tell anything of
+    allreduces that are shorter.
     """
-    of_gloo = "gloo" if cycle_s else "horovod-gloo"
-    end = AS_SHIPPED if cycle_s else ""
-    if name == "horovod-gloo":
-        return Library(f"horovod over Gloo{end}", of_gloo, Coordination(of_gloo, cycle_s), overlaps=True)
-    if name == "horovod-mpi":
-        return Library(f"horovod over MPI{end}", "mpi", Coordination("mpi", cycle_s), overlaps=True)
-    return Library(name, name, overlaps=name in ("gloo", "nccl"))
+    if not name.startswith("horovod"):
+        return Library(name, name, overlaps=name in ("gloo", "nccl"))
+    own = name.removeprefix("horovod-")
+    if cycle_s:
+        return Library(own, own, Coordination(own, cycle_s), overlaps=True)
+    algorithm, row = ("horovod-gloo", "horovod over Gloo") if own == "gloo" else ("mpi", "horovod over MPI")
+    coordination = Coordination(algorithm)
+    return Library(row, algorithm, coordination, overlaps=True, row_coordination=coordination)

@@ -52,9 +52,10 @@ class StepModel:
         return StepTime(compute, own_input + waiting, slowest, control, latency, transfer)
 
     def by(self, algorithm: str) -> StepModel:
-        """The same job with another allreduce; the strategy `ring` sends after backward."""
-        overlap = 0.0 if algorithm == "ring" else self.overlap
-        return replace(self, communication=self.communication.by(algorithm), overlap=overlap)
+        """The same job with another allreduce; the strategies `ring` and `mpi` send after backward, Horovod before."""
+        communication = self.communication.by(algorithm)
+        after = algorithm in ("ring", "mpi") and not communication.coordination
+        return replace(self, communication=communication, overlap=0.0 if after else self.overlap)
 
     def _exposed(self, ranks: int, compute_s: float) -> tuple[float, float, float]:
         """Communication that a step waits for: control, latency, transfer."""

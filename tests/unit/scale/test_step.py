@@ -131,3 +131,17 @@ def test_findings_name_the_ranks_and_the_remedy():
 def test_more_ranks_that_train_no_faster_are_reported():
     strong = job(model(network=links(latency_s=1e-3, gb_s=1.0)), scaling="strong")
     assert findings(strong, predict_all(strong, [1, 2, 4, 64]))[-1].startswith("More than ")
+
+
+def test_the_reach_ends_where_efficiency_is_lost_first():
+    """Three ranks take one more round of recursive doubling than four."""
+    latency = job(model("mpi", network=links(latency_s=7e-4, gb_s=1e6)))
+    predictions = predict_all(latency, [2, 3, 4])
+    good = [one.efficiency.value >= 0.95 for one in predictions]
+    assert good == [True, False, True]
+    assert findings(latency, predictions)[0] == "Up to 2 ranks, efficiency is at least 95%."
+
+
+def test_only_horovod_sends_before_backward_ends_by_mpi():
+    gloo, horovod = model("gloo", overlap=0.5), model("horovod-gloo", overlap=0.5, coordination=Coordination("mpi"))
+    assert (gloo.by("mpi").overlap, horovod.by("mpi").overlap, horovod.by("ring").overlap) == (0, 0.5, 0)
