@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from horovod_suite import report
 from horovod_suite.cases import Case, Core, cases, parse_core
-from horovod_suite.job import Limits, run_case
+from horovod_suite.job import Limits, Stopped, run_case, stopping
 from horovod_suite.outcomes import Run, differences
 from hvdtrain.errors import UserError
 
@@ -123,8 +124,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopping.set())
     try:
         sys.exit(main())
+    except Stopped:
+        print("horovod_suite: stopped; the same command continues", file=sys.stderr)
+        sys.exit(1)
     except UserError as error:
         print(f"horovod_suite: {error}", file=sys.stderr)
         sys.exit(2)

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -58,8 +59,18 @@ def run_case(case: Case, core: Core, folder: Path, requirements: Path, limits: L
     return run
 
 
+class Stopped(Exception):
+    """The comparison is to end; its jobs have."""
+
+
+stopping = threading.Event()
+"""Set to end all jobs."""
+
+
 def watch(case: Case, core: Core, job: Path, requirements: Path, quiet_s: float, limit_s: float) -> str:
-    """Start a job and wait for its end: `passed`, `aborted` (status not 0) or `hung`."""
+    """Start a job and wait for its end: `passed`, `aborted` (status not 0) or `hung`. Raises Stopped."""
+    if stopping.is_set():
+        raise Stopped
     variables = environment(case, core, requirements, job)
     with (job / "log.txt").open("w") as log:
         process = subprocess.Popen(
@@ -69,6 +80,9 @@ def watch(case: Case, core: Core, job: Path, requirements: Path, quiet_s: float,
         start = seen = time.monotonic()
         size = -1
         while process.poll() is None:
+            if stopping.is_set():
+                stop(process, job)
+                raise Stopped
             now, total = time.monotonic(), sum(path.stat().st_size for path in job.glob("rank-*.jsonl"))
             if total != size:
                 seen, size = now, total

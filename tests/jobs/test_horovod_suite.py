@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from horovod_suite import __main__ as suite
+from horovod_suite import job
 from horovod_suite.cases import cases, parse_core
 from horovod_suite.outcomes import Record, Run, add_job, differences
 
@@ -81,6 +85,27 @@ def test_the_same_outcomes_end_with_status_0(tree, tmp_path, capsys):
     assert "# Differences\n\nNone.\n" in capsys.readouterr().out
     result = json.loads((tree.parent / "output" / "two" / "test_some-2-mpi" / "run-1" / "run.json").read_text())
     assert result["outcomes"] == {"(end)": ["passed", "passed"], "test_fails": ["failed", "failed"]}
+
+
+def test_a_comparison_that_is_stopped_leaves_no_process(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(job, "stopping", threading.Event())
+    started = tmp_path / "started"
+    waits = (
+        f"import pathlib, time\ndef test_waits():\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(1000)\n"
+    )
+    (tree / "test" / "parallel" / "test_some.py").write_text(waits)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(run, tree)
+        until = time.monotonic() + 60
+        while not started.exists() and time.monotonic() < until:
+            time.sleep(0.1)
+        job.stopping.set()
+        with pytest.raises(job.Stopped):
+            running.result(60)
+    (folder,) = (tmp_path / "output").glob("*/*/run-1/job-0")
+    assert started.exists()
+    assert job.processes_of(folder) == []
+    assert not [*folder.parent.glob("run.json")], "the case is run again by the next comparison"
 
 
 def test_wrong_input(tree, tmp_path):
