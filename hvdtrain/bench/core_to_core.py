@@ -10,12 +10,15 @@ import multiprocessing
 import os
 import time
 from collections.abc import Callable
+from itertools import count, islice
 from statistics import median
 from typing import Any
 
 ROUND_TRIPS, MEASUREMENTS = 200, 50
 CALL, REPLY, INTS = 0, 32, 64
 """Indices of the values in an array of 4-byte integers: 128 bytes apart, so that they share no cache line."""
+STARTED, FIRST_TURN = 1, 2
+"""Values that the processes write."""
 MOST_LOOKS = 5_000_000
 """Looks at a value, about a quarter of a second, after which the other process counts as not running."""
 START_S, LIMIT_S = 10.0, 1.0
@@ -45,13 +48,14 @@ def round_trip_s() -> float | None:
 
 def _measure(values: memoryview, replies: Callable[[], bool]) -> float | None:
     started_until = time.monotonic() + START_S
-    while not values[REPLY]:  # the interpreter of the other process starts
+    while values[REPLY] != STARTED:  # the interpreter of the other process starts
         if time.monotonic() > started_until or not replies():
             return None
     until, times = time.monotonic() + LIMIT_S, []
-    for measurement in range(MEASUREMENTS):
+    turns = count(FIRST_TURN)
+    for _ in range(MEASUREMENTS):
         began = time.perf_counter()
-        for turn in range(2 + measurement * ROUND_TRIPS, 2 + (measurement + 1) * ROUND_TRIPS):
+        for turn in islice(turns, ROUND_TRIPS):
             values[CALL] = turn
             if not _sees(values, REPLY, turn):
                 return None
@@ -63,11 +67,11 @@ def _measure(values: memoryview, replies: Callable[[], bool]) -> float | None:
 
 def _reply(shared: Any) -> None:
     values = _values(shared)
-    values[REPLY] = 1
-    turn = 2
-    while _sees(values, CALL, turn):
+    values[REPLY] = STARTED
+    for turn in count(FIRST_TURN):
+        if not _sees(values, CALL, turn):
+            return
         values[REPLY] = turn
-        turn += 1
 
 
 def _sees(values: memoryview, index: int, turn: int) -> bool:

@@ -70,8 +70,8 @@ class Coordination:
 def fit(table: list[Measured], algorithm: str, coordination: Coordination | None = None) -> Fit:
     """Latency, bandwidth and cost of a call with the least squares of relative errors, none below 0.
 
-    algorithm: a key of CHOICES; the best one by the fit itself is taken. coordination: of the measured calls. Rank
-    counts must differ to tell the cost of a call from latency; with one rank count, all of it is latency.
+    algorithm: a key of CHOICES; the best one by the fit itself is taken. coordination: of the measured calls,
+    without a cycle. Rank counts must differ to tell the cost of a call from latency; with one, all of it is latency.
     """
     counts = {one.ranks for one in table}
     seconds = np.array([one.seconds for one in table])
@@ -80,7 +80,9 @@ def fit(table: list[Measured], algorithm: str, coordination: Coordination | None
         rows = np.array([[*_terms(one, algorithm, coordination, link), len(counts) > 1] for one in table], float)
         latency_s, byte_s, call_s = _least_squares(rows, seconds)
         link = Link(latency_s, byte_s)
-    ratios = seconds / [call_s + _call_s(one, algorithm, coordination, link) for one in table]
+    fitted = Fit(link, call_s, error=0.0)
+    model = Communication(algorithm, fitted, fitted, coordination=coordination)
+    ratios = seconds / [sum(model.call(one.size, one.ranks)) for one in table]
     sizes = sorted({one.size for one in table})
     by_size = [
         float(np.median([r for r, one in zip(ratios, table, strict=True) if one.size == size])) for size in sizes
@@ -89,32 +91,19 @@ def fit(table: list[Measured], algorithm: str, coordination: Coordination | None
     return Fit(link, call_s, error, tuple(sizes), tuple(by_size), max(counts))
 
 
-def _parts(one: Measured, algorithm: str, coordination: Coordination | None) -> list[tuple[str, int]]:
-    """The allreduces of a measured call: a key of CHOICES and the bytes of each."""
-    agreement = [(coordination.algorithm, AGREEMENT_BYTES)] if coordination else []
-    return [(algorithm, one.size), *agreement]
-
-
 def _terms(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
     """How many latencies a measured call has, and how many bytes it sends over a link one after the other."""
+    of_fit, of_latency, of_bytes = (
+        Cluster(one.ranks, 1, every, every) for every in (link, Link(1.0, 0.0), Link(0.0, 1.0))
+    )
+    agreement = [(coordination.algorithm, AGREEMENT_BYTES)] if coordination else []
     latencies = sent_bytes = 0.0
-    for name, size in _parts(one, algorithm, coordination):
-        times = {used: allreduce_time(used, size, _pairs(one, link)) for used in choices_of(name, size, one.ranks)}
-        used = min(times, key=lambda used: times[used].seconds)
-        latencies += allreduce_time(used, size, _pairs(one, Link(1.0, 0.0))).latency_s
-        sent_bytes += allreduce_time(used, size, _pairs(one, Link(0.0, 1.0))).transfer_s
+    for name, size in [(algorithm, one.size), *agreement]:
+        times = {used: allreduce_time(used, size, of_fit).seconds for used in choices_of(name, size, one.ranks)}
+        used = min(times, key=times.__getitem__)
+        latencies += allreduce_time(used, size, of_latency).latency_s
+        sent_bytes += allreduce_time(used, size, of_bytes).transfer_s
     return latencies, sent_bytes
-
-
-def _call_s(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> float:
-    """Seconds of a measured call by the fit, without its constant cost."""
-    parts = _parts(one, algorithm, coordination)
-    return sum(allreduce_time(name, size, _pairs(one, link)).seconds for name, size in parts)
-
-
-def _pairs(one: Measured, link: Link) -> Cluster:
-    """The ranks of a table, all of whose links are the same."""
-    return Cluster(one.ranks, 1, link, link)
 
 
 def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:

@@ -28,8 +28,11 @@ class Library(NamedTuple):
     """How ranks agree before each allreduce, which only Horovod's do."""
     overlaps: bool = False
     """Whether its strategies send gradients while backward computes others."""
-    row_coordination: Coordination | None = None
-    """How the ranks agreed before each call that the row measured."""
+
+    @property
+    def row_coordination(self) -> Coordination | None:
+        """How the ranks agreed before each call that the row measured: with a cycle, the row is one without Horovod."""
+        return None if self.coordination and self.coordination.cycle_s else self.coordination
 
 
 def library(name: str, cycle_s: float = 0.0) -> Library:
@@ -45,5 +48,4 @@ def library(name: str, cycle_s: float = 0.0) -> Library:
     if cycle_s:
         return Library(own, own, Coordination(own, cycle_s), overlaps=True)
     algorithm, row = ("horovod-gloo", "horovod over Gloo") if own == "gloo" else ("mpi", "horovod over MPI")
-    coordination = Coordination(algorithm)
-    return Library(row, algorithm, coordination, overlaps=True, row_coordination=coordination)
+    return Library(row, algorithm, Coordination(algorithm), overlaps=True)

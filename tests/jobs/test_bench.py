@@ -127,13 +127,11 @@ def test_allreduce_of_every_library(tmp_path):
     assert status == 0, output
     table = (tmp_path / "made" / "allreduce.md").read_text()
     horovods = [f"horovod over {by}{end}" for by in ("MPI", "Gloo") for end in ("", ", as shipped")]
+    times = table[: table.index("Round trip of a value")] if "Round trip of a value" in table else table
+    times, idle = times.split("CPU time that a rank takes")[0], table[table.index("CPU time that a rank takes") :]
     for library in ("gloo", "ring", "mpi", "mpi by hand", *horovods):
-        assert f"| 8 | {library} |" in table
-        assert f"| 1,048,576 | {library} |" in table
-    idle = table[table.index("CPU time that a rank takes") :]
-    assert [line.split(" |")[0] for line in idle.splitlines() if line.startswith("| horovod")] == [
-        f"| {library}" for library in horovods
-    ]
+        assert times.count(f"| {library} |") == 2
+        assert idle.count(f"| {library} |") == (library in horovods)
     assert "| ring / gloo | 1,048,576 |" in table
 
 

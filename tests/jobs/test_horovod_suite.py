@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,6 +12,7 @@ from horovod_suite import __main__ as suite
 from horovod_suite import job
 from horovod_suite.cases import cases, parse_core
 from horovod_suite.outcomes import Record, Run, add_job, differences
+from support.jobs import wait_for
 
 from hvdtrain.errors import UserError
 
@@ -95,15 +95,14 @@ def test_a_comparison_that_is_stopped_leaves_no_process(tree, tmp_path, monkeypa
     )
     (tree / "test" / "parallel" / "test_some.py").write_text(waits)
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(run, tree)
-        until = time.monotonic() + 60
-        while not started.exists() and time.monotonic() < until:
-            time.sleep(0.1)
-        job.stopping.set()
+        comparison = pool.submit(run, tree)
+        try:
+            wait_for(started.exists, 60)
+        finally:
+            job.stopping.set()
         with pytest.raises(job.Stopped):
-            running.result(60)
+            comparison.result(60)
     (folder,) = (tmp_path / "output").glob("*/*/run-1/job-0")
-    assert started.exists()
     assert job.processes_of(folder) == []
     assert not [*folder.parent.glob("run.json")], "the case is run again by the next comparison"
 

@@ -40,7 +40,7 @@ def test_more_ranks_and_bytes_never_take_less_time(name, ranks_per_host, network
     assert seconds(8, 1) == 0
     for size in SIZES:
         powers = [seconds(size, 2**k) for k in range(1, 9)]
-        assert powers == pytest.approx(sorted(powers))
+        assert powers == sorted(powers)
     for ranks in (2, 3, 5, 7, 12, 100):
         times = [seconds(size, ranks) for size in SIZES]
         assert times == sorted(times)

@@ -123,10 +123,7 @@ def test_assumptions_are_said(in_folder):
         (("run", "--allreduce", "text.json"), "text.json: not JSON"),
         (("run", "--allreduce", "run/config.json"), "run/config.json: not a table of allreduces"),
         (("run", "--allreduce", "ring.json", "--library", "mpi"), "the table has no mpi, only ring"),
-        (
-            ("run", "--allreduce", "ring.json", "--library", "ring"),
-            "ring was measured with 8 to 8 bytes",
-        ),
+        (("run", "--allreduce", "ring.json", "--library", "ring"), "ring was measured with 8 to 8 bytes"),
         (("run", *BY_HAND, "--gradient-mb", "1e-7"), "--gradient-mb 1e-07"),
         (("ranks2", *BY_HAND), "ranks2: 2 replicas, and its record does not tell how much of a step is communication"),
         (("short", *BY_HAND), "short: its result.json has no images_per_s"),
