@@ -27,43 +27,61 @@ ADAM_EPSILON = 1e-8
 """Adam's constants in every framework; epsilon is that of Algorithm 1 in Kingma and Ba (2015)."""
 
 
+class Source(Protocol):
+    """Rows of training or test data, read by their numbers."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Text that changes with the content, by which a resumed run recognizes its data."""
+        ...
+
+    def __len__(self) -> int:
+        """Number of rows, at least 1."""
+        ...
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The arrays of these rows, each of shape (n, ...), in the order of `rows`: int64 (n,).
+
+        For images: (n, channels, height, width), uint8 or float32 in [0, 1], and labels, int64 (n,), from 0 to below
+        the number of classes.
+        """
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels; the arrays are writable and contiguous.
-
-    train_images, test_images: (n, channels, height, width), n >= 1; uint8, or float32 in [0, 1].
-    train_labels, test_labels: (n,), int64, from 0 to below the network's number of classes.
-    """
+    """What a run trains on, and what it is tested on."""
 
     name: str
-    train_images: np.ndarray
-    train_labels: np.ndarray
-    test_images: np.ndarray
-    test_labels: np.ndarray
+    train: Source
+    test: Source
     classes: tuple[str, ...]
     """Names of the classes, by label."""
 
     @functools.cached_property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of an image: (channels, height, width)."""
+        return self.train[np.zeros(1, np.int64)][0].shape[1:]
+
+    @functools.cached_property
     def fingerprint(self) -> str:
-        """SHA-256 over shapes, types and bytes of the four arrays, in hexadecimal digits."""
-        digest = hashlib.sha256()
-        for array in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            digest.update(f"{array.shape}{array.dtype}".encode())
-            digest.update(array.data)
-        return digest.hexdigest()
+        """SHA-256 of both sources' fingerprints, in hexadecimal digits."""
+        return hashlib.sha256(f"{self.train.fingerprint} {self.test.fingerprint}".encode()).hexdigest()
 
 
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
-    images: (n, channels, height, width); uint8, which stands for value / PIXEL_MAX, or float32 used as it is.
-    labels: int64 (n,). weights: float32 (n,), as `sharding.Slice` has them. lr: learning rate of this step.
+    arrays: those of the source, each of shape (n, ...); images are uint8, which stands for value / PIXEL_MAX, or
+    float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr: learning rate of this step. step:
+    its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     """
 
-    images: np.ndarray
-    labels: np.ndarray
+    arrays: tuple[np.ndarray, ...]
     weights: np.ndarray
     lr: float
+    step: int
+    rows: np.ndarray
 
 
 class Group(Protocol):
@@ -113,6 +131,9 @@ class Unsupported(NamedTuple):
     supported: tuple[Any, ...]
     reason: str
     """Why other values do not work, as the end of an error message."""
+
+
+DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
 
 
 class Strategy:
@@ -170,8 +191,8 @@ class Learner(Protocol):
         """Number of updates skipped because gradients were not finite; the same on every rank."""
         ...
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
-        """One synchronous step on this rank's `Batch`.
+    def train_step(self, batch: Batch) -> SupportsFloat:
+        """One synchronous step on this rank's rows.
 
         Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
         """
@@ -186,11 +207,14 @@ class Learner(Protocol):
         ...
 
     def weights(self) -> Weights:
-        """All parameters, float32, in canonical names and layout; waits for the last update."""
+        """All parameters and running statistics, float32, in canonical names and layout; waits for the last update.
+
+        The statistics are those of this rank's first device.
+        """
         ...
 
     def load(self, weights: Weights) -> None:
-        """Set all parameters. Raises ValueError if names or shapes differ."""
+        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
         ...
 
     def optimizer_state(self) -> OptimizerState:
@@ -219,7 +243,7 @@ class FitLearner(Protocol):
 class GradientLearner(Protocol):
     """A learner whose forward and backward pass can run without an update, so that each can be timed."""
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> SupportsFloat:
+    def compute_gradients(self, batch: Batch) -> SupportsFloat:
         """Forward and backward of `train_step`; complete when `weights` returns, which does not change.
 
         Returns what `train_step` returns.
@@ -265,6 +289,8 @@ class Checkpoint:
     optimizer: OptimizerState
     position: Position
     model: str
+    network: dict[str, Any]
+    """From `networks.record.shaped_to_record`."""
     framework: str
     optimizer_name: str
     data: str
@@ -273,7 +299,7 @@ class Checkpoint:
     """Test accuracy, 0 if it was not measured."""
     classes: tuple[str, ...] = field(default_factory=tuple)
     init: str = ""
-    """How the weights were initialized; empty in checkpoints of older versions."""
+    """How the weights were initialized."""
     other_ranks: tuple[Weights, ...] = ()
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
 

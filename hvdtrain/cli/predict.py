@@ -17,6 +17,7 @@ from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Checkpoint
+from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.text import printable
 
@@ -58,15 +59,15 @@ def _predict(options: PredictOptions) -> None:
     framework = saved.framework if options.framework == "recorded" else options.framework
     if framework not in get_args(Framework):
         raise UserError(f"{path}: written by the unknown framework {framework!r}", "choose one with --framework")
-    for path, row in zip(options.images, probabilities(saved, images, framework), strict=True):
+    for path, row in zip(options.images, probabilities(saved, network, images, framework), strict=True):
         best = np.argsort(-row)[: options.top]
         classes = (f"{printable(saved.classes[i])} {row[i]:.3f}" for i in best)
         print(printable(str(path)), *classes, sep="\t")
 
 
-def probabilities(saved: Checkpoint, images: np.ndarray, framework: str) -> np.ndarray:
+def probabilities(saved: Checkpoint, network: ShapedNetwork, images: np.ndarray, framework: str) -> np.ndarray:
     """Softmax of the logits of uint8 images (n, channels, height, width): float32 (n, classes)."""
     config = Config(framework=framework, strategy="single", model=saved.model)  # type: ignore[arg-type]
-    logits = build_learner(config, saved.weights, RuntimeOptions()).logits(images)
+    logits = build_learner(config, network, saved.weights, RuntimeOptions()).logits(images)
     powers = np.exp(logits - logits.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)

@@ -19,11 +19,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.networks.registry import NETWORKS
 
 MESSAGE_S = 300e-6
 """Seconds that a message costs by itself: an 8-byte allreduce of two ranks over Gloo on one host takes 150 us with the
@@ -40,21 +39,20 @@ BYTES = {"none": 4, "fp16": 2}
 """Bytes of a gradient's element in a message, by --compression."""
 
 
-def gradient_groups(config: Config, ranks: int) -> list[list[str]]:
-    """Canonical names of the parameters whose gradients share a message, in the order in which backward makes them.
+def gradient_groups(config: Config, parameters: Mapping[str, int], ranks: int) -> list[list[str]]:
+    """Names of the parameters whose gradients share a message, in the order in which backward makes them.
 
-    ranks: size of the job, which decides the rows of a backward pass.
+    parameters: number of elements of each, in the order of forward. ranks: size of the job, which decides the rows of a
+    backward pass.
     """
-    parameters = {name: math.prod(shape) for name, shape in reversed(list(NETWORKS[config.model].parameters()))}
-    sizes, names = list(parameters.values()), iter(parameters)
+    sizes, names = list(parameters.values())[::-1], reversed(parameters)
     rows = config.global_batch(ranks) / (ranks * config.accumulate)
     count = choose_count(sizes, BYTES[config.compression], rows) if config.groups == "auto" else config.groups
     return [list(itertools.islice(names, length)) for length in split(sizes, count)]
 
 
-def check_groups(config: Config) -> None:
+def check_groups(config: Config, gradients: int) -> None:
     """Raise UserError if --groups asks for more messages than there are gradients, or for groups in Adasum."""
-    gradients = len(list(NETWORKS[config.model].parameters()))
     if config.groups != "auto" and config.groups > gradients:
         raise UserError(
             f"--groups {config.groups}: {config.model} has {gradients} gradients", f"give at most {gradients}, or auto"

@@ -33,12 +33,12 @@ class Config:
     """Programming style: loop or fit (Keras) in TensorFlow; gluon, module or ndarray in MXNet; auto is the first."""
     kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
     """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
-    model: Literal["lenet", "cifar_lenet"] = "lenet"
+    model: str = "lenet"
     """Network: lenet for 1x28x28 images, cifar_lenet for 3x32x32."""
     data: str = "digits"
     """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder with your own data (.npz or IDX files)."""
-    init: Literal["book", "xavier"] = "xavier"
-    """Initial weights: N(0, 0.01^2), or Glorot's uniform distribution; biases are zero."""
+    init: Literal["book", "xavier", "he"] = "xavier"
+    """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     seed: int = 0
     """Random seed of the initial weights and the order of samples."""
     epochs: int = 12
@@ -67,6 +67,8 @@ class Config:
     """Factor by which the step schedule multiplies the learning rate."""
     lr_step_epochs: int = 5
     """Epochs between two changes of the step schedule."""
+    batch_norm: Literal["local", "sync"] = "local"
+    """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Precision of forward and backward passes; weights and updates are always fp32."""
     compile: bool = False
@@ -115,6 +117,8 @@ def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
         yield "momentum", "must be below 1", ""
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
         yield "nesterov", "requires momentum", "use --optimizer sgd and a --momentum above 0"
+    if config.batch_norm == "sync" and config.accumulate > 1:
+        yield "batch_norm", "the parts of --accumulate are normalized one by one", "use --accumulate 1, or local"
     if config.groups != "auto" and config.groups < 1:
         yield "groups", "must be above 0", "give the number of messages, or auto"
     if config.strategy != "horovod":

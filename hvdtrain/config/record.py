@@ -11,7 +11,12 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.record import from_record as from_network_record
 from hvdtrain.system.files import read_json
+
+
+REMEDY = "give a folder under runs/, or one of its checkpoints"
 
 
 def recorded(path: Path) -> Config:
@@ -21,8 +26,16 @@ def recorded(path: Path) -> Config:
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(
             f"--resume {path}: no valid config.json of a run there ({error})",
-            "give a folder under runs/, or one of its checkpoints",
+            REMEDY,
         ) from None
+
+
+def recorded_network(path: Path, model: str) -> Network:
+    """The network of the run at `path`, which `recorded` could read. Raises UserError if its record has none."""
+    try:
+        return from_network_record(read_json(run_folder(path) / "config.json")["network"]["description"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
 
 
 def run_folder(path: Path) -> Path:

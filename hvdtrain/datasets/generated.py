@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Arrays
-from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import Shape
 
 
 def digits() -> Arrays:
@@ -24,18 +24,18 @@ def digits() -> Arrays:
     return images[~test], labels[~test], images[test], labels[test]
 
 
-def synthetic(network: Network, train: int = 4096, test: int = 1024) -> Arrays:
-    """Images of the network's input shape: a pattern of 4x4 blocks for each class, plus noise.
+def synthetic(shape: Shape, classes: int = 10, train: int = 4096, test: int = 1024) -> Arrays:
+    """Images of this shape, (channels, height, width): a pattern of 4x4 blocks for each class, plus noise.
 
     Computed in integers, so the bytes are identical on every machine.
     """
     generator = np.random.Generator(np.random.PCG64(0))
-    channels, height, width = network.input_shape
-    coarse = (network.classes, channels, -(-height // 4), -(-width // 4))
+    channels, height, width = shape
+    coarse = (classes, channels, -(-height // 4), -(-width // 4))
     blocks = generator.integers(0, 256, coarse, np.int16)
     patterns = blocks.repeat(4, axis=2).repeat(4, axis=3)[:, :, :height, :width]
-    labels = np.arange(train + test) % network.classes
-    noise = generator.integers(-64, 65, (len(labels), *network.input_shape), np.int16)
+    labels = np.arange(train + test) % classes
+    noise = generator.integers(-64, 65, (len(labels), *shape), np.int16)
     noise += patterns[labels]
     images = noise.clip(0, 255).astype(np.uint8)
     return images[:train], labels[:train], images[train:], labels[train:]

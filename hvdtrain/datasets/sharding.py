@@ -66,8 +66,8 @@ def slice_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder,
     return Slice(padded, weights)
 
 
-def evaluation(samples: int, batch: int, rank: int, size: int) -> Iterator[slice]:
-    """This rank's share of the test rows, in pieces of at most `batch` rows; each row is on exactly one rank."""
+def evaluation(samples: int, batch: int, rank: int, size: int) -> Iterator[np.ndarray]:
+    """Row numbers of this rank's share of the test rows, int64, in pieces of at most `batch` rows; each row is on exactly one rank."""
     low, high = bounds(samples, rank, size)
     for first in range(low, high, batch):
-        yield slice(first, min(first + batch, high))
+        yield np.arange(first, min(first + batch, high))

@@ -1,6 +1,6 @@
-"""Checks that images and labels fit the network, and brings them into the form of `Dataset`.
+"""Checks that images and labels are valid, and brings them into the form of `Dataset`.
 
-What fits but is probably a mistake is a warning.
+What is valid, but probably a mistake, is a warning.
 """
 
 from __future__ import annotations
@@ -8,18 +8,21 @@ from __future__ import annotations
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Dataset
-from hvdtrain.networks.description import Network
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.networks.shapes import text
 
+MOST_SAMPLED = 1 << 17
+"""Rows that a check for mistakes looks at."""
+MOST_CLASSES = 100_000
+"""A larger label is not the number of a class."""
 DARK = 0.1
 """Images whose brightest pixel is below this share of the full range are probably scaled wrongly."""
 
 
-def valid_images(where: str, images: np.ndarray, network: Network) -> np.ndarray:
-    """Images as `Dataset` has them, from (n, height, width) or with channels first or last, uint8 or floats.
+def valid_images(where: str, images: np.ndarray) -> np.ndarray:
+    """Images as a `Source` has them, from (n, height, width) or with channels first or last, uint8 or floats.
 
-    where: names the data in messages. Raises UserError if they do not fit the network.
+    where: names the data in messages. Raises UserError if they are no images.
     """
     if images.ndim not in (3, 4) or len(images) == 0:
         shape = "(n, height, width) or (n, channels, height, width)"
@@ -28,8 +31,6 @@ def valid_images(where: str, images: np.ndarray, network: Network) -> np.ndarray
         images = images[:, np.newaxis]
     elif images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
         images = images.transpose(0, 3, 1, 2)
-    if images.shape[1:] != network.input_shape:
-        raise _wrong_shape(where, images.shape[1:], network)
     if images.dtype.kind == "f":
         low, high = images.min(), images.max()
         if not (low >= 0 and high <= 1):  # written so that NaN is caught
@@ -41,48 +42,44 @@ def valid_images(where: str, images: np.ndarray, network: Network) -> np.ndarray
     return np.ascontiguousarray(images)
 
 
-def _wrong_shape(where: str, shape: tuple[int, ...], network: Network) -> UserError:
-    """Images of this shape, (channels, height, width), are not the network's; names one that accepts them."""
-    name = next((name for name, known in NETWORKS.items() if known == network), "the network")
-    other = next((name for name, known in NETWORKS.items() if known.input_shape == shape), "")
-    found, expected = ("x".join(map(str, lengths)) for lengths in (shape, network.input_shape))
-    return UserError(
-        f"{where} images are {found} but {name} takes {expected}",
-        f"use --model {other}" if other else "resize them to that shape",
-    )
+def check_same_shape(where: str, train: np.ndarray, test: np.ndarray) -> None:
+    """Raise UserError unless training and test images, as a `Source` has them, have the same shape."""
+    if train.shape[1:] != test.shape[1:]:
+        raise UserError(
+            f"{where}: train images are {text(train.shape[1:])}, test images {text(test.shape[1:])}",
+            "resize them to one shape",
+        )
 
 
-def valid_labels(where: str, labels: np.ndarray, images: int, classes: int) -> np.ndarray:
-    """Labels as `Dataset` has them, from any integers, for that number of images and classes.
+def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:
+    """Labels as a `Source` has them, from any integers, for that number of images.
 
-    where: names the data in messages. Raises UserError if they do not fit.
+    where: names the data in messages. classes: number of classes; None to take it from the labels. Raises UserError if
+    they do not fit.
     """
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         found = f"of type {labels.dtype} and shape {labels.shape}"
         raise UserError(f"{where} labels are {found}", "give integers of shape (n,)")
     if len(labels) != images:
         raise UserError(f"{where} labels are {len(labels)} for {images} images", "give each image one label")
-    if labels.min() < 0 or labels.max() >= classes:
-        low, high = int(labels.min()), int(labels.max())
-        if low > 0 and high <= classes:
-            remedy = "subtract 1 from them"
-        elif low >= 0:
-            remedy = f"correct them, or {_other_network(high + 1)}"
-        else:
-            remedy = "correct them"
-        reason = f"{where} labels run from {low} to {high}"
-        raise UserError(reason, f"the network has {classes} classes, 0 to {classes - 1}: {remedy}")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= (classes or MOST_CLASSES):
+        limit = f"the data has {classes} classes" if classes else f"there may be {MOST_CLASSES:,} classes"
+        raise UserError(f"{where} labels run from {low} to {high}", f"{limit}, from 0 on: correct them")
     return np.ascontiguousarray(labels, np.int64)
 
 
-def _other_network(classes: int) -> str:
-    return f"add a network with {classes} classes to hvdtrain/networks/registry.py (docs/reference.md, section Data)"
-
-
 def suspicious(dataset: Dataset) -> list[str]:
-    """What is probably wrong with data that fits the network: each problem with its remedy, in one sentence."""
-    of_images = _dark("train", dataset.train_images) or _dark("test", dataset.test_images)
-    return [f"--data {dataset.name}: {problem}" for problem in (of_images, *_labels(dataset)) if problem]
+    """What is probably wrong with images and labels: each problem with its remedy, in one sentence."""
+    (images, labels), (test_images, test_labels) = (_sample(source) for source in (dataset.train, dataset.test))
+    of_images = _dark("train", images) or _dark("test", test_images)
+    of_labels = _labels(labels, test_labels, len(dataset.classes))
+    return [f"--data {dataset.name}: {problem}" for problem in (of_images, *of_labels) if problem]
+
+
+def _sample(source: Source) -> tuple[np.ndarray, ...]:
+    """Up to MOST_SAMPLED rows, evenly spread."""
+    return source[np.unique(np.linspace(0, len(source) - 1, MOST_SAMPLED).astype(np.int64))]
 
 
 def _dark(part: str, images: np.ndarray) -> str:
@@ -99,17 +96,16 @@ def _dark(part: str, images: np.ndarray) -> str:
     return ""
 
 
-def _labels(dataset: Dataset) -> tuple[str, ...]:
+def _labels(train: np.ndarray, test: np.ndarray, classes: int) -> tuple[str, ...]:
     """The problems of labels that miss classes."""
-    known, tested = set(np.unique(dataset.train_labels)), set(np.unique(dataset.test_labels))
-    classes = len(dataset.classes)
+    known, tested = set(np.unique(train)), set(np.unique(test))
     problems = []
     if len(known) == 1:
         problems.append(f"all train labels are {min(known)}, so there is nothing to tell apart; check the labels")
     elif len(known) < classes:
+        begins = f"; subtract {min(known)} if they should begin at 0" if min(known) else ""
         problems.append(
-            f"the train labels have {len(known)} of the network's {classes} classes, so the other outputs are of no "
-            f"use; if that is intended, {_other_network(max(known) + 1)}"
+            f"the train labels have {len(known)} of {classes} classes, so the other outputs are of no use{begins}"
         )
     if new := sorted(tested - known):
         listed = ", ".join(map(str, new))

@@ -10,8 +10,8 @@ from hvdtrain.interfaces import Group
 CPU_DEVICES = 2
 """Parts of the CPU that a strategy with several devices uses if there is no GPU."""
 
-Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Images, labels and weights, as a `Batch` has them."""
+Rows = tuple[np.ndarray, ...]
+"""The weights of a batch's rows, and arrays of as many rows."""
 
 
 def choose_device(requested: str, available: bool, count: int, group: Group) -> str:
@@ -44,16 +44,16 @@ def count_devices(requested: int, gpus: int) -> int:
     return requested or gpus or CPU_DEVICES
 
 
-def pad_rows(multiple: int, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> Rows:
+def pad_rows(multiple: int, weights: np.ndarray, *arrays: np.ndarray) -> Rows:
     """The rows of a batch, and as many of weight zero as make their number a multiple of `multiple`."""
-    missing = -len(images) % multiple
+    missing = -len(weights) % multiple
     if missing == 0:
-        return images, labels, weights
-    images, labels = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in (images, labels))
-    return images, labels, np.concatenate([weights, np.zeros(missing, weights.dtype)])
+        return weights, *arrays
+    padded = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in arrays)
+    return np.concatenate([weights, np.zeros(missing, weights.dtype)]), *padded
 
 
-def split_rows(count: int, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[Rows]:
+def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Rows]:
     """The rows of a batch in `count` parts of equal size, padded with rows of weight zero."""
-    padded = pad_rows(count, images, labels, weights)
+    padded = pad_rows(count, weights, *arrays)
     return list(zip(*(np.split(rows, count) for rows in padded), strict=True))

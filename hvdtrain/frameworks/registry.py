@@ -18,8 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
-from hvdtrain.networks.description import Network, Weights
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
 
@@ -42,7 +41,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     style: str
     """Value of --api."""
     strategy: type[AnyStrategy]
-    learner: Callable[[Network, Weights, AnyStrategy], Learner]
+    learner: Callable[[ShapedNetwork, Weights, AnyStrategy], Learner]
 
     @property
     def over(self) -> str:
@@ -57,7 +56,9 @@ class StrategyEntry(Generic[AnyStrategy]):
         return (self.strategy.__doc__ or "").partition("\n")[0]
 
 
-def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, group: Group | None = None) -> Learner:
+def build_learner(
+    config: Config, network: ShapedNetwork, weights: Weights, runtime: RuntimeOptions, group: Group | None = None
+) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
     group: an existing group for --strategy single, which then trains by itself while other ranks do the same. Raises
@@ -65,13 +66,15 @@ def build_learner(config: Config, weights: Weights, runtime: RuntimeOptions, gro
     """
     set_environment()
     keep_freed_memory()
-    entry = check_request(config, runtime)
+    entry = check_request(config, network, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
-    return entry.learner(NETWORKS[config.model], weights, strategy)
+    return entry.learner(network, weights, strategy)
 
 
-def build_without_communication(config: Config, weights: Weights, runtime: RuntimeOptions, group: Group) -> Learner:
+def build_without_communication(
+    config: Config, network: ShapedNetwork, weights: Weights, runtime: RuntimeOptions, group: Group
+) -> Learner:
     """A learner of the same kind that trains on one device by itself, to time its steps.
 
     The learner that `config` asks for cannot be timed without its communication: strategies start it inside backward
@@ -80,15 +83,21 @@ def build_without_communication(config: Config, weights: Weights, runtime: Runti
     group: the group of that learner.
     """
     entry = find_strategy(config)
-    changes: dict[str, Any] = {"api": entry.style, "op": "average", "compression": "none", "groups": "auto"}
+    changes: dict[str, Any] = {
+        "api": entry.style,
+        "op": "average",
+        "compression": "none",
+        "groups": "auto",
+        "batch_norm": "local",
+    }
     config = dataclasses.replace(config, **changes)
     single = dataclasses.replace(config, strategy="single", kvstore="device")
     if find_strategy(single).learner is entry.learner:
-        return build_learner(single, weights, dataclasses.replace(runtime, devices=0), group)
-    return build_learner(config, weights, dataclasses.replace(runtime, devices=1))
+        return build_learner(single, network, weights, dataclasses.replace(runtime, devices=0), group)
+    return build_learner(config, network, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, network: ShapedNetwork, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
     Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
@@ -97,7 +106,7 @@ def check_request(config: Config, runtime: RuntimeOptions) -> StrategyEntry[Any]
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
-    check_groups(config)
+    check_groups(config, len(list(network.parameters())))
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

@@ -2,43 +2,88 @@
 
 from __future__ import annotations
 
-from hvdtrain.networks.description import Conv, Dense, Flatten, Network, Pool, Relu
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import (
+    CLASSES,
+    BatchNorm,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAveragePool,
+    Layer,
+    Pool,
+    Relu,
+    Residual,
+)
+
+
+def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
+    """Two convolutions of 3x3 beside a shortcut; where the number of channels changes, the image is halved.
+
+    The shortcut is then a convolution of 1x1 (option B of He et al.).
+    """
+    stride = 1 if inputs == outputs else 2
+    body = (
+        Conv(outputs, 3, stride, padding=1, bias=False),
+        BatchNorm(),
+        Relu(),
+        Conv(outputs, 3, padding=1, bias=False),
+        BatchNorm(),
+    )
+    shortcut = () if inputs == outputs else (Conv(outputs, 1, stride, bias=False), BatchNorm())
+    return Residual(body, shortcut), Relu()
+
 
 NETWORKS: dict[str, Network] = {
     # The LeNet of Dive into Deep Learning, "Multi-GPU Computation" (https://d2l.ai): 129,068 parameters.
     "lenet": Network(
-        (1, 28, 28),
-        10,
         (
-            Conv("conv1", 1, 20, 3),
+            Conv(20, 3),
             Relu(),
             Pool("average", 2),
-            Conv("conv2", 20, 50, 5),
+            Conv(50, 5),
             Relu(),
             Pool("average", 2),
             Flatten(),
-            Dense("dense1", 800, 128),
+            Dense(128),
             Relu(),
-            Dense("dense2", 128, 10),
+            Dense(CLASSES),
         ),
+        (1, 28, 28),
     ),
     # The network of PyTorch's CIFAR-10 tutorial: LeCun's LeNet-5 for three channels, 62,006 parameters.
     "cifar_lenet": Network(
-        (3, 32, 32),
-        10,
         (
-            Conv("conv1", 3, 6, 5),
+            Conv(6, 5),
             Relu(),
             Pool("max", 2),
-            Conv("conv2", 6, 16, 5),
+            Conv(16, 5),
             Relu(),
             Pool("max", 2),
             Flatten(),
-            Dense("dense1", 400, 120),
+            Dense(120),
             Relu(),
-            Dense("dense2", 120, 84),
+            Dense(84),
             Relu(),
-            Dense("dense3", 84, 10),
+            Dense(CLASSES),
         ),
+        (3, 32, 32),
+    ),
+    # A perceptron with one hidden layer, as in Dive into Deep Learning, "Multilayer Perceptrons": 203,530 parameters on
+    # images of 1x28x28.
+    "mlp": Network((Flatten(), Dense(256), Relu(), Dense(CLASSES))),
+    # The ResNet-20 for small images of He et al., Deep Residual Learning for Image Recognition, 2015, section 4.2, with
+    # convolutions where a shortcut changes the number of channels: 272,186 parameters on images of 1x28x28.
+    "resnet20": Network(
+        (
+            Conv(16, 3, padding=1, bias=False),
+            BatchNorm(),
+            Relu(),
+            *(layer for channels in ((16, 16),) * 3 for layer in residual_block(*channels)),
+            *(layer for channels in ((16, 32), (32, 32), (32, 32)) for layer in residual_block(*channels)),
+            *(layer for channels in ((32, 64), (64, 64), (64, 64)) for layer in residual_block(*channels)),
+            GlobalAveragePool(),
+            Dense(CLASSES),
+        )
     ),
 }

@@ -28,8 +28,8 @@ from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.networks.description import Network, Weights
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import BROKEN, FILES, LARGEST, MANIFEST, STATE, Damaged, Entry, Line
 
@@ -208,15 +208,20 @@ def _holds_numbers(values: Any) -> bool:
     return all(map(math.isfinite, numbers)) and all(map(_holds_numbers, nested))
 
 
-def network(path: Path, saved: Checkpoint) -> Network:
-    """The network that a checkpoint, read from `path`, belongs to. Raises UserError if its shapes fit none."""
-    known = NETWORKS.get(saved.model)
-    shapes = {name: value.shape for name, value in saved.weights.items()}
-    if not known or shapes != dict(known.parameters()) or len(saved.classes) != known.classes:
+def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
+    """The network that a checkpoint, read from `path`, belongs to. Raises UserError if its weights are not of it."""
+    try:
+        found = shaped_from_record(saved.network, saved.model)
+        found.check(saved.weights)
+        if found.classes != len(saved.classes):
+            raise ValueError(f"it has {found.classes} classes, of which {len(saved.classes)} have names")
+        return found
+    except (ValueError, UserError) as error:
+        reason = error.reason if isinstance(error, UserError) else str(error)
         raise UserError(
-            f"{path}: its weights and classes are not those of {saved.model!r:.80}", "give the checkpoint of a run"
-        )
-    return known
+            f"{path}: its weights are not those of its network ({printable(reason):.200})",
+            "give the checkpoint of a run",
+        ) from None
 
 
 def newest(path: Path) -> tuple[Path, Checkpoint]:

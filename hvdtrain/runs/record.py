@@ -16,6 +16,8 @@ from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
@@ -65,7 +67,9 @@ def _reporting(folder: Path) -> Iterator[None]:
         raise UserError(f"{folder} cannot be created ({error.strerror})", "choose another folder with --runs") from None
 
 
-def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner: Learner) -> None:
+def write_options(
+    folder: Path, config: Config, runtime: RuntimeOptions, network: ShapedNetwork, learner: Learner
+) -> None:
     """Write `config.json`. A run that is resumed in its own folder keeps the previous one as `config-<number>.json`.
 
     Raises OSError.
@@ -76,6 +80,7 @@ def write_options(folder: Path, config: Config, runtime: RuntimeOptions, learner
     options = {
         "config": to_record(config),
         "runtime": to_record(runtime),
+        "network": shaped_to_record(network),
         "ranks": learner.group.size,
         "devices": learner.devices,
         "device": learner.device,

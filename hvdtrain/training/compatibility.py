@@ -10,11 +10,14 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Position
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.record import shaped_to_record
 
 
 class Rule(enum.Enum):
     """What holds for an option of a resumed run that differs from that of the checkpoint."""
 
+    NETWORK = "an error unless the layers are the same, under any name"
     SAME = "an error: the checkpoint has no meaning with another value"
     POSITION = "the position is counted anew, so that each row is still taken once in an epoch"
     STATE = "the optimizer's state is converted; what the checkpoint lacks starts from its initial value"
@@ -22,7 +25,7 @@ class Rule(enum.Enum):
 
 
 RULES = {
-    "model": Rule.SAME,
+    "model": Rule.NETWORK,
     "data": Rule.SAME,
     "seed": Rule.SAME,
     "init": Rule.SAME,
@@ -32,6 +35,7 @@ RULES = {
     "framework": Rule.STATE,
     "optimizer": Rule.STATE,
     "momentum": Rule.STATE,
+    "batch_norm": Rule.FROM_HERE,
     "precision": Rule.STATE,
     "op": Rule.STATE,
     "recipe": Rule.FROM_HERE,
@@ -57,10 +61,16 @@ RULES = {
 """The rule of each option of `Config`."""
 
 
-def check_options(config: Config, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+def check_options(
+    config: Config, network: ShapedNetwork, dataset: Dataset, path: Path, saved: Checkpoint
+) -> None:
     """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
+    if shaped_to_record(network) != saved.network:
+        raise UserError(
+            f"--resume {path}: --model {config.model} is another network than {saved.model} in the checkpoint",
+            "leave --model out to train the checkpoint's network",
+        )
     values = {
-        "model": (config.model, saved.model),
         "seed": (config.seed, saved.position.seed),
         "init": (config.init, saved.init or config.init),
         "data": (dataset.fingerprint[:16], saved.data[:16]),

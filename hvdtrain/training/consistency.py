@@ -12,8 +12,10 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
-from hvdtrain.interfaces import Group, Learner
-from hvdtrain.networks.description import Weights
+from hvdtrain.interfaces import Group
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.system.json_text import to_json
 
 
 class Difference(NamedTuple):
@@ -34,27 +36,33 @@ def checksum(weights: Weights) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, fingerprint: str) -> None:
-    """Raise UserError, naming the first option that differs, unless all ranks have the same options and data.
+def check_same_options(
+    group: Group, config: Config, runtime: RuntimeOptions, network: ShapedNetwork, fingerprint: str
+) -> None:
+    """Raise UserError, naming the first option that differs, unless all ranks have the same options and files.
 
     Of the runtime options, those in FREE_PER_RANK may differ.
     """
     compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
     options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
-    for name, rank, value, expected in _differences(group, {**options, "data": fingerprint}):
+    for name, rank, value, expected in _differences(group, {**options, "layers": _digest(network), "data": fingerprint}):
         raise UserError(
             f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"
         )
 
 
-def check_same_weights(learner: Learner, when: str) -> str:
-    """The checksum of all parameters. Raises TrainingError, naming rank and parameter, where ranks differ.
+def _digest(network: ShapedNetwork) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of a network's description."""
+    return hashlib.sha256(to_json(shaped_to_record(network)).encode()).hexdigest()[:16]
+
+
+def check_same_weights(group: Group, weights: Weights, when: str) -> str:
+    """The checksum of `weights`. Raises TrainingError, naming rank and parameter, where ranks differ.
 
     when: the moment of the check, for the message.
     """
-    weights = learner.weights()
     sums = {name: checksum({name: value}) for name, value in weights.items()}
-    for name, rank, _, _ in _differences(learner.group, sums):
+    for name, rank, _, _ in _differences(group, sums):
         raise TrainingError(
             f"{when}: parameter {name} of rank {rank} differs from rank 0's, so the ranks train different networks",
             "resume from the newest checkpoint",

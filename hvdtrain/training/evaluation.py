@@ -46,11 +46,12 @@ def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float
     """
     classes, began = len(run.dataset.classes), time.perf_counter()
     confusion, loss = np.zeros((classes, classes)), 0.0
-    images, labels = run.dataset.test_images, run.dataset.test_labels
-    for rows in sharding.evaluation(len(images), BATCH, run.group.rank, run.group.size):
-        batch_loss, predicted = run.learner.eval_step(images[rows], labels[rows])
+    run.share_statistics()
+    for rows in sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size):
+        images, labels = run.dataset.test[rows]
+        batch_loss, predicted = run.learner.eval_step(images, labels)
         loss += batch_loss
-        np.add.at(confusion, (labels[rows], predicted), 1)
+        np.add.at(confusion, (labels, predicted), 1)
         on_batch()
     seconds = _compare_ranks(run.group, time.perf_counter() - began)
     return join_scores(run.group, loss, confusion), seconds

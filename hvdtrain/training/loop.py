@@ -82,7 +82,7 @@ class Training:
         run, start = self._run, self.position
         rows = sharding.order(run.config.seed, start.epoch, run.samples)[start.rows_in_epoch :]
         self._epoch_start, self._epoch_rows = start, rows
-        parts = sharding.batches(rows, run.global_batch, run.config.remainder, run.group.rank, run.group.size)
+        parts = sharding.batches(rows, run.global_batch, run.remainder, run.group.rank, run.group.size)
         steps = min(self._epoch_end, run.last_step) - start.step
         batches = self._batches(itertools.islice(parts, steps))
         self.throughput.start(start)
@@ -90,18 +90,18 @@ class Training:
             run.learner.fit(batches, steps, self._after_step)
         else:
             for batch in batches:
-                self._after_step(run.learner.train_step(*batch))
+                self._after_step(run.learner.train_step(batch))
         self._log_interval()
         if self.position.step == self._epoch_end:
             self.position = dataclasses.replace(self.position, epoch=start.epoch + 1, rows_in_epoch=0)
 
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step from the current one on, copied when they are asked for."""
-        data = self._run.dataset
+        data = self._run.dataset.train
         for step, part in enumerate(parts, self.position.step):
             with self.throughput.outside:
                 lr = self._run.learning_rate(step)
-                batch = Batch(data.train_images[part.rows], data.train_labels[part.rows], part.weights, lr)
+                batch = Batch(data[part.rows], part.weights, lr, step, part.rows)
             yield batch
 
     def _after_step(self, loss: SupportsFloat) -> None:
@@ -122,7 +122,7 @@ class Training:
             self._stop_if_asked()
             self._saver.commit(at)
         if runtime.check_sync and at.step % runtime.check_sync == 0:
-            consistency.check_same_weights(self._run.learner, f"after step {at.step}")
+            consistency.check_same_weights(self._run.group, self._run.common_weights(), f"after step {at.step}")
         if saving:
             self._saver.save(at)
             self.throughput.start(at)
@@ -156,9 +156,9 @@ class Training:
 
     def _images_of(self, bad: RankStep) -> str:
         """Numbers of the training images that a rank had in a step of this epoch."""
-        number, config = bad.step - self._epoch_start.step, self._run.config
+        number, run = bad.step - self._epoch_start.step, self._run
         part = sharding.slice_of_step(
-            self._epoch_rows, number, self._run.global_batch, config.remainder, bad.rank, self._run.group.size
+            self._epoch_rows, number, run.global_batch, run.remainder, bad.rank, run.group.size
         )
         rows = np.sort(part.rows[part.weights > 0])
         more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.networks.arithmetic import training_flops
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
 from hvdtrain.training import consistency, cores
@@ -25,7 +24,7 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
 
     Raises TrainingError if ranks differ or the result cannot be written.
     """
-    parameters = consistency.check_same_weights(run.learner, "after the last step")
+    parameters = consistency.check_same_weights(run.group, run.common_weights(), "after the last step")
     log.info("rank %d ends with parameters %s", run.group.rank, parameters)
     content = _content(run, scores, training, parameters)
     if not run.is_rank_0:
@@ -60,7 +59,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
         "peak_flops": cores.peak_flops(run) if profiled else None,
-        "flops_per_image": training_flops(NETWORKS[run.config.model]),
+        "flops_per_image": training_flops(run.network),
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
         "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=True)),

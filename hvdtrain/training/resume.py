@@ -9,6 +9,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Learner, OptimizerState, Position
+from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -29,6 +30,7 @@ class Start(NamedTuple):
 def resume(
     config: Config,
     runtime: RuntimeOptions,
+    network: ShapedNetwork,
     learner: Learner,
     dataset: Dataset,
     lock: RunLock,
@@ -47,7 +49,7 @@ def resume(
             if group.rank == 0:
                 lock.acquire(folder)
             console.open_log(folder, group.rank, runtime.quiet)
-            return Start(folder, _restore(config, learner, dataset, folder, state))
+            return Start(folder, _restore(config, network, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
     opened, refusal = group.broadcast(_open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else None)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
@@ -57,7 +59,7 @@ def resume(
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
-    return Start(folder, _restore(config, learner, dataset, path, saved), parent)
+    return Start(folder, _restore(config, network, learner, dataset, path, saved), parent)
 
 
 def _open_or_refuse(
@@ -94,10 +96,12 @@ def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
-def _restore(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
+def _restore(
+    config: Config, network: ShapedNetwork, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
+) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
-    samples = len(dataset.train_images)
-    compatibility.check_options(config, dataset, path, saved)
+    samples = len(dataset.train)
+    compatibility.check_options(config, network, dataset, path, saved)
     compatibility.check_position(path, saved.position, samples)
     checkpoints.network(path, saved)
     learner.load(saved.weights)

@@ -11,7 +11,8 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.training.schedule import learning_rate
 
@@ -25,6 +26,7 @@ class Run:
 
     config: Config
     runtime: RuntimeOptions
+    network: ShapedNetwork
     learner: Learner
     dataset: Dataset
     folder: Path
@@ -57,7 +59,7 @@ class Run:
     @property
     def samples(self) -> int:
         """Number of training images."""
-        return len(self.dataset.train_images)
+        return len(self.dataset.train)
 
     @functools.cached_property
     def global_batch(self) -> int:
@@ -69,11 +71,33 @@ class Run:
         """Number of steps in an epoch, by --remainder."""
         return sharding.steps_per_epoch(self.samples, self.config.global_batch(self.group.size), self.config.remainder)
 
+    @property
+    def remainder(self) -> sharding.Remainder:
+        """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
+        return "exact" if self.network.batch_norms and self.config.remainder == "pad" else self.config.remainder
+
     @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
         steps = self.config.epochs * self.steps_per_epoch
         return min(steps, self.config.max_steps or steps)
+
+    def common_weights(self) -> Weights:
+        """Parameters and running statistics that must be identical on all ranks.
+
+        With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
+        `share_statistics` gives them to all ranks before an evaluation.
+        """
+        weights = self.learner.weights()
+        own = {name for name, _ in self.network.statistics()} if self.config.batch_norm == "local" else set()
+        return {name: value for name, value in weights.items() if name not in own}
+
+    def share_statistics(self) -> None:
+        """Give all ranks rank 0's running statistics; call it on every rank."""
+        names = [name for name, _ in self.network.statistics()]
+        if names and self.group.size > 1 and self.config.batch_norm == "local":
+            weights = self.learner.weights()
+            self.learner.load(weights | self.group.broadcast({name: weights[name] for name in names}))
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0."""
@@ -89,6 +113,7 @@ class Run:
             optimizer=self.learner.optimizer_state(),
             position=position,
             model=self.config.model,
+            network=shaped_to_record(self.network),
             framework=self.config.framework,
             optimizer_name=self.config.optimizer,
             data=self.dataset.fingerprint,

@@ -55,23 +55,23 @@ def _time_without_communication(run: Run, watchdog: Watchdog) -> StepTimes:
     it cannot be called by itself.
     """
     watchdog.compiling()
-    learner = build_without_communication(run.config, run.learner.weights(), run.runtime, run.group)
+    learner = build_without_communication(run.config, run.network, run.learner.weights(), run.runtime, run.group)
     rows = max(run.global_batch // (run.group.size * run.learner.devices), 1)
     compile_step(run.config, learner, rows)
-    images, labels = run.dataset.train_images[:rows], run.dataset.train_labels[:rows]
-    batch = Batch(images, labels, np.full(len(images), 1 / len(images), np.float32), 0.0)
+    taken = np.arange(min(rows, run.samples))
+    batch = Batch(run.dataset.train[taken], np.full(len(taken), 1 / len(taken), np.float32), 0.0, 0, taken)
     steps = 1 + run.runtime.profile  # the first compiles
     clock = _Clock(run, learner, watchdog)
     if isinstance(learner, FitLearner):
         learner.fit(itertools.repeat(batch, steps), steps, lambda _: clock.end("step", "nothing"))
         return StepTimes(clock.seconds("step"), None)
     for step in range(steps):
-        learner.train_step(*batch)
+        learner.train_step(batch)
         clock.end("step", "nothing")
         if isinstance(learner, GradientLearner):
             if step == 0:
                 watchdog.compiling()
-            learner.compute_gradients(images, labels, batch.weights)
+            learner.compute_gradients(batch)
             clock.end("gradients")
     if not isinstance(learner, GradientLearner):
         return StepTimes(clock.seconds("step"), None)

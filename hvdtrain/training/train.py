@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
+from hvdtrain.config.record import recorded, recorded_network
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.interfaces import Dataset, ElasticMemory, Position
+from hvdtrain.networks.description import Network, ShapedNetwork
+from hvdtrain.networks.files import find_network
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -28,43 +30,55 @@ Findings = list[dict[str, Any]]
 """What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
 
 
-def train(config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]) -> Path:
+def train(
+    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
+) -> Path:
     """Train with these options; returns the run's folder.
 
     examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.
     Raises UserError if the options, the data or the installation do not allow it, TrainingError if training fails,
     Stopped if the job was asked to stop.
     """
-    dataset = load_dataset(config.data, NETWORKS[config.model], runtime.offline)
+    network = _choose_network(config, runtime)
+    dataset = load_dataset(config.data, network.input_shape, runtime.offline)
+    shaped = network.for_data(dataset.input_shape, len(dataset.classes), config.model)
 
     def train_with(memory: ElasticMemory | None) -> Path:
         with RunLock() as lock:
-            return _train(config, runtime, dataset, examine_host, lock, memory)
+            return _train(config, runtime, shaped, dataset, examine_host, lock, memory)
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
+
+
+def _choose_network(config: Config, runtime: RuntimeOptions) -> Network:
+    """The network that --model names; that of the record if a run is resumed, whose file may have changed since."""
+    if runtime.resume and recorded(runtime.resume).model == config.model:
+        return recorded_network(runtime.resume, config.model)
+    return find_network(config.model)
 
 
 def _train(
     config: Config,
     runtime: RuntimeOptions,
+    network: ShapedNetwork,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
     lock: RunLock,
     memory: ElasticMemory | None,
 ) -> Path:
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
-    weights = initial_weights(NETWORKS[config.model], config.init, config.seed)
-    learner = build_learner(config, weights, runtime)
-    consistency.check_same_options(learner.group, config, runtime, dataset.fingerprint)
-    folder, position, parent = resume(config, runtime, learner, dataset, lock, memory)
-    run = Run(config, runtime, learner, dataset, folder, lock)
+    weights = initial_weights(network, config.init, config.seed)
+    learner = build_learner(config, network, weights, runtime)
+    consistency.check_same_options(learner.group, config, runtime, network, dataset.fingerprint)
+    folder, position, parent = resume(config, runtime, network, learner, dataset, lock, memory)
+    run = Run(config, runtime, network, learner, dataset, folder, lock)
     _train_from(run, position, Saver(run, memory, parent), examine_host)
     return folder
 
 
 def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callable[[], Findings]) -> None:
     """Train from `position` to the end, and write the result."""
-    parameters = consistency.check_same_weights(run.learner, "before the first step")
+    parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
     with must_write("the record of this run", run.folder):
         if run.is_rank_0:
@@ -79,7 +93,7 @@ def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callab
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:
-    record.write_options(run.folder, run.config, run.runtime, run.learner)
+    record.write_options(run.folder, run.config, run.runtime, run.network, run.learner)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:

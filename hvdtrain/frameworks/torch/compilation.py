@@ -45,9 +45,9 @@ def compile_forward(network: nn.Module, rows: int, warm_up: Callable[[], None]) 
     with _only_one_compiles(Path(os.environ.get(CACHE, tempfile.gettempdir()))):
         compiled = torch.compile(plain, dynamic=False, options=OPTIONS)
 
-        def forward(pixels: torch.Tensor) -> torch.Tensor:
+        def forward(pixels: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
             chosen = compiled if torch.is_grad_enabled() and len(pixels) == rows else plain
-            return chosen(pixels)
+            return chosen(pixels, *masks)
 
         network.forward = forward
         try:

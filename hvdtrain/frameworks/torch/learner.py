@@ -8,14 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
-from hvdtrain.frameworks.torch.network import build_network, scale_pixels
+from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
+from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import OptimizerState
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.interfaces import Batch, OptimizerState
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.dropout import draw_masks
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -23,7 +26,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class TorchLearner:
     """A PyTorch network with activations in memory format channels_last, trained with one strategy."""
 
-    def __init__(self, network: Network, weights: Weights, strategy: TorchStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TorchStrategy) -> None:
         config = strategy.config
         self.group = strategy.group
         self.device = choose_device(
@@ -35,7 +38,7 @@ class TorchLearner:
         self._device_type = self.device.split(":")[0]
         if config.compile:
             choose_cache()
-        self._model = build_network(network)
+        self._model = TorchNetwork(network)
         self.load(weights)
         self._model.to(self.device)
         self._parameters = dict(self._model.named_parameters())
@@ -47,31 +50,45 @@ class TorchLearner:
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device)
+        self._synchronized = [one for one in self._model.modules() if isinstance(one, BatchNormalization)]
+        if config.batch_norm == "local" or self.group.size == 1:
+            self._synchronized = []
+        for one in self._synchronized:
+            one.group = self.group
 
     def compile(self, rows: int) -> float:
         """Compile the network for steps of `rows` images; see `CompilingLearner`."""
         began, rows = time.perf_counter(), -(-rows // self._config.accumulate)
         images = np.zeros((rows, *self._network.input_shape), np.uint8)
+        masks = draw_masks(self._network, 0, 0, np.arange(rows))
+        statistics = {name: value.clone() for name, value in self._model.named_buffers()}
 
         def warm_up() -> None:
-            torch.autograd.grad(self._forward(self._model, images).sum(), list(self._parameters.values()))
+            torch.autograd.grad(self._forward(self._model, images, *masks).sum(), list(self._parameters.values()))
 
-        compile_forward(self._model, rows, warm_up)
+        try:
+            compile_forward(self._model, rows, warm_up)
+        finally:
+            for name, value in self._model.named_buffers():
+                value.copy_(statistics[name])
         return time.perf_counter() - began
 
-    def _forward(self, model: nn.Module, images: np.ndarray) -> torch.Tensor:
+    def _forward(self, model: nn.Module, images: np.ndarray, *masks: np.ndarray) -> torch.Tensor:
         # Parameters keep their layout, because Horovod requires contiguous gradients.
         height, width = self._network.used_pixels
         used = torch.from_numpy(images)[:, :, :height, :width]
         pixels = scale_pixels(used.to(self.device, non_blocking=True), torch.channels_last)
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._device_type, dtype, enabled=dtype is not torch.float32):
-            return model(pixels).float()
+            return model(pixels, *map(self._to_device, masks)).float()
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
+    def _to_device(self, array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def train_step(self, batch: Batch) -> torch.Tensor:
         for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        loss = self.compute_gradients(images, labels, weights)
+            group["lr"] = batch.lr
+        loss = self.compute_gradients(batch)
         self._strategy.reduce(self._optimizer)
         self._scaler.unscale_(self._optimizer)
         finite = self._clip_and_check()
@@ -80,14 +97,17 @@ class TorchLearner:
         self.skipped += self._rescale() or not finite
         return loss
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+    def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
-        return sum(self._backward(*part) for part in split_rows(self._config.accumulate, images, labels, weights))
+        rows = network_rows(self._network, self._config.seed, batch)
+        return sum(self._backward(*part) for part in split_rows(self._config.accumulate, *rows))
 
-    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
-        target = torch.from_numpy(labels).to(self.device, non_blocking=True)
-        losses = nn.functional.cross_entropy(self._forward(self._training_model, images), target, reduction="none")
-        loss = losses @ torch.from_numpy(weights).to(self.device, non_blocking=True)
+    def _backward(self, weights: np.ndarray, labels: np.ndarray, *inputs: np.ndarray) -> torch.Tensor:
+        row_weights = self._to_device(weights)
+        for one in self._synchronized:
+            one.real_rows = (row_weights > 0).float()
+        outputs = self._forward(self._training_model, *inputs)
+        loss = nn.functional.cross_entropy(outputs, self._to_device(labels), reduction="none") @ row_weights
         self._scaler.scale(loss).backward()
         return loss.detach()
 
@@ -112,18 +132,23 @@ class TorchLearner:
         return self._scaler.get_scale() < before
 
     @torch.no_grad()
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._forward(self._model, images).cpu().numpy()
+    def _logits(self, images: np.ndarray) -> torch.Tensor:
+        self._model.eval()
+        try:
+            return self._forward(self._model, images)
+        finally:
+            self._model.train()
 
-    @torch.no_grad()
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        return self._logits(images).cpu().numpy()
+
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._forward(self._model, images)
-        target = torch.from_numpy(labels).to(self.device)
-        loss = nn.functional.cross_entropy(logits, target, reduction="sum")
+        logits = self._logits(images)
+        loss = nn.functional.cross_entropy(logits, self._to_device(labels), reduction="sum")
         return float(loss), logits.argmax(1).cpu().numpy()
 
     def weights(self) -> Weights:
-        return {name: value.detach().cpu().numpy().copy() for name, value in self._model.named_parameters()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in self._model.state_dict().items()}
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)

@@ -14,10 +14,11 @@ from torch import nn
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import count_devices, split_rows
-from hvdtrain.frameworks.torch.network import build_network, scale_pixels
-from hvdtrain.interfaces import OptimizerState, Strategy, Unsupported
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, OptimizerState, Strategy, Unsupported
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 
 Tensors = dict[str, torch.Tensor]
 
@@ -32,6 +33,7 @@ class TorchManual(Strategy):
         Unsupported("accumulate", (1,), "the hand-written step processes a batch in one pass"),
         Unsupported("clip_norm", (0.0,), "the hand-written update does not clip"),
         Unsupported("on_nan", ("stop",), "the hand-written update cannot skip a step"),
+        DEVICES_NORMALIZE,
     )
     many_devices = True
 
@@ -42,12 +44,15 @@ class TorchManual(Strategy):
 
 
 def get_params(weights: Weights, device: str) -> Tensors:
-    """Copy the parameters to one device."""
-    return {name: torch.tensor(value, device=device, requires_grad=True) for name, value in weights.items()}
+    """Copy the parameters to one device, and running statistics, which need no gradient."""
+    return {
+        name: torch.tensor(value, device=device, requires_grad=not name.endswith(STATISTICS))
+        for name, value in weights.items()
+    }
 
 
 def split_batch(devices: list[str], *batch: np.ndarray) -> list[list[torch.Tensor]]:
-    """Split images, labels and weights into equal parts, one per device, and copy them there: [device][array]."""
+    """Split the arrays of a batch into equal parts, one per device, and copy them there: [device][array]."""
     parts = split_rows(len(devices), *batch)
     return [[torch.from_numpy(rows).to(device) for rows in part] for part, device in zip(parts, devices, strict=True)]
 
@@ -65,48 +70,55 @@ class TorchManualLearner:
 
     state_by_rank = False
 
-    def __init__(self, network: Network, weights: Weights, strategy: TorchManual) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
         self._device_names, self._config, self._network = strategy.device_names, strategy.config, network
         self.device = self._device_names[0]
-        self._model = build_network(network)
+        self._names = [name for name, _ in network.parameters()]
+        self._model = TorchNetwork(network)
         self.load(weights)
-        self._momentum = [{n: torch.zeros_like(p) for n, p in params.items()} for params in self._params]
+        self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
 
-    def _forward(self, params: Tensors, images: torch.Tensor) -> torch.Tensor:
+    def _forward(self, params: Tensors, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         height, width = self._network.used_pixels
-        return torch.func.functional_call(self._model, params, scale_pixels(images[:, :, :height, :width]))
+        pixels = scale_pixels(images[:, :, :height, :width])
+        return torch.func.functional_call(self._model, params, (pixels, *masks))
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> torch.Tensor:
-        loss = self.compute_gradients(images, labels, weights)
+    def train_step(self, batch: Batch) -> torch.Tensor:
+        loss = self.compute_gradients(batch)
         with torch.no_grad():
-            for name in self._params[0]:
+            for name in self._names:
                 allreduce([params[name].grad for params in self._params])
             for params, momentum in zip(self._params, self._momentum, strict=True):
-                self._sgd(params, momentum, lr)
+                self._sgd(params, momentum, batch.lr)
         return loss
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> torch.Tensor:
+    def compute_gradients(self, batch: Batch) -> torch.Tensor:
         losses = []
-        parts = split_batch(self._device_names, images, labels, weights)
-        for params, (x, y, w) in zip(self._params, parts, strict=True):
-            for param in params.values():
-                param.grad = None
-            loss = nn.functional.cross_entropy(self._forward(params, x), y, reduction="none") @ w
+        parts = split_batch(self._device_names, *network_rows(self._network, self._config.seed, batch))
+        for params, (weights, labels, *inputs) in zip(self._params, parts, strict=True):
+            for name in self._names:
+                params[name].grad = None
+            loss = nn.functional.cross_entropy(self._forward(params, *inputs), labels, reduction="none") @ weights
             loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
             losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)
 
     def _sgd(self, params: Tensors, momentum: Tensors, lr: float) -> None:
         config = self._config
-        for name, param in params.items():
+        for name in self._names:
+            param = params[name]
             gradient = param.grad + config.weight_decay * param
             momentum[name].mul_(config.momentum).add_(gradient)
             param -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._forward(self._params[0], torch.from_numpy(images).to(self.device)).cpu().numpy()
+        self._model.eval()
+        try:
+            return self._forward(self._params[0], torch.from_numpy(images).to(self.device)).cpu().numpy()
+        finally:
+            self._model.train()
 
     def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
         logits = torch.from_numpy(self.logits(images))

@@ -2,44 +2,90 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import torch
 from torch import nn
 
+from hvdtrain.frameworks.batches import mask_names
+from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import Conv, Dense, Flatten, Layer, Network, Pool, Relu
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.layers import (
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Gelu,
+    GlobalAveragePool,
+    Layer,
+    LeakyRelu,
+    Pool,
+    Relu,
+    Residual,
+)
 
 
-def build_network(network: Network) -> nn.Sequential:
-    """The network for images of its `used_pixels`; its state_dict() has canonical names and layout."""
-    layers, built = list(network.layers), OrderedDict[str, nn.Module]()
-    while layers:
-        match layers:
-            case [Conv() as layer, Relu(), Pool(kind="average") as pool, *rest]:
-                built[layer.name] = _build_layer(layer)
-                built[f"layer{len(built)}"] = ReluAveragePool(pool.size)
-            case [layer, *rest]:
-                built[layer.name if isinstance(layer, Conv | Dense) else f"layer{len(built)}"] = _build_layer(layer)
-        layers = rest
-    return nn.Sequential(built)
+class TorchNetwork(nn.Module):
+    """A network for images of its `used_pixels`; its state_dict() has canonical names and layout."""
+
+    def __init__(self, network: ShapedNetwork) -> None:
+        super().__init__()
+        self._layers, self._mask_names = network.layers, mask_names(network)
+        for layer, _ in network.walk():
+            match layer:
+                case Conv():
+                    self.add_module(layer.name, _convolution(layer))
+                case Dense():
+                    self.add_module(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
+                case BatchNorm():
+                    self.add_module(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
+
+    def forward(self, pixels: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
+        """Logits of float32 images (n, channels, height, width); masks: of dropout, none in an evaluation."""
+        return self._run(self._layers, pixels, dict(zip(self._mask_names, masks, strict=bool(masks))))
+
+    def _run(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+        while layers:
+            match layers:
+                case [Conv() as layer, Relu(), Pool(reduction="average", padding=0) as pool, *_] if pool.step == pool.size:
+                    x, layers = relu_average_pool(self._modules[layer.name](x), pool.size), layers[3:]
+                case [Residual() as layer, *_]:
+                    x = self._run(layer.body, x, masks) + self._run(layer.shortcut, x, masks)
+                    layers = layers[1:]
+                case [layer, *_]:
+                    x, layers = self._apply_layer(layer, x, masks), layers[1:]
+        return x
+
+    def _apply_layer(self, layer: Layer, x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+        functional = nn.functional
+        match layer:
+            case Conv() | Dense() | BatchNorm():
+                return self._modules[layer.name](x)
+            case Dropout():
+                return x * masks[layer.name].to(x.dtype) if layer.name in masks else x
+            case Pool(reduction="average"):
+                return functional.avg_pool2d(x, layer.size, layer.step, layer.padding)
+            case Pool():
+                return functional.max_pool2d(x, layer.size, layer.step, layer.padding)
+            case GlobalAveragePool():
+                return x.mean((2, 3))
+            case Relu():
+                return functional.relu(x)
+            case LeakyRelu():
+                return functional.leaky_relu(x, layer.slope)
+            case Gelu():
+                return functional.gelu(x)
+            case Flatten():
+                return x.flatten(1)
+        raise TypeError(f"{layer} is no layer")
 
 
-def _build_layer(layer: Layer) -> nn.Module:
-    match layer:
-        case Conv():
-            return nn.Conv2d(layer.inputs, layer.outputs, layer.kernel)
-        case Dense():
-            return nn.Linear(layer.inputs, layer.outputs)
-        case Pool(kind="average"):
-            return nn.AvgPool2d(layer.size)
-        case Pool():
-            return nn.MaxPool2d(layer.size)
-        case Relu():
-            return nn.ReLU()
-        case Flatten():
-            return nn.Flatten()
+def _convolution(layer: Conv) -> nn.Conv2d:
+    return nn.Conv2d(
+        layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding, groups=layer.groups, bias=layer.bias
+    )
 
 
 def scale_pixels(images: torch.Tensor, layout: torch.memory_format = torch.preserve_format) -> torch.Tensor:
@@ -49,22 +95,16 @@ def scale_pixels(images: torch.Tensor, layout: torch.memory_format = torch.prese
     return pixels.div_(PIXEL_MAX) if images.dtype == torch.uint8 else pixels
 
 
-class ReluAveragePool(nn.Module):
-    """AvgPool2d(size) of relu(images), with one pass over the images less in each direction on a CPU.
+def relu_average_pool(images: torch.Tensor, size: int) -> torch.Tensor:
+    """avg_pool2d(relu(images), size), with one pass over the images less in each direction on a CPU.
 
-    The values and gradients are those of PyTorch's own two layers, bit for bit.
+    The values and gradients are those of PyTorch's own two functions, bit for bit. images: (n, channels, height,
+    width); on a CPU they are overwritten where they are not a leaf.
     """
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """images: (n, channels, height, width); on a CPU they are overwritten where they are not a leaf."""
-        if images.device.type != "cpu" or torch.compiler.is_compiling() or images.is_leaf:
-            return nn.functional.avg_pool2d(nn.functional.relu(images), self.size)
-        pooled, _ = _ReluAveragePool.apply(images, self.size)
-        return pooled
+    if images.device.type != "cpu" or torch.compiler.is_compiling() or images.is_leaf:
+        return nn.functional.avg_pool2d(nn.functional.relu(images), size)
+    pooled, _ = _ReluAveragePool.apply(images, size)
+    return pooled
 
 
 class _ReluAveragePool(torch.autograd.Function):

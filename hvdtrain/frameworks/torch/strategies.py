@@ -20,7 +20,7 @@ from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
-from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 
 
 class TorchStrategy(Strategy):
@@ -86,7 +86,8 @@ class TorchHorovod(TorchStrategy):
     def _groups(self, parameters: dict[str, nn.Parameter]) -> list[list[nn.Parameter]] | None:
         if self.config.op == "adasum":
             return None  # it combines each gradient by itself
-        return [[parameters[name] for name in names] for names in gradient_groups(self.config, self.group.size)]
+        sizes = {name: parameter.numel() for name, parameter in parameters.items()}
+        return [[parameters[name] for name in names] for names in gradient_groups(self.config, sizes, self.group.size)]
 
     def reduce(self, optimizer: Any) -> None:
         optimizer.synchronize()
@@ -115,7 +116,8 @@ class TorchDDP(TorchStrategy):
                 # The layout is the same in memory, but DDP compares strides with those of the gradient, which PyTorch
                 # makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
-        return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed.
+        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
 
 
 class CPUReplicas(nn.Module):
@@ -128,11 +130,12 @@ class CPUReplicas(nn.Module):
     def __init__(self, model: nn.Module, devices: int) -> None:
         super().__init__()
         self.model = model
-        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
+        # The first replica's buffers are the model's own, as in DataParallel.
+        self._bodies = [model, *(copy.deepcopy(model) for _ in range(devices - 1))]
         self._threads = ThreadPoolExecutor(devices)
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        scattered = images.tensor_split(len(self._bodies))
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
         # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
         replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -141,7 +144,7 @@ class CPUReplicas(nn.Module):
 
     @staticmethod
     def _apply(
-        dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: torch.Tensor
+        dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
         with torch.autocast("cpu", dtype, enabled=dtype is not None):  # threads do not inherit autocast
             return torch.func.functional_call(body, parameters, part)
@@ -150,7 +153,10 @@ class CPUReplicas(nn.Module):
 class TorchDataParallel(TorchStrategy):
     """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
 
-    unsupported = (Unsupported("compile", (False,), "DataParallel copies the network to threads in each step"),)
+    unsupported = (
+        Unsupported("compile", (False,), "DataParallel copies the network to threads in each step"),
+        DEVICES_NORMALIZE,
+    )
     many_devices = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

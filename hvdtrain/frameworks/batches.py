@@ -1,0 +1,20 @@
+"""The arrays of a batch, as the learners of all frameworks take them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hvdtrain.interfaces import Batch
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.dropout import draw_masks
+
+
+def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.ndarray, ...]:
+    """Weights, labels, images, and the masks of dropout in the order of the layers; all have as many rows."""
+    images, labels = batch.arrays
+    return batch.weights, labels, images, *draw_masks(network, seed, batch.step, batch.rows)
+
+
+def mask_names(network: ShapedNetwork) -> list[str]:
+    """The layers that the masks of `network_rows` belong to."""
+    return [layer.name for layer in network.dropouts]

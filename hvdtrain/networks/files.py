@@ -1,0 +1,41 @@
+"""--model: a built-in network by name, or the user's own in a TOML or Python file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from hvdtrain.errors import UserError
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.record import from_record
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.system.text import did_you_mean
+from hvdtrain.system.toml import read_toml
+
+
+def find_network(model: str) -> Network:
+    """The network that --model names: a built-in one, NET.toml, or FILE.py:NAME.
+
+    Raises UserError if there is none, or the file is not valid.
+    """
+    if model in NETWORKS:
+        return NETWORKS[model]
+    if model.endswith(".toml"):
+        return _from_toml(Path(os.path.expanduser(model)), f"--model {model}")
+    if is_reference(model):
+        found = load_object(model, f"--model {model}")
+        if isinstance(found, Network):
+            return found
+        raise UserError(f"--model {model}: is of type {type(found).__name__}", "give a hvdtrain.Network")
+    raise UserError(
+        f"--model {model}: no such network{did_you_mean(model, NETWORKS)}",
+        f"give {', '.join(NETWORKS)}, a file NETWORK.toml, or FILE.py:NAME",
+    )
+
+
+def _from_toml(path: Path, option: str) -> Network:
+    try:
+        return from_record(read_toml(path, option))
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", "correct the file (docs/networks.md)") from None

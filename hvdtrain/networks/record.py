@@ -1,0 +1,132 @@
+"""Networks as JSON or TOML values, and back.
+
+A layer is a table with its `type` and values; a residual layer has the lists `body` and `shortcut`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Iterator
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from hvdtrain.networks.description import Network, ShapedNetwork
+from hvdtrain.networks.layers import Layer, Residual
+from hvdtrain.system.text import did_you_mean
+
+KINDS: dict[str, type] = {kind.kind: kind for kind in get_args(Layer)}
+FROM_DATA = ("inputs", "shape")
+"""Fields that `Network.for_data` sets."""
+MOST_LAYERS, DEEPEST = 10_000, 20
+"""Layers of a network, and residual layers within each other, at most."""
+
+
+def to_record(network: Network) -> dict[str, Any]:
+    """The network as JSON values; `from_record` is its inverse."""
+    shape = {"input_shape": list(network.input_shape)} if network.input_shape else {}
+    return {**shape, "layers": [_layer_record(layer) for layer in network.layers]}
+
+
+def _layer_record(layer: Layer) -> dict[str, Any]:
+    """A layer's type, and the values that are not the default."""
+    record: dict[str, Any] = {"type": layer.kind}
+    for field in _fields(type(layer)):
+        value = getattr(layer, field.name)
+        if value != field.default:
+            record[field.name] = [_layer_record(one) for one in value] if isinstance(layer, Residual) else value
+    return record
+
+
+def from_record(record: Any) -> Network:
+    """The network of a JSON or TOML value. Raises ValueError, which says where what is wrong."""
+    if not isinstance(record, dict) or not isinstance(record.get("layers"), list):
+        raise ValueError("has no list of layers")
+    if unknown := record.keys() - {"layers", "input_shape"}:
+        raise ValueError(f"has an unknown key {min(unknown)!r:.60}; it may have input_shape and layers")
+    shape = record.get("input_shape")
+    if shape is not None and not (_is_shape(shape) and len(shape) == 3):
+        raise ValueError(f"input_shape is {shape!r:.60}, not three numbers: channels, height, width")
+    if not 0 < _count(record["layers"]) <= MOST_LAYERS:
+        raise ValueError(f"has no layers, or more than {MOST_LAYERS}")
+    return Network(_layers(record["layers"], ""), tuple(shape) if shape else None)
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, list) and all(type(length) is int and length > 0 for length in value)
+
+
+def _count(layers: Any, depth: int = 0) -> int:
+    """Number of layers, with those of residual layers; stops at DEEPEST."""
+    if depth > DEEPEST:
+        raise ValueError(f"has residual layers within each other, deeper than {DEEPEST}")
+    inner = [one.get(name) for one in layers if isinstance(one, dict) for name in ("body", "shortcut")]
+    return len(layers) + sum(_count(one, depth + 1) for one in inner if isinstance(one, list))
+
+
+def _layers(records: list[Any], within: str) -> tuple[Layer, ...]:
+    return tuple(_layer(record, f"{within}layer {number}") for number, record in enumerate(records, 1))
+
+
+def _layer(record: Any, where: str) -> Layer:
+    if not isinstance(record, dict) or not isinstance(record.get("type"), str):
+        raise ValueError(f"{where}: is no table with a type")
+    kind = KINDS.get(record["type"])
+    if not kind:
+        hint = did_you_mean(record["type"], KINDS)
+        raise ValueError(f"{where}: no type {record['type']!r:.60}{hint}; there are {', '.join(KINDS)}")
+    where = f"{where} ({record['type']})"
+    values = {name: value for name, value in record.items() if name != "type"}
+    problem = next(_problems(kind, values), "")
+    if problem:
+        raise ValueError(f"{where}: {problem}")
+    if kind is Residual:
+        return Residual(*(_layers(values.get(name, []), f"{where}, {name}, ") for name in ("body", "shortcut")))
+    return kind(**values)
+
+
+def _problems(kind: type, values: dict[str, Any]) -> Iterator[str]:
+    """Values that a layer of this kind does not have, or that have another type, and those that it lacks."""
+    fields = {field.name: field for field in _fields(kind)}
+    for name in values.keys() - fields.keys():
+        known = f"; it has {', '.join(fields)}" if fields else ""
+        yield f"no value {name!r:.60}{did_you_mean(name, fields)}{known}"
+    hints = get_type_hints(kind)
+    for name, field in fields.items():
+        if name in values and not _has_type(values[name], hints[name]):
+            yield f"{name} is {values[name]!r:.60}"
+        if name not in values and field.default is dataclasses.MISSING:
+            yield f"{name} is missing"
+
+
+def _fields(kind: type) -> list[dataclasses.Field[Any]]:
+    """The fields of a layer that a description has."""
+    return [field for field in dataclasses.fields(kind) if field.name not in FROM_DATA]
+
+
+def _has_type(value: Any, kind: Any) -> bool:
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(_has_type(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, list)
+    if get_args(kind):
+        return value in get_args(kind)
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def shaped_to_record(network: ShapedNetwork) -> dict[str, Any]:
+    """The network, its input shape and number of classes as JSON values; `shaped_from_record` is the inverse."""
+    return {
+        "description": to_record(network.network),
+        "input_shape": list(network.input_shape),
+        "classes": network.classes,
+    }
+
+
+def shaped_from_record(record: Any, model: str) -> ShapedNetwork:
+    """The network of a JSON value. model: names it in messages. Raises ValueError or UserError if it is none."""
+    if not isinstance(record, dict):
+        raise ValueError("has no network")
+    shape, classes = record.get("input_shape"), record.get("classes")
+    if not (_is_shape(shape) and type(classes) is int and classes > 0):
+        raise ValueError("has no input_shape, or no number of classes")
+    return from_record(record.get("description")).for_data(tuple(shape), classes, model)
