@@ -9,6 +9,7 @@ layout converts weights when they are loaded and saved.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hvdtrain.networks.layers import (
     Conv,
     Dense,
     Dropout,
+    Flatten,
     Gelu,
     Layer,
     LeakyRelu,
@@ -108,6 +110,16 @@ class ShapedNetwork:
         """The layers with dropout; one with rate 0 does nothing, and is left out."""
         return tuple(layer for layer, _ in self.walk() if isinstance(layer, Dropout) and layer.rate)
 
+    @functools.cached_property
+    def flattened(self) -> dict[str, Shape]:
+        """The dense layers that directly follow a Flatten, by name, and the shape that is flattened."""
+        pairs = itertools.chain(*(itertools.pairwise(chain) for chain in _chains(self.layers)))
+        return {
+            layer.name: before.shape
+            for before, layer in pairs
+            if isinstance(before, Flatten) and isinstance(layer, Dense)
+        }
+
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless `weights` are this network's, by names and shapes."""
         expected = dict(self.parameters()) | dict(self.statistics())
@@ -155,3 +167,12 @@ def _walk(layers: Iterable[Layer], shape: Shape) -> Iterator[tuple[Layer, Shape]
             yield from _walk(layer.shortcut, shape)
         shape = output_shape(layer, shape)
         yield layer, shape
+
+
+def _chains(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, ...]]:
+    """The layers, and those of each residual branch."""
+    yield layers
+    for layer in layers:
+        if isinstance(layer, Residual):
+            yield from _chains(layer.body)
+            yield from _chains(layer.shortcut)

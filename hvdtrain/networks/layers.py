@@ -136,9 +136,10 @@ class Gelu:
 
 @dataclass(frozen=True)
 class Flatten:
-    """(channels, height, width) -> (channels * height * width,)."""
+    """(channels, height, width) -> (channels * height * width,). shape, the former: set by `Network.for_data`."""
 
     kind: ClassVar[str] = "flatten"
+    shape: Shape = ()
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,8 @@ class Shaping:
                 layer = dataclasses.replace(layer, name=self._name(layer, where), inputs=shape[0])
             case Dropout():
                 layer = dataclasses.replace(layer, name=self._name(layer, where), shape=shape)
+            case Flatten():
+                layer = dataclasses.replace(layer, shape=shape)
         output = output_shape(layer, shape)
         weight = math.prod(layer.shape) if isinstance(layer, Conv | Dense) else 0
         if max(math.prod(output), weight) >= LARGEST:

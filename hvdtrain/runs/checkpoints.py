@@ -102,10 +102,15 @@ def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, byte
     arrays = dict(checkpoint.optimizer.arrays)
     for rank, own in enumerate(others, 1):
         arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in own.items()}
-    files = (to_bytes(weights), to_bytes(arrays), json.dumps({**state, "history": history}, indent=1).encode())
+    files = (_to_bytes(weights), _to_bytes(arrays), json.dumps({**state, "history": history}, indent=1).encode())
     contents = dict(zip(FILES, files, strict=True))
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
     return {**contents, MANIFEST: json.dumps({"sha256": sums, "step": checkpoint.position.step}, indent=1).encode()}
+
+
+def _to_bytes(arrays: Weights) -> bytes:
+    """The arrays as a file of safetensors, which takes the bytes of an array as they lie in memory."""
+    return to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
 
 
 def _write(path: Path, data: bytes) -> None:

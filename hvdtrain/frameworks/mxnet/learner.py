@@ -11,8 +11,10 @@ import numpy as np
 from mxnet import autograd
 from mxnet.contrib import amp
 
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
     WeightedLoss,
@@ -23,8 +25,8 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import OptimizerState, Strategy
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.interfaces import Batch, OptimizerState, Strategy
+from hvdtrain.networks.description import ShapedNetwork, Weights
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -69,7 +71,7 @@ class MXNetLearner:
 
     state_by_rank = False
 
-    def __init__(self, network: Network, weights: Weights, strategy: MXNetStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: MXNetStrategy) -> None:
         config = strategy.config
         if config.precision == "bf16":
             with contextlib.redirect_stdout(io.StringIO()):
@@ -80,11 +82,19 @@ class MXNetLearner:
         self._config, self._network = config, network
         self._block = GluonNetwork(network, channel_multiple(self.device, config.precision))
         self._block.initialize(ctx=self._contexts)
-        self._parameters = {canonical_name(name): own for name, own in self._block.collect_params().items()}
+        arrays = {canonical_name(name): own for name, own in self._block.collect_params().items()}
+        self._parameters = {name: arrays[name] for name, _ in network.parameters()}
+        self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
+        """What `Forward` leaves in the place of the running statistics."""
+        self._statistics = RunningStatistics(network)
         self.load(weights)
         self._loss = WeightedLoss(self._block)
-        self._loss.hybridize(static_alloc=True, static_shape=True)
-        self._block.hybridize()
+        self._over_ranks: NormalizationOverRanks | None = None
+        if network.batch_norms and config.batch_norm == "sync" and self.group.size > 1:
+            self._over_ranks = self._block.normalize = NormalizationOverRanks(self.group, self._statistics)
+        else:
+            self._loss.hybridize(static_alloc=True, static_shape=True)
+            self._block.hybridize()
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
         self._gradient_divisor = strategy.gradient_divisor
@@ -97,9 +107,9 @@ class MXNetLearner:
                 name = canonical_name(parameter.name)
                 self._states.create(updater, device, index, name, parameter.data(context))
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
-        self._states.set_lr(lr)
-        losses = self._backward(images, labels, weights)
+    def train_step(self, batch: Batch) -> LazyLoss:
+        self._states.set_lr(batch.lr)
+        losses = self._backward(batch)
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
             if self._clip_or_skip():
@@ -108,23 +118,32 @@ class MXNetLearner:
             self._trainer.step(self._gradient_divisor)
         return LazyLoss(losses)
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> LazyLoss:
-        losses = self._backward(images, labels, weights)
+    def compute_gradients(self, batch: Batch) -> LazyLoss:
+        losses = self._backward(batch)
         mx.nd.waitall()
         return LazyLoss(losses)
 
-    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[mx.nd.NDArray]:
+    def _backward(self, batch: Batch) -> list[mx.nd.NDArray]:
         """Queue forward and backward on all devices; returns their losses."""
-        parts = split_rows(self.devices, images, labels, weights)
+        parts = split_rows(self.devices, *network_rows(self._network, self._config.seed, batch))
+        if self._over_ranks:
+            self._over_ranks.begin(batch.weights, self._contexts[0])
         with autograd.record():
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
+            if self._over_ranks:
+                losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
         autograd.backward(losses)
+        if self._over_ranks:
+            mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
+        elif self._of_batch:
+            left = {name: parameter.data(self._contexts[0]) for name, parameter in self._of_batch.items()}
+            self._statistics.update_from_batch(left, len(parts[0][0]))
         return losses
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
-        images, labels, weights = rows
-        pixels = load_array(scale_pixels(images), context)
-        return self._loss(pixels, load_labels(labels, context), load_array(weights, context))
+        weights, labels, images, *masks = rows
+        arrays = [load_array(array, context) for array in (scale_pixels(images), *masks)]
+        return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
     def _clip_or_skip(self) -> bool:
         """Clip the combined gradients; False if they are not finite and the step is to be skipped.
@@ -146,6 +165,8 @@ class MXNetLearner:
         return True
 
     def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        for name, array in self._statistics.copies(mx.cpu()).items():
+            self._of_batch[name].set_data(array)
         return self._block(load_array(scale_pixels(images), self._contexts[0]))
 
     def logits(self, images: np.ndarray) -> np.ndarray:
@@ -155,12 +176,14 @@ class MXNetLearner:
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
-        return {name: parameter.data(self._contexts[0]).asnumpy() for name, parameter in self._parameters.items()}
+        arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self._parameters.items()}
+        return {name: array.asnumpy() for name, array in arrays.items()} | dict(self._statistics.arrays)
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
         for name, parameter in self._parameters.items():
             parameter.set_data(mx.nd.array(weights[name]))
+        self._statistics.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         return self._states.read()

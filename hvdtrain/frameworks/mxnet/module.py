@@ -16,14 +16,16 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.devices import pad_rows
+from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.devices import Rows, pad_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate, load_labels
+from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
+    Forward,
     canonical_name,
     channel_multiple,
     cross_entropy,
-    forward,
     logits_symbol,
     mxnet_name,
     scale_pixels,
@@ -31,13 +33,14 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
 from hvdtrain.interfaces import Batch, OptimizerState, Unsupported
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
 
 
 class ModuleStrategy(MXNetStrategy):
     """What Module's learner calls; by default gradients are not combined."""
 
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
+        Unsupported("batch_norm", ("local",), "Module's graph has no collectives, choose --api gluon"),
         Unsupported("precision", ("fp32",), "Module's graph is plain fp32, choose --api gluon"),
         Unsupported("clip_norm", (0.0,), "Module reduces and updates in one call, choose --api gluon to clip between"),
         Unsupported("on_nan", ("stop",), "Module's fit cannot skip a step, choose --api gluon"),
@@ -72,6 +75,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]
     ) -> mx.optimizer.Optimizer:
         self._hvd.broadcast_parameters(parameters, root_rank=0)
+        self._groups = self.groups(parameters)
         optimizer.rescale_grad /= self.group.size  # the average of the sums that `reduce` leaves
         return optimizer
 
@@ -99,12 +103,15 @@ class ModuleKVStore(ModuleStrategy, MXNetKVStore):
 
 
 class ReducingModule(mx.mod.Module):
-    """A Module that calls `reduce` with its gradients before each update."""
+    """A Module that takes batch statistics, and calls `reduce` with its gradients, before each update."""
 
     reduce: Callable[[dict[str, mx.nd.NDArray]], None]
+    take_statistics: Callable[[int], None]
+    """Called with the number of rows of a device after each backward pass."""
 
     def update(self) -> None:
         group = self._exec_group
+        self.take_statistics(group.slices[0].stop - group.slices[0].start)
         pairs = zip(group.param_names, group.grad_arrays, strict=True)
         self.reduce({canonical_name(name): on_devices[0] for name, on_devices in pairs})
         super().update()
@@ -113,17 +120,20 @@ class ReducingModule(mx.mod.Module):
 class ModuleFeed(mx.io.DataIter):
     """Feeds `fit` one batch after another."""
 
-    def __init__(self, batches: Iterator[Batch], set_lr: Callable[[float], None], module: mx.mod.Module) -> None:
+    def __init__(
+        self, batches: Iterator[Batch], rows: Callable[[Batch], Rows], set_lr: Callable[[float], None],
+        module: mx.mod.Module,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self._batches, self._set_lr, self._devices = batches, set_lr, len(module._context)
+        self._batches, self._rows, self._set_lr, self._devices = batches, rows, set_lr, len(module._context)
         self.provide_data, self.provide_label = module.data_shapes, module.label_shapes
 
     def next(self) -> mx.io.DataBatch:
-        *rows, lr = next(self._batches)
-        images, labels, weights = pad_rows(self._devices, *rows)
+        batch = next(self._batches)
+        weights, labels, images, *masks = pad_rows(self._devices, *self._rows(batch))
         # Module asks for the next batch after it has queued the update before, so the learning rate can change now.
-        self._set_lr(lr)
-        data = [load_array(array, mx.cpu()) for array in (scale_pixels(images), weights)]
+        self._set_lr(batch.lr)
+        data = [load_array(array, mx.cpu()) for array in (scale_pixels(images), weights, *masks)]
         return mx.io.DataBatch(data, [load_labels(labels, mx.cpu())])
 
     def reset(self) -> None:
@@ -151,7 +161,7 @@ class ModuleLearner:
 
     state_by_rank = False
 
-    def __init__(self, network: Network, weights: Weights, strategy: ModuleStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: ModuleStrategy) -> None:
         config = strategy.config
         os.environ["MXNET_UPDATE_ON_KVSTORE"] = "0"  # update in this process, where the state can be read
         self.group, self._strategy, self._network = strategy.group, strategy, network
@@ -160,9 +170,10 @@ class ModuleLearner:
         self._multiple = channel_multiple(self.device, config.precision)
         self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)
-        parameters = {name: mx.nd.array(value) for name, value in weights.items()}
+        parameters = {name: mx.nd.array(weights[name]) for name, _ in network.parameters()}
         wrapped = strategy.wrap_optimizer(optimizer, parameters)
-        self.load({name: value.asnumpy() for name, value in parameters.items()})
+        self._statistics = RunningStatistics(network)
+        self.load(weights | {name: value.asnumpy() for name, value in parameters.items()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MXNet expects rescale_grad = 1 / batch; the rows' weights contain that
             self._module.init_optimizer(strategy.kvstore, wrapped)
@@ -174,10 +185,18 @@ class ModuleLearner:
         logger = logging.getLogger("hvdtrain.module")
         logger.setLevel(logging.ERROR)  # fit warns that parameters and optimizer exist already
         loss = weighted_loss(logits_symbol(self._network, self._multiple))
-        module = ReducingModule(loss, ("data", "weights"), ("label",), logger, self._contexts)
-        module.reduce = self._strategy.reduce
-        module.bind([("data", (rows, *self._network.input_shape)), ("weights", (rows,))], [("label", (rows,))])
+        shapes = {"data": self._network.input_shape, "weights": ()}
+        shapes |= {layer.name: layer.shape for layer in self._network.dropouts}
+        module = ReducingModule(loss, list(shapes), ("label",), logger, self._contexts)
+        module.reduce, module.take_statistics = self._strategy.reduce, self._take_statistics
+        module.bind([(name, (rows, *shape)) for name, shape in shapes.items()], [("label", (rows,))])
         return module
+
+    def _take_statistics(self, rows: int) -> None:
+        """Take what `Forward` left in the place of the running statistics, on the first device with so many rows."""
+        group = self._module._exec_group
+        left = {canonical_name(name): own[0] for name, own in zip(group.aux_names, group.aux_arrays, strict=True)}
+        self._statistics.update_from_batch(left, rows)
 
     def _device_parameters(self) -> dict[str, list[mx.nd.NDArray]]:
         """Each parameter's array on each device."""
@@ -193,6 +212,9 @@ class ModuleLearner:
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train by Module's loop (see `FitLearner`)."""
 
+        def next_rows(batch: Batch) -> Rows:
+            return network_rows(self._network, self._strategy.config.seed, batch)
+
         def on_step_end(_: Any) -> None:
             outputs = self._module.get_outputs(merge_multi_context=False)[0]
             after(LazyLoss([output.copy() for output in outputs]))  # a copy, because the next step overwrites them
@@ -200,23 +222,27 @@ class ModuleLearner:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # parameters and optimizer exist already
             self._module.fit(
-                ModuleFeed(batches, self._states.set_lr, self._module),
+                ModuleFeed(batches, next_rows, self._states.set_lr, self._module),
                 eval_metric=NoMetric(),
                 batch_end_callback=on_step_end,
                 kvstore=self._strategy.kvstore,
                 num_epoch=1,
             )
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
+    def train_step(self, batch: Batch) -> SupportsFloat:
         losses: list[SupportsFloat] = []
-        self.fit(iter([Batch(images, labels, weights, lr)]), 1, losses.append)
+        self.fit(iter([batch]), 1, losses.append)
         return losses[0]
 
     def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
         """Logits by operators on the first device: a Symbol without gradients keeps its first weights in oneDNN."""
         context = self._contexts[0]
-        parameters = {name: arrays[0] for name, arrays in self._device_parameters().items()}
-        return forward(mx.nd, self._network, parameters, load_array(scale_pixels(images), context), self._multiple)
+        forward = Forward(mx.nd, self._network, self._arrays(), multiple=self._multiple)
+        return forward(load_array(scale_pixels(images), context))
+
+    def _arrays(self) -> dict[str, mx.nd.NDArray]:
+        """Parameters and running statistics on the first device."""
+        return {name: arrays[0] for name, arrays in self._device_parameters().items()} | self._statistics.copies(self._contexts[0])
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
@@ -225,12 +251,14 @@ class ModuleLearner:
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
-        return {name: arrays[0].asnumpy() for name, arrays in self._device_parameters().items()}
+        return {name: array.asnumpy() for name, array in self._arrays().items()}
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
-        parameters = {mxnet_name(name): mx.nd.array(value) for name, value in weights.items()}
-        self._module.init_params(arg_params=parameters, aux_params={}, force_init=True)
+        arrays = {mxnet_name(name): mx.nd.array(value) for name, value in weights.items()}
+        # Each of the two arguments takes what it needs.
+        self._module.init_params(arg_params=arrays, aux_params=arrays, force_init=True, allow_extra=True)
+        self._statistics.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         return self._states.read()

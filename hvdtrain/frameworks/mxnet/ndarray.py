@@ -17,12 +17,14 @@ from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.frameworks.batches import mask_names, network_rows
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
-from hvdtrain.frameworks.mxnet.network import channel_multiple, cross_entropy, forward, scale_pixels
+from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
+from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
-from hvdtrain.interfaces import Group, OptimizerState, Strategy, Unsupported
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Group, OptimizerState, Strategy, Unsupported
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 
 Arrays = dict[str, nd.NDArray]
 
@@ -55,6 +57,7 @@ class NDArrayManual(NDArrayStrategy):
     """Hand-written allreduce and SGD over several devices of one process (GPUs, or parts of the CPU)."""
 
     many_devices = True
+    unsupported = (*NDArrayStrategy.unsupported, DEVICES_NORMALIZE)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = mx.context.num_gpus() if runtime.device != "cpu" else 0
@@ -80,10 +83,12 @@ class NDArrayHorovod(NDArrayStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
-        self._groups = gradient_groups(config, self.group.size)
+        self._groups: list[list[str]] = []
 
     def broadcast(self, params: Arrays) -> None:
         self._hvd.broadcast_parameters(params, root_rank=0)
+        sizes = {name: param.size for name, param in params.items() if not name.endswith(STATISTICS)}
+        self._groups = gradient_groups(self.config, sizes, self.group.size)
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
         from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
@@ -92,15 +97,16 @@ class NDArrayHorovod(NDArrayStrategy):
 
 
 def get_params(weights: Weights, context: mx.Context) -> Arrays:
-    """Copy the parameters to one device."""
+    """Copy the parameters to one device, and running statistics, which need no gradient."""
     params = {name: nd.array(value, ctx=context) for name, value in weights.items()}
-    for param in params.values():
-        param.attach_grad()
+    for name, param in params.items():
+        if not name.endswith(STATISTICS):
+            param.attach_grad()
     return params
 
 
 def split_batch(devices: list[mx.Context], *batch: np.ndarray) -> list[list[nd.NDArray]]:
-    """Split images, labels and weights into equal parts, and copy each to its device as float32: [device][array]."""
+    """Split the arrays of a batch into equal parts, and copy each to its device as float32: [device][array]."""
     parts = split_rows(len(devices), *batch)
     return [
         [nd.array(rows, ctx=device, dtype="float32") for rows in part]
@@ -121,49 +127,72 @@ class NDArrayLearner:
 
     state_by_rank = False
 
-    def __init__(self, network: Network, weights: Weights, strategy: NDArrayStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: NDArrayStrategy) -> None:
         self.group = strategy.group
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config, self._network, self._strategy = strategy.config, network, strategy
         self._multiple = channel_multiple(self.device, strategy.config.precision)
+        self._names = [name for name, _ in network.parameters()]
+        self._statistics = RunningStatistics(network)
+        self._over_ranks: NormalizationOverRanks | None = None
+        if network.batch_norms and strategy.config.batch_norm == "sync" and self.group.size > 1:
+            self._over_ranks = NormalizationOverRanks(self.group, self._statistics)
         self.load(weights)
         strategy.broadcast(self._params[0])
-        self._momentum = [{name: nd.zeros_like(p) for name, p in params.items()} for params in self._params]
+        self._momentum = [{name: nd.zeros_like(params[name]) for name in self._names} for params in self._params]
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> LazyLoss:
-        losses = self._backward(images, labels, weights)
-        self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._params[0]})
+    def train_step(self, batch: Batch) -> LazyLoss:
+        losses = self._backward(batch)
+        self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._names})
         for params, momentum in zip(self._params, self._momentum, strict=True):
-            self._sgd(params, momentum, lr)
+            self._sgd(params, momentum, batch.lr)
         return LazyLoss(losses)
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> LazyLoss:
-        losses = self._backward(images, labels, weights)
+    def compute_gradients(self, batch: Batch) -> LazyLoss:
+        losses = self._backward(batch)
         nd.waitall()
         return LazyLoss(losses)
 
-    def _backward(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> list[nd.NDArray]:
+    def _backward(self, batch: Batch) -> list[nd.NDArray]:
         """Queue forward and backward on all devices; returns their losses."""
-        parts = split_batch(self._contexts, scale_pixels(images), labels, weights)
+        weights, labels, images, *masks = network_rows(self._network, self._config.seed, batch)
+        parts = split_batch(self._contexts, weights, labels, scale_pixels(images), *masks)
+        if self._over_ranks:
+            self._over_ranks.begin(weights, self._contexts[0])
         with autograd.record():  # the engine computes on all devices at the same time
-            losses = [
-                (cross_entropy(nd, forward(nd, self._network, params, x, self._multiple), y) * w).sum()
-                for params, (x, y, w) in zip(self._params, parts, strict=True)
-            ]
+            losses = [self._loss(params, *rows) for params, rows in zip(self._params, parts, strict=True)]
+            if self._over_ranks:
+                losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
         autograd.backward(losses)
+        if self._over_ranks:
+            nd.waitall()  # the layers' collectives must be done before this thread calls others
+        else:
+            self._statistics.update_from_batch(self._params[0], len(parts[0][0]))
         return losses
+
+    def _loss(
+        self, params: Arrays, weights: nd.NDArray, labels: nd.NDArray, images: nd.NDArray, *masks: nd.NDArray
+    ) -> nd.NDArray:
+        by_layer = dict(zip(mask_names(self._network), masks, strict=True))
+        forward = Forward(nd, self._network, params, by_layer, self._multiple, self._over_ranks)
+        return (cross_entropy(nd, forward(images), labels) * weights).sum()
 
     def _sgd(self, params: Arrays, momentum: Arrays, lr: float) -> None:
         config = self._config
-        for name, param in params.items():
+        for name in self._names:
+            param = params[name]
             gradient = param.grad + config.weight_decay * param
             momentum[name][:] = config.momentum * momentum[name] + gradient
             param[:] -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
     def _logits(self, images: np.ndarray) -> nd.NDArray:
         pixels = nd.array(scale_pixels(images), ctx=self._contexts[0])
-        return forward(nd, self._network, self._params[0], pixels, self._multiple)
+        return Forward(nd, self._network, self._arrays(), multiple=self._multiple)(pixels)
+
+    def _arrays(self) -> Arrays:
+        """Parameters and running statistics on the first device."""
+        return self._params[0] | self._statistics.copies(self._contexts[0])
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
@@ -172,11 +201,12 @@ class NDArrayLearner:
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:
-        return {name: param.asnumpy() for name, param in self._params[0].items()}
+        return {name: array.asnumpy() for name, array in self._arrays().items()}
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
         self._params = [get_params(weights, context) for context in self._contexts]
+        self._statistics.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         momentum = self._momentum[0] if self._config.momentum else {}

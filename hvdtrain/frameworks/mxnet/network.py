@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mxnet as mx
 import numpy as np
+from mxnet import autograd
 from mxnet.gluon import nn
 
+from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import Conv, Dense, Flatten, Network, Pool, Relu
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.layers import (
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Gelu,
+    GlobalAveragePool,
+    Layer,
+    LeakyRelu,
+    Pool,
+    Relu,
+    Residual,
+)
+
+Normalize = Callable[..., Any]
+"""normalize(layer, x, weight, bias, running_mean, running_var): the output of a `BatchNorm`."""
 
 CPU_CHANNELS = {"fp32": 8, "bf16": 16}
 """By precision: on the CPU, the number of channels that a convolution computes is a multiple of this.
@@ -23,36 +42,92 @@ vectors do not make up for the zeros.
 """
 
 
-def forward(F: Any, network: Network, parameters: Mapping[str, Any], images: Any, multiple: int = 1) -> Any:
-    """Logits of images (n, channels, height, width).
+class Forward:
+    """Builds the logits of images (n, channels, height, width), layer by layer.
 
-    F: `mx.nd` or `mx.sym`, to which parameters and images belong. parameters: by canonical name; MXNet's own layout is
-    the canonical one. multiple: convolutions compute additional channels, whose weights are zero, so that the number is
-    a multiple of this. The logits do not depend on it, but for rounding.
+    F: `mx.nd` or `mx.sym`, to which all arrays belong. parameters: parameters and running statistics by canonical name;
+    MXNet's own layout is the canonical one. masks: of dropout, by layer; empty in an evaluation. multiple: convolutions
+    compute additional channels, whose weights are zero, so that the number is a multiple of this; the logits do not
+    depend on it, but for rounding. normalize: replaces MXNet's batch normalization in training.
     """
-    height, width = network.used_pixels
-    x = F.slice(images, begin=(None, None, 0, 0), end=(None, None, height, width))
-    channels = own_channels = network.input_shape[0]
-    for layer in network.layers:
+
+    def __init__(
+        self,
+        F: Any,
+        network: ShapedNetwork,
+        parameters: Mapping[str, Any],
+        masks: Mapping[str, Any] | None = None,
+        multiple: int = 1,
+        normalize: Normalize | None = None,
+    ) -> None:
+        self._F, self._network, self._parameters, self._masks = F, network, parameters, masks or {}
+        self._multiple, self._normalize = multiple, normalize
+
+    def __call__(self, images: Any) -> Any:
+        height, width = self._network.used_pixels
+        return self._run(self._network.layers, self._F.slice(images, (None, None, 0, 0), (None, None, height, width)))
+
+    def _run(self, layers: tuple[Layer, ...], x: Any) -> Any:
+        channels = added = 0  # of the convolution before, and those that x has in addition
+        for layer in layers:
+            keeps_added = isinstance(layer, Pool | Relu) or (isinstance(layer, Conv) and layer.groups == 1)
+            if added and not keeps_added:
+                x, added = self._F.slice_axis(x, axis=1, begin=0, end=channels), 0
+            if isinstance(layer, Conv):
+                x, added = self._convolve(layer, x, added)
+                channels = layer.outputs
+            elif isinstance(layer, Residual):
+                x = self._run(layer.body, x) + self._run(layer.shortcut, x)
+            else:
+                x = self._apply(layer, x)
+        return self._F.slice_axis(x, axis=1, begin=0, end=channels) if added else x
+
+    def _convolve(self, layer: Conv, x: Any, added: int) -> tuple[Any, int]:
+        """The convolution of an input with `added` channels more than the layer has, and those of the output."""
+        F, more = self._F, -layer.outputs % self._multiple if layer.groups == 1 else 0
+        weight = append_zeros(F, append_zeros(F, self._parameters[f"{layer.name}.weight"], 1, added), 0, more)
+        bias = [append_zeros(F, self._parameters[f"{layer.name}.bias"], 0, more)] if layer.bias else []
+        k, s, p = layer.kernel, layer.stride, layer.padding
+        x = F.Convolution(
+            x, weight, *bias, kernel=(k, k), stride=(s, s), pad=(p, p), num_filter=layer.outputs + more,
+            num_group=layer.groups, no_bias=not layer.bias,
+        )  # fmt: skip
+        return x, more
+
+    def _apply(self, layer: Layer, x: Any) -> Any:
+        F = self._F
         match layer:
-            case Conv(name=name, kernel=k):
-                weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
-                weight = append_zeros(F, weight, 1, channels - layer.inputs)
-                own_channels, added = layer.outputs, -layer.outputs % multiple
-                weight = append_zeros(F, weight, 0, added)
-                channels = own_channels + added
-                x = F.Convolution(x, weight, append_zeros(F, bias, 0, added), kernel=(k, k), num_filter=channels)
             case Dense(name=name):
-                weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]
-                x = F.FullyConnected(x, weight, bias, num_hidden=layer.outputs)
-            case Pool(size=k):
-                kind = "avg" if layer.kind == "average" else "max"
-                x = F.Pooling(x, kernel=(k, k), stride=(k, k), pool_type=kind)
+                bias = [self._parameters[f"{name}.bias"]] if layer.bias else []
+                return F.FullyConnected(
+                    x, self._parameters[f"{name}.weight"], *bias, num_hidden=layer.outputs, no_bias=not layer.bias
+                )
+            case BatchNorm():
+                return self._normalized(layer, x)
+            case Dropout():
+                return x * self._masks[layer.name] if layer.name in self._masks else x
+            case Pool(size=k, step=s, padding=p):
+                kind = "avg" if layer.reduction == "average" else "max"
+                return F.Pooling(x, kernel=(k, k), stride=(s, s), pad=(p, p), pool_type=kind)
+            case GlobalAveragePool():
+                return F.flatten(F.Pooling(x, kernel=(1, 1), global_pool=True, pool_type="avg"))
             case Relu():
-                x = F.Activation(x, act_type="relu")
+                return F.Activation(x, act_type="relu")
+            case LeakyRelu():
+                return F.LeakyReLU(x, act_type="leaky", slope=layer.slope)
+            case Gelu():
+                return F.LeakyReLU(x, act_type="gelu")
             case Flatten():
-                x = F.flatten(x if channels == own_channels else F.slice_axis(x, axis=1, begin=0, end=own_channels))
-    return x
+                return F.flatten(x)
+        raise TypeError(f"{layer} is no layer")
+
+    def _normalized(self, layer: BatchNorm, x: Any) -> Any:
+        own = [self._parameters[f"{layer.name}.{kind}"] for kind in ("weight", "bias", "running_mean", "running_var")]
+        if self._normalize:
+            return self._normalize(layer, x, *own)
+        # Without momentum, a training step leaves the batch's own mean and biased variance in the statistics, from
+        # which `Statistics` computes the running ones.
+        return self._F.BatchNorm(x, *own, eps=layer.epsilon, momentum=0, fix_gamma=False)
 
 
 def append_zeros(F: Any, values: Any, axis: int, count: int) -> Any:
@@ -74,6 +149,10 @@ def cross_entropy(F: Any, logits: Any, labels: Any) -> Any:
     return -F.pick(F.log_softmax(logits), labels)
 
 
+KINDS = ("weight", "bias", "running_mean", "running_var")
+"""Ends of canonical names."""
+
+
 def mxnet_name(name: str) -> str:
     """<layer>_weight, as MXNet names parameters, for the canonical <layer>.weight."""
     return name.replace(".", "_")
@@ -81,7 +160,8 @@ def mxnet_name(name: str) -> str:
 
 def canonical_name(name: str) -> str:
     """The inverse of `mxnet_name`."""
-    return ".".join(name.rsplit("_", 1))
+    kind = next(kind for kind in KINDS if name.endswith(f"_{kind}"))
+    return f"{name.removesuffix(f'_{kind}')}.{kind}"
 
 
 def scale_pixels(images: np.ndarray) -> np.ndarray:
@@ -92,18 +172,25 @@ def scale_pixels(images: np.ndarray) -> np.ndarray:
 class GluonNetwork(nn.HybridBlock):
     """A network as a Gluon block; all shapes are known, so its parameters exist before the first batch.
 
-    multiple: that of `forward`.
+    multiple: that of `Forward`.
     """
 
-    def __init__(self, network: Network, multiple: int = 1) -> None:
+    def __init__(self, network: ShapedNetwork, multiple: int = 1) -> None:
         super().__init__(prefix="")
         self._network, self._multiple = network, multiple
+        self.normalize: Normalize | None = None
+        """Of `Forward`, in training; the block must then not be hybridized."""
         for name, shape in network.parameters():
             setattr(self, mxnet_name(name), self.params.get(mxnet_name(name), shape=shape))
+        for name, shape in network.statistics():
+            own = self.params.get(mxnet_name(name), shape=shape, grad_req="null", differentiable=False)
+            setattr(self, mxnet_name(name), own)
 
-    def hybrid_forward(self, F: Any, images: Any, **parameters: Any) -> Any:
+    def hybrid_forward(self, F: Any, images: Any, *masks: Any, **parameters: Any) -> Any:
         canonical = {canonical_name(name): parameter for name, parameter in parameters.items()}
-        return forward(F, self._network, canonical, images, self._multiple)
+        by_layer = dict(zip(mask_names(self._network), masks, strict=bool(masks)))
+        normalize = self.normalize if autograd.is_training() else None
+        return Forward(F, self._network, canonical, by_layer, self._multiple, normalize)(images)
 
 
 class WeightedLoss(nn.HybridBlock):
@@ -113,11 +200,16 @@ class WeightedLoss(nn.HybridBlock):
         super().__init__()
         self.network = network
 
-    def hybrid_forward(self, F: Any, images: Any, labels: Any, weights: Any) -> Any:
-        return F.sum(cross_entropy(F, self.network(images), labels) * weights)
+    def hybrid_forward(self, F: Any, weights: Any, labels: Any, images: Any, *masks: Any) -> Any:
+        return F.sum(cross_entropy(F, self.network(images, *masks), labels) * weights)
 
 
-def logits_symbol(network: Network, multiple: int) -> mx.sym.Symbol:
-    """Logits of the variable `data`, of parameters in MXNet's names. multiple: that of `forward`."""
+def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
+    """Logits of the variable `data`, of dropout's masks and of parameters in MXNet's names.
+
+    multiple: that of `Forward`.
+    """
     parameters = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.parameters()}
-    return forward(mx.sym, network, parameters, mx.sym.var("data"), multiple)
+    statistics = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.statistics()}
+    masks = {name: mx.sym.var(name) for name in mask_names(network)}
+    return Forward(mx.sym, network, parameters | statistics, masks, multiple)(mx.sym.var("data"))

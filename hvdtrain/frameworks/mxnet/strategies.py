@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from types import ModuleType
 
 import mxnet as mx
@@ -58,7 +59,6 @@ class MXNetHorovod(MXNetStrategy):
 
         super().__init__(config, runtime, horovod_group(hvd))
         self._hvd = hvd
-        self._groups = gradient_groups(config, self.group.size)
         # The trainer averages over ranks; a sum is that average times the number of ranks.
         self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
 
@@ -67,7 +67,12 @@ class MXNetHorovod(MXNetStrategy):
         compression = getattr(self._hvd.Compression, self.config.compression)
         from hvdtrain.frameworks.mxnet.horovod import GroupedTrainer
 
-        return GroupedTrainer(parameters, optimizer, compression, self._groups)
+        return GroupedTrainer(parameters, optimizer, compression, self.groups(parameters))
+
+    def groups(self, parameters: Mapping[str, gluon.Parameter | mx.nd.NDArray]) -> list[list[str]]:
+        """See `gradient_groups`; parameters: by canonical name, in the order of the network."""
+        sizes = {name: math.prod(parameter.shape) for name, parameter in parameters.items()}
+        return gradient_groups(self.config, sizes, self.group.size)
 
 
 class MXNetKVStore(MXNetStrategy):

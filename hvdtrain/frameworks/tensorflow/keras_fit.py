@@ -15,9 +15,9 @@ import tensorflow as tf
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.devices import split_rows
+from hvdtrain.frameworks.devices import Rows, split_rows
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
-from hvdtrain.frameworks.tensorflow.network import channel_last, scale_pixels
+from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowDistributed,
     TensorFlowHorovod,
@@ -26,8 +26,8 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowSingleProcess,
     TensorFlowStrategy,
 )
-from hvdtrain.interfaces import Batch, Unsupported
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
+from hvdtrain.networks.description import ShapedNetwork, Weights
 
 
 class KerasStrategy(TensorFlowStrategy):
@@ -100,6 +100,8 @@ class KerasDistributed(KerasStrategy, TensorFlowDistributed):
 class KerasMirrored(KerasDistributed, TensorFlowMirrored):
     """MirroredStrategy and model.fit: a replica on each device of one process."""
 
+    unsupported = (*KerasStrategy.unsupported, DEVICES_NORMALIZE)
+
 
 class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):
     """MultiWorkerMirroredStrategy and model.fit: a replica on each rank."""
@@ -159,23 +161,34 @@ class KerasFeed(tf.keras.callbacks.Callback):
     _supports_tf_logs = True  # losses stay tensors, so a step does not wait for the one before
 
     def __init__(
-        self, batches: Iterator[Batch], after: Callable[[SupportsFloat], None], parts: int, factor: int
+        self,
+        batches: Iterator[Batch],
+        to_rows: Callable[[Batch], Rows],
+        after: Callable[[SupportsFloat], None],
+        parts: int,
+        factor: int,
     ) -> None:
         super().__init__()
-        self._batches, self._after, self._parts, self._factor = batches, after, parts, factor
+        self._batches, self._to_rows, self._after, self._parts, self._factor = batches, to_rows, after, parts, factor
         self._rows: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.lr = 0.0
 
-    def rows(self) -> Iterator[tuple[np.ndarray, ...]]:
-        """The rows of each device in each step; fit may ask for them before the step begins, and then waits."""
+    def rows(self) -> Iterator[tuple[Any, ...]]:
+        """Inputs, labels and weights of each device in each step.
+
+        Fit may ask for them before the step begins, and then waits.
+        """
         while (rows := self._rows.get()) is not None:
-            yield rows
+            weights, labels, *inputs = rows
+            yield tuple(inputs), labels, weights
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        images, labels, weights, self.lr = next(self._batches)
+        rows = next(self._batches)
+        self.lr = rows.lr
+        weights, labels, images, *others = self._to_rows(rows)
         with tf.device("CPU"):  # the data set distributes them to the devices
-            pixels = scale_pixels(tf.constant(channel_last(images))).numpy()
-        for part in split_rows(self._parts, pixels, labels, weights / np.float32(self._factor)):
+            pixels = scale_pixels(tf.constant(images)).numpy()
+        for part in split_rows(self._parts, weights / np.float32(self._factor), labels, pixels, *others):
             self._rows.put(part)
         self.model.optimizer.learning_rate.assign(self.lr)
         self.model.reset_metrics()  # so that the loss is that of this step only
@@ -197,7 +210,7 @@ class KerasLearner(TensorFlowLearner):
 
     _strategy: KerasStrategy
 
-    def __init__(self, network: Network, weights: Weights, strategy: KerasStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: KerasStrategy) -> None:
         tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
         super().__init__(network, weights, strategy)
 
@@ -213,17 +226,17 @@ class KerasLearner(TensorFlowLearner):
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train on `steps` batches by Keras' loop (see `FitLearner`)."""
         strategy = self._strategy
-        feed = KerasFeed(batches, after, self.devices, strategy.summed_ranks)
-        image = self._model.input_shape[1:]
-        signature = tuple(
-            tf.TensorSpec(shape, dtype)
-            for shape, dtype in (((None, *image), tf.float32), ((None,), tf.int64), ((None,), tf.float32))
-        )
+        feed = KerasFeed(batches, lambda batch: self._rows(batch, 1), after, self.devices, strategy.summed_ranks)
+        channels, height, width = self._network.input_shape
+        shapes = [(height, width, channels), *(layer.shape for layer in self._network.dropouts)]
+        shapes += [()] if self._synchronized else []
+        inputs = tuple(tf.TensorSpec((None, *shape), tf.float32) for shape in shapes)
+        signature = inputs, tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.float32)
         rows = tf.data.Dataset.from_generator(feed.rows, output_signature=signature)
         callbacks = [feed, *strategy.callbacks(feed, steps)]
         self._model.fit(strategy.distribute(rows), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> SupportsFloat:
+    def train_step(self, batch: Batch) -> SupportsFloat:
         losses: list[SupportsFloat] = []
-        self.fit(iter([Batch(images, labels, weights, lr)]), 1, losses.append)
+        self.fit(iter([batch]), 1, losses.append)
         return losses[0]

@@ -9,12 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import choose_device, pad_rows
-from hvdtrain.frameworks.tensorflow.network import WeightLayout, build_network, channel_last, scale_pixels
+from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.interfaces import OptimizerState
-from hvdtrain.networks.description import Network, Weights
+from hvdtrain.interfaces import Batch, OptimizerState
+from hvdtrain.networks.description import ShapedNetwork, Weights
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -32,16 +33,18 @@ class TensorFlowLearner:
 
     state_by_rank = False
 
-    def __init__(self, network: Network, weights: Weights, strategy: TensorFlowStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
         self.group, self.devices = strategy.group, strategy.devices
         self.device = select_device(strategy)
         self._config, self._network, self._strategy = config, network, strategy
         self._layout = WeightLayout(network)
         with strategy.scope():
-            self._model = build_network(network, config.precision)
-            names = [name for name, _ in network.parameters()]
-            self._parameters: dict[str, tf.Variable] = dict(zip(names, self._model.trainable_variables, strict=True))
+            self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync" and self.group.size > 1
+            self._model = KerasNetwork(
+                network, config.precision, strategy.sum_over_ranks if self._synchronized else None
+            )
+            self._parameters = self._model.parameters
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
@@ -58,16 +61,21 @@ class TensorFlowLearner:
     def skipped(self) -> int:
         return int(self._skipped.numpy())
 
-    def _forward(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.cast(self._model(scale_pixels(images), training=True), tf.float32)
+    def _logits(self, images: tf.Tensor) -> tf.Tensor:
+        return tf.cast(self._model(scale_pixels(images), training=False), tf.float32)
 
-    def _weighted_loss(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tf.Tensor:
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, self._forward(images))
+    def _weighted_loss(
+        self, weights: tf.Tensor, labels: tf.Tensor, images: tf.Tensor, *others: tf.Tensor
+    ) -> tf.Tensor:
+        logits = tf.cast(self._model((scale_pixels(images), *others), training=True), tf.float32)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(losses * weights)
 
     @tf.function(reduce_retracing=True)
-    def _step(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor, lr: tf.Tensor) -> tf.Tensor:
-        loss, gradients = self._gradients(images, labels, weights)
+    def _step(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """A step on one device; the arguments are those of `_weighted_loss`, and the learning rate."""
+        *rows, lr = arguments
+        loss, gradients = self._gradients(*rows)
         gradients = self._scale.remove(gradients)
         if self._config.clip_norm:
             gradients, norm = tf.clip_by_global_norm(gradients, self._config.clip_norm)
@@ -88,12 +96,12 @@ class TensorFlowLearner:
             self._optimizer.apply(gradients, lr)
         return loss
 
-    def _gradients(self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
+    def _gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
         """Loss and combined gradients of `accumulate` parts.
 
         The gradients of all parts but the last are summed in this process, and reduced together with those of the last.
         """
-        parts = self._parts(images, labels, weights)
+        parts = self._parts(*rows)
         total, earlier = tf.zeros(()), None
         for part in parts[:-1]:
             with tf.GradientTape() as tape:
@@ -114,24 +122,29 @@ class TensorFlowLearner:
         count = self._config.accumulate
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
-    def train_step(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray, lr: float) -> tf.Tensor:
-        images, labels, weights = pad_rows(self.devices * self._config.accumulate, images, labels, weights)
-        return self._strategy.run(self._step, (channel_last(images), labels, weights), tf.constant(lr, tf.float32))
+    def train_step(self, batch: Batch) -> tf.Tensor:
+        rows = self._rows(batch, self.devices * self._config.accumulate)
+        return self._strategy.run(self._step, rows, tf.constant(batch.lr, tf.float32))
 
-    def compute_gradients(self, images: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> tf.Tensor:
-        images, labels, weights = pad_rows(self._config.accumulate, images, labels, weights)
-        return self._only_gradients(*map(tf.constant, (channel_last(images), labels, weights)))[0]
+    def _rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
+        """The arguments of `_weighted_loss`, padded to a multiple of that many rows."""
+        weights, labels, images, *masks = pad_rows(
+            multiple, *network_rows(self._network, self._config.seed, batch)
+        )
+        real = [(weights > 0).astype(np.float32)] if self._synchronized else []
+        return weights, labels, channel_last(images), *masks, *real
+
+    def compute_gradients(self, batch: Batch) -> tf.Tensor:
+        return self._only_gradients(*map(tf.constant, self._rows(batch, self._config.accumulate)))[0]
 
     @tf.function(reduce_retracing=True)
-    def _only_gradients(
-        self, images: tf.Tensor, labels: tf.Tensor, weights: tf.Tensor
-    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+    def _only_gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
         # The gradients are results, so TensorFlow cannot leave them out of the graph.
-        return self._gradients(images, labels, weights)
+        return self._gradients(*rows)
 
     @tf.function(reduce_retracing=True)
     def _evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = self._forward(images)
+        logits = self._logits(images)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(losses), tf.argmax(logits, axis=1)
 
@@ -140,14 +153,18 @@ class TensorFlowLearner:
         return float(loss), predicted.numpy()
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._forward(tf.constant(channel_last(images))).numpy()
+        return self._logits(tf.constant(channel_last(images))).numpy()
 
     def weights(self) -> Weights:
-        return {name: self._layout.to_canonical(name, v.numpy()) for name, v in self._parameters.items()}
+        return {name: self._layout.to_canonical(name, v.numpy()) for name, v in self._arrays().items()}
+
+    def _arrays(self) -> dict[str, tf.Variable]:
+        """Parameters and running statistics."""
+        return self._parameters | self._model.statistics
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
-        for name, variable in self._parameters.items():
+        for name, variable in self._arrays().items():
             variable.assign(self._layout.from_canonical(name, weights[name]))
 
     def optimizer_state(self) -> OptimizerState:

@@ -2,43 +2,168 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
+from hvdtrain.frameworks.batches import mask_names
+from hvdtrain.frameworks.tensorflow.batch_norm import BatchNormalization, SumOverRanks
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import Conv, Dense, Flatten, Layer, Network, Pool, Relu
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.layers import (
+    BatchNorm,
+    Conv,
+    Dense,
+    Dropout,
+    Flatten,
+    Gelu,
+    GlobalAveragePool,
+    Layer,
+    LeakyRelu,
+    Pool,
+    Relu,
+    Residual,
+)
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
 
-def build_network(network: Network, precision: str) -> tf.keras.Sequential:
-    """The network, built; images are channel-last."""
-    channels, height, width = network.input_shape
-    policy = POLICIES[precision]
-    used_height, used_width = network.used_pixels
-    unused = ((0, height - used_height), (0, width - used_width))
-    layers = [tf.keras.layers.Cropping2D(unused, dtype=policy)]
-    layers += [_build_layer(layer, policy) for layer in network.layers]
-    # Horovod identifies gradients by this name, which Keras would number otherwise: in an elastic job, processes that
-    # built different numbers of networks must agree on it.
-    return tf.keras.Sequential([tf.keras.Input((height, width, channels)), *layers], name="network")
+class KerasNetwork(tf.keras.Model):
+    """The network, built; images are channel-last. Its `parameters` and `statistics` have canonical names.
+
+    sum_over_ranks: for batch normalization over the rows of all ranks.
+    """
+
+    def __init__(self, network: ShapedNetwork, precision: str, sum_over_ranks: SumOverRanks | None = None) -> None:
+        # Horovod identifies gradients by this name, which Keras would number otherwise: in an elastic job, processes
+        # that built different numbers of networks must agree on it.
+        super().__init__(name="network")
+        self._network, self._policy, self._sum_over_ranks = network, POLICIES[precision], sum_over_ranks
+        self._mask_names = mask_names(network)
+        self._own: dict[str, tf.keras.layers.Layer] = {}
+        self.parameters: dict[str, tf.Variable] = {}
+        self.statistics: dict[str, tf.Variable] = {}
+        for layer, _ in network.walk():
+            if isinstance(layer, Conv | Dense | BatchNorm):
+                with tf.name_scope(layer.name):  # Horovod finds the gradient of a variable by its name
+                    self._build_layer(layer)
+        self.built = True
+
+    def _build_layer(self, layer: Conv | Dense | BatchNorm) -> None:
+        keras = tf.keras.layers
+        match layer:
+            case Conv(groups=1):
+                own: Any = keras.Conv2D(
+                    layer.outputs, layer.kernel, layer.stride, use_bias=layer.bias, name=layer.name, dtype=self._policy
+                )
+                own.build((None, None, None, layer.inputs))
+            case Conv():
+                own = GroupedConvolution(layer, self._policy)
+                own.build(None)
+            case Dense():
+                own = keras.Dense(layer.outputs, use_bias=layer.bias, name=layer.name, dtype=self._policy)
+                own.build((None, layer.inputs))
+            case BatchNorm():
+                own = BatchNormalization(layer, self._sum_over_ranks)
+                own.build(None)
+                self.statistics |= {
+                    f"{layer.name}.running_mean": own.running_mean,
+                    f"{layer.name}.running_var": own.running_var,
+                }
+        self._own[layer.name] = own
+        self.parameters[f"{layer.name}.weight"] = own.weight if isinstance(layer, BatchNorm) else own.kernel
+        if own.bias is not None:
+            self.parameters[f"{layer.name}.bias"] = own.bias
+
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        """Logits of float32 images.
+
+        inputs: images (n, height, width, channels); in training also dropout's masks, in the order of the layers, and
+        with `sum_over_ranks` float32 (n,), 1 for rows that count.
+        """
+        images, *others = inputs if isinstance(inputs, list | tuple) else [inputs]
+        height, width = self._network.used_pixels
+        real_rows = others.pop() if training and self._sum_over_ranks else None
+        masks = dict(zip(self._mask_names, others, strict=training))
+        return self._run(self._network.layers, images[:, :height, :width], masks, real_rows, training)
+
+    def _run(
+        self, layers: tuple[Layer, ...], x: tf.Tensor, masks: dict[str, tf.Tensor], real_rows: Any, training: bool
+    ) -> tf.Tensor:
+        for layer, following in itertools.zip_longest(layers, layers[1:]):
+            match layer:
+                case Residual():
+                    branches = (
+                        self._run(branch, x, masks, real_rows, training) for branch in (layer.body, layer.shortcut)
+                    )
+                    x = tf.add(*branches)
+                case BatchNorm():
+                    x = self._own[layer.name](x, real_rows, training=training)
+                case Dropout() if layer.name in masks:
+                    x = x * tf.cast(_channel_last_mask(masks[layer.name]), x.dtype)
+                case Flatten():
+                    # A dense layer's weight is permuted when it is loaded, instead of each image in each step.
+                    ordered = x if isinstance(following, Dense) else tf.transpose(x, (0, 3, 1, 2))
+                    x = tf.reshape(ordered, (-1, math.prod(x.shape[1:])))
+                case Conv() | Dense():
+                    x = self._own[layer.name](_padded(x, layer.padding, 0.0) if isinstance(layer, Conv) else x)
+                case _:
+                    x = _without_parameters(layer, x)
+        return x
 
 
-def _build_layer(layer: Layer, policy: str) -> tf.keras.layers.Layer:
-    keras = tf.keras.layers
+class GroupedConvolution(tf.keras.layers.Layer):
+    """A convolution in groups; TensorFlow's own exists on GPUs only."""
+
+    def __init__(self, layer: Conv, policy: str) -> None:
+        super().__init__(name=layer.name, dtype=policy)
+        self._layer, self.bias = layer, None
+
+    def build(self, shape: Any) -> None:
+        layer = self._layer
+        shape = (layer.kernel, layer.kernel, layer.inputs // layer.groups, layer.outputs)
+        self.kernel = self.add_weight("kernel", shape)
+        if layer.bias:
+            self.bias = self.add_weight("bias", (layer.outputs,))
+        super().build(shape)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        groups, stride = self._layer.groups, self._layer.stride
+        parts = zip(tf.split(x, groups, 3), tf.split(tf.convert_to_tensor(self.kernel), groups, 3), strict=True)
+        y = tf.concat([tf.nn.conv2d(part, kernel, stride, "VALID") for part, kernel in parts], 3)
+        return y if self.bias is None else tf.nn.bias_add(y, self.bias)
+
+
+def _without_parameters(layer: Layer, x: tf.Tensor) -> tf.Tensor:
     match layer:
-        case Conv():
-            return keras.Conv2D(layer.outputs, layer.kernel, name=layer.name, dtype=policy)
-        case Dense():
-            return keras.Dense(layer.outputs, name=layer.name, dtype=policy)
-        case Pool(kind="average"):
-            return keras.AveragePooling2D(layer.size, dtype=policy)
+        case Pool(reduction="average"):
+            return tf.nn.avg_pool2d(_padded(x, layer.padding, 0.0), layer.size, layer.step, "VALID")
         case Pool():
-            return keras.MaxPooling2D(layer.size, dtype=policy)
+            return tf.nn.max_pool2d(_padded(x, layer.padding, x.dtype.min), layer.size, layer.step, "VALID")
+        case GlobalAveragePool():
+            return tf.reduce_mean(x, (1, 2))
         case Relu():
-            return keras.ReLU(dtype=policy)
-        case Flatten():
-            return keras.Flatten(dtype=policy)
+            return tf.nn.relu(x)
+        case LeakyRelu():
+            return tf.nn.leaky_relu(x, layer.slope)
+        case Gelu():
+            return tf.nn.gelu(x)
+        case Dropout():
+            return x
+    raise TypeError(f"{layer} is no layer")
+
+
+def _padded(x: tf.Tensor, padding: int, value: Any) -> tf.Tensor:
+    """Images with `padding` more rows and columns on each side: TensorFlow's own padding is larger on one side."""
+    sides = (padding, padding)
+    return tf.pad(x, ((0, 0), sides, sides, (0, 0)), constant_values=value) if padding else x
+
+
+def _channel_last_mask(mask: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(mask, (0, 2, 3, 1)) if len(mask.shape) == 4 else mask
 
 
 def scale_pixels(images: tf.Tensor) -> tf.Tensor:
@@ -57,23 +182,24 @@ class WeightLayout:
     """Converts weights between the canonical layout and TensorFlow's, which is channel-last.
 
     Kernels (out, in, height, width) are (height, width, in, out) in TensorFlow, dense weights (out, in) are (in, out).
-    Images are flattened channel-last, which changes the order of inputs of the first dense layer: its weight is
-    permuted when it is loaded, instead of each image in each step.
+    Where a dense layer follows a Flatten, its inputs are in another order.
     """
 
-    def __init__(self, network: Network) -> None:
-        self._permuted, self._shape = network.flattening
+    def __init__(self, network: ShapedNetwork) -> None:
+        self._permuted = {f"{name}.weight": shape for name, shape in network.flattened.items()}
 
     def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """TensorFlow's array of a parameter, or of its optimizer state, in the canonical layout."""
-        if name == self._permuted:
-            channels, height, width = self._shape
+        if name in self._permuted:
+            channels, height, width = self._permuted[name]
             by_pixel = value.reshape(height, width, channels, -1)
-            return by_pixel.transpose(3, 2, 0, 1).reshape(value.shape[1], value.shape[0])
+            flat = by_pixel.transpose(3, 2, 0, 1).reshape(value.shape[1], value.shape[0])
+            return np.ascontiguousarray(flat)  # with one channel it would be a view
         return np.ascontiguousarray(value.transpose(3, 2, 0, 1) if value.ndim == 4 else value.T)
 
     def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """The inverse of `to_canonical`."""
-        if name == self._permuted:
-            return value.reshape(-1, *self._shape).transpose(2, 3, 1, 0).reshape(value.shape[1], value.shape[0])
+        if name in self._permuted:
+            by_channel = value.reshape(-1, *self._permuted[name])
+            return by_channel.transpose(2, 3, 1, 0).reshape(value.shape[1], value.shape[0])
         return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T

@@ -20,13 +20,12 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
-from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
 Step = Any
-"""A `tf.function` step(images, labels, weights, lr): trains on one device, and returns its loss."""
+"""A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""
 
 
 class TensorFlowStrategy(Strategy):
@@ -47,6 +46,18 @@ class TensorFlowStrategy(Strategy):
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         """The gradients of the global batch; called inside of a step."""
         return tape.gradient(loss, variables)
+
+    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
+        """The element-wise sum over all ranks of a float64 vector, with a gradient; called inside of a step."""
+
+        @tf.custom_gradient
+        def total(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
+            return self._sum_on_host(own), self._sum_on_host
+
+        return total(values)
+
+    def _sum_on_host(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.ensure_shape(tf.numpy_function(self.group.sum, [values], tf.float64), values.shape)
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         """Run a step on each device of this process, with its part of the rows; returns the sum of their losses.
@@ -95,9 +106,13 @@ class TensorFlowHorovod(TensorFlowStrategy):
         """The variables whose gradients share a message; `variables` are in the order of the network."""
         if self.config.op == "adasum":
             return None  # it combines each gradient by itself
-        names = (name for name, _ in NETWORKS[self.config.model].parameters())
-        by_name = dict(zip(names, variables, strict=True))
-        return [[by_name[name] for name in group] for group in gradient_groups(self.config, self.group.size)]
+        by_number = {str(number): variable for number, variable in enumerate(variables)}
+        sizes = {number: variable.shape.num_elements() for number, variable in by_number.items()}
+        groups = gradient_groups(self.config, sizes, self.group.size)
+        return [[by_number[number] for number in group] for group in groups]
+
+    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
+        return self._hvd.allreduce(values, op=self._hvd.Sum)
 
 
 class TensorFlowDistributed(TensorFlowStrategy):
@@ -117,6 +132,9 @@ class TensorFlowDistributed(TensorFlowStrategy):
             tf.distribute.ReduceOp.SUM, tape.gradient(loss, variables)
         )
         return [gradient / self.group.size for gradient in total]
+
+    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]
@@ -138,6 +156,7 @@ class TensorFlowMirrored(TensorFlowDistributed):
     """tf.distribute.MirroredStrategy: a replica on each GPU of one process, or on logical CPU devices."""
 
     many_devices = True
+    unsupported = (DEVICES_NORMALIZE,)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group = single_process(config.strategy)

@@ -1,0 +1,89 @@
+"""Batch normalization in TensorFlow: over the rows of this device, or over those of all ranks (--batch-norm sync).
+
+Keras' own layer keeps the biased variance of features and the unbiased one of images, and Horovod's gives all ranks the
+same weight, whatever their number of rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from hvdtrain.networks.layers import BatchNorm
+
+SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
+"""The element-wise sum over all ranks of a vector, which has a gradient."""
+
+
+class BatchNormalization(tf.keras.layers.Layer):
+    """Normalizes each channel of (n, ..., channels) in fp32.
+
+    sum_over_ranks: in training, normalizes over the rows of all ranks; None for those of this device.
+    """
+
+    def __init__(self, layer: BatchNorm, sum_over_ranks: SumOverRanks | None = None) -> None:
+        super().__init__(name=layer.name)
+        self._layer, self._sum_over_ranks = layer, sum_over_ranks
+
+    def build(self, shape: Any) -> None:
+        def add(kind: str, initial: str, trainable: bool) -> tf.Variable:
+            aggregation = tf.VariableAggregation.NONE if trainable else tf.VariableAggregation.ONLY_FIRST_REPLICA
+            return self.add_weight(
+                kind, (self._layer.inputs,), tf.float32, initial, trainable=trainable,
+                aggregation=aggregation,
+            )  # fmt: skip
+
+        self.weight, self.bias = add("weight", "ones", True), add("bias", "zeros", True)
+        self.running_mean, self.running_var = add("running_mean", "zeros", False), add("running_var", "ones", False)
+        super().build(shape)
+
+    def call(self, x: tf.Tensor, real_rows: tf.Tensor | None = None, training: bool = False) -> tf.Tensor:
+        """x: (n, channels) or (n, height, width, channels). real_rows: float32 (n,), 1 for rows that count."""
+        inputs = tf.cast(x, tf.float32)
+        if not training:
+            scale = self.weight * tf.math.rsqrt(self.running_var + self._layer.epsilon)
+            return tf.cast((inputs - self.running_mean) * scale + self.bias, x.dtype)
+        images = inputs if len(x.shape) == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
+        normalize = self._over_ranks if self._sum_over_ranks else self._own_rows
+        y, mean, unbiased = normalize(images, real_rows)
+        self._update(self.running_mean, mean)
+        self._update(self.running_var, unbiased)
+        return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype)
+
+    def _own_rows(self, images: tf.Tensor, _: tf.Tensor | None) -> tuple[tf.Tensor, ...]:
+        return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
+
+    def _over_ranks(self, images: tf.Tensor, real_rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        """Output, mean and unbiased variance.
+
+        Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss.
+        """
+        real = real_rows[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        pixels = tf.cast(tf.shape(images)[1] * tf.shape(images)[2], tf.float64)
+        own_count = tf.cast(tf.reduce_sum(real_rows), tf.float64) * pixels
+        own_sum = _channel_sum(images * real)
+        own_mean = own_sum / tf.maximum(own_count, 1)
+        centered = images - tf.cast(tf.stop_gradient(own_mean), tf.float32)
+        # sum (x - c)^2 + 2 c sum x - n c^2 = sum x^2 for any c; with its own mean as c, the first part is small.
+        squares = _channel_sum(tf.square(centered) * real)
+        shift = tf.stop_gradient(own_mean)
+        squares += 2 * shift * own_sum - own_count * tf.square(shift)
+        total = self._sum_over_ranks(tf.concat([own_count[tf.newaxis], own_sum, squares], 0))
+        count, sums, all_squares = tf.split(total, [1, self._layer.inputs, self._layer.inputs])
+        count = tf.stop_gradient(count)
+        mean = sums / count
+        variance = all_squares / count - tf.square(mean)
+        scale = tf.cast(tf.math.rsqrt(variance + self._layer.epsilon), tf.float32) * self.weight
+        y = (images - tf.cast(mean, tf.float32)) * scale + self.bias
+        unbiased = variance * count / tf.maximum(count - 1, 1)
+        return y, tf.cast(mean, tf.float32), tf.cast(unbiased, tf.float32)
+
+    def _update(self, running: tf.Variable, batch: tf.Tensor) -> None:
+        running.assign(running + self._layer.momentum * (tf.stop_gradient(batch) - running))
+
+
+def _channel_sum(images: tf.Tensor) -> tf.Tensor:
+    """Sum over all but the channels, float64 (channels,)."""
+    return tf.reduce_sum(tf.cast(images, tf.float64), [0, 1, 2])
