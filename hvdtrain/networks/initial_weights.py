@@ -14,16 +14,16 @@ def initial_weights(network: ShapedNetwork, init: str, seed: int) -> Weights:
 
     init: `book` draws from N(0, 0.01^2), as Dive into Deep Learning does; `xavier` draws uniformly from
     +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio, 2010); `he` draws from N(0, 2 / fan_in) (He et al., Delving Deep
-    into Rectifiers, 2015). In all of them biases are zero, and batch normalization begins with weight 1, mean 0 and
-    variance 1.
+    into Rectifiers, 2015). In all of them biases are zero, and the weights of batch normalization those of its layer.
     """
     generator = np.random.Generator(np.random.PCG64([seed, 0]))
+    constants = {f"{layer.name}.weight": layer.initial for layer in network.batch_norms}
     weights = {}
     for name, shape in (*network.parameters(), *network.statistics()):
         if len(shape) > 1:
             values = _draw(generator, init, shape)
         else:
-            values = np.full(shape, 0.0 if name.endswith((".bias", ".running_mean")) else 1.0)
+            values = np.full(shape, constants.get(name, 1.0 if name.endswith(".running_var") else 0.0))
         weights[name] = values.astype(np.float32)
     return weights
 

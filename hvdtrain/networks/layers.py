@@ -62,12 +62,14 @@ class BatchNorm:
 
     Training normalizes by the mean and variance of the batch (--batch-norm says of which rows), evaluation by the
     running ones. momentum: the share of a batch in the running statistics, whose variance is the unbiased one.
-    epsilon: added to the variance. inputs: set by `Network.for_data`.
+    epsilon: added to the variance. initial: the weight before the first step; with 0 at the end of its body, a residual
+    layer begins as its shortcut (Goyal et al., 2017). inputs: set by `Network.for_data`.
     """
 
     kind: ClassVar[str] = "batch_norm"
     momentum: float = 0.1
     epsilon: float = 1e-5
+    initial: float = 1.0
     name: str = ""
     inputs: int = 0
 

@@ -28,7 +28,7 @@ def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
         BatchNorm(),
         Relu(),
         Conv(outputs, 3, padding=1, bias=False),
-        BatchNorm(),
+        BatchNorm(initial=0.0),
     )
     shortcut = () if inputs == outputs else (Conv(outputs, 1, stride, bias=False), BatchNorm())
     return Residual(body, shortcut), Relu()

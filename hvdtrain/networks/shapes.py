@@ -168,6 +168,8 @@ def _value_problem(layer: Layer) -> str:
             return f"rate is {layer.rate}, not at least 0 and below 1"
         case BatchNorm() if not (0 < layer.momentum <= 1 and 0 < layer.epsilon < 1):
             return f"momentum {layer.momentum} must be above 0, at most 1, and epsilon {layer.epsilon} between 0 and 1"
+        case BatchNorm() if not math.isfinite(layer.initial):
+            return f"initial is {layer.initial}, not a finite number"
         case LeakyRelu() if not math.isfinite(layer.slope):
             return f"slope is {layer.slope}, not a finite number"
         case _:

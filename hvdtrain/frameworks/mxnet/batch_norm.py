@@ -126,7 +126,10 @@ class _NormalizeOverRanks(autograd.Function):
         mean, mean_normalized = (_of_channels(one, gradient) for one in means)
         shared = nd.broadcast_mul(nd.broadcast_add(nd.broadcast_mul(normalized, mean_normalized), mean), self._real)
         of_x = nd.broadcast_mul(gradient - shared, _of_channels(self._weight * self._scale, gradient))
-        return of_x, of_weight.astype("float32"), of_bias.astype("float32"), of_next + 0
+        gradients = of_x, of_weight.astype("float32"), of_bias.astype("float32"), of_next + 0
+        for one in gradients:
+            one.wait_to_read()  # MXNet passes them on as they are when this function returns
+        return gradients
 
     def _sum(self, *values: nd.NDArray) -> list[np.ndarray]:
         """The sums over all ranks, float64, by one collective."""

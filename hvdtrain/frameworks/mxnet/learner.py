@@ -90,7 +90,7 @@ class MXNetLearner:
         self.load(weights)
         self._loss = WeightedLoss(self._block)
         self._over_ranks: NormalizationOverRanks | None = None
-        if network.batch_norms and config.batch_norm == "sync" and self.group.size > 1:
+        if network.batch_norms and config.batch_norm == "sync":
             self._over_ranks = self._block.normalize = NormalizationOverRanks(self.group, self._statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)

@@ -136,7 +136,7 @@ class NDArrayLearner:
         self._names = [name for name, _ in network.parameters()]
         self._statistics = RunningStatistics(network)
         self._over_ranks: NormalizationOverRanks | None = None
-        if network.batch_norms and strategy.config.batch_norm == "sync" and self.group.size > 1:
+        if network.batch_norms and strategy.config.batch_norm == "sync":
             self._over_ranks = NormalizationOverRanks(self.group, self._statistics)
         self.load(weights)
         strategy.broadcast(self._params[0])

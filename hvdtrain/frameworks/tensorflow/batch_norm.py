@@ -14,13 +14,15 @@ import tensorflow as tf
 from hvdtrain.networks.layers import BatchNorm
 
 SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
-"""The element-wise sum over all ranks of a vector, which has a gradient."""
+"""The element-wise sum over all ranks of a float64 vector."""
 
 
 class BatchNormalization(tf.keras.layers.Layer):
     """Normalizes each channel of (n, ..., channels) in fp32.
 
-    sum_over_ranks: in training, normalizes over the rows of all ranks; None for those of this device.
+    sum_over_ranks: in training, normalizes over the rows of all ranks; None for those of this device. With g the
+    gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) - x^ mean(g x^)) /
+    sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
     """
 
     def __init__(self, layer: BatchNorm, sum_over_ranks: SumOverRanks | None = None) -> None:
@@ -56,29 +58,44 @@ class BatchNormalization(tf.keras.layers.Layer):
         return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
 
     def _over_ranks(self, images: tf.Tensor, real_rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        """Output, mean and unbiased variance.
-
-        Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss.
-        """
+        """Output, mean and unbiased variance."""
         real = real_rows[:, tf.newaxis, tf.newaxis, tf.newaxis]
+        count, mean, variance = self._moments_over_ranks(images, real)
+        scale = tf.math.rsqrt(variance + self._layer.epsilon)
+
+        @tf.custom_gradient
+        def normalize(x: tf.Tensor, weight: tf.Tensor, bias: tf.Tensor) -> tuple[tf.Tensor, Any]:
+            normalized = (x - mean) * scale
+
+            def gradient(of_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
+                of_weight, of_bias = _channel_sum(of_y * normalized), _channel_sum(of_y)
+                means = self._sum_over_ranks(tf.concat([of_bias, of_weight], 0)) / count
+                mean_of_y, mean_of_normalized = tf.split(tf.cast(means, tf.float32), 2)
+                of_x = (of_y - real * (mean_of_y + normalized * mean_of_normalized)) * (weight * scale)
+                return of_x, tf.cast(of_weight, tf.float32), tf.cast(of_bias, tf.float32)
+
+            return normalized * weight + bias, gradient
+
+        y = normalize(images, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias))
+        return y, mean, variance * tf.cast(count / tf.maximum(count - 1, 1), tf.float32)
+
+    def _moments_over_ranks(self, images: tf.Tensor, real: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Number of values of each channel, their mean, and their biased variance, over the real rows of all ranks.
+
+        Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss. The
+        gradient of `normalize` contains that of the moments.
+        """
+        images = tf.stop_gradient(images)
         pixels = tf.cast(tf.shape(images)[1] * tf.shape(images)[2], tf.float64)
-        own_count = tf.cast(tf.reduce_sum(real_rows), tf.float64) * pixels
-        own_sum = _channel_sum(images * real)
-        own_mean = own_sum / tf.maximum(own_count, 1)
-        centered = images - tf.cast(tf.stop_gradient(own_mean), tf.float32)
-        # sum (x - c)^2 + 2 c sum x - n c^2 = sum x^2 for any c; with its own mean as c, the first part is small.
-        squares = _channel_sum(tf.square(centered) * real)
-        shift = tf.stop_gradient(own_mean)
-        squares += 2 * shift * own_sum - own_count * tf.square(shift)
-        total = self._sum_over_ranks(tf.concat([own_count[tf.newaxis], own_sum, squares], 0))
-        count, sums, all_squares = tf.split(total, [1, self._layer.inputs, self._layer.inputs])
-        count = tf.stop_gradient(count)
-        mean = sums / count
-        variance = all_squares / count - tf.square(mean)
-        scale = tf.cast(tf.math.rsqrt(variance + self._layer.epsilon), tf.float32) * self.weight
-        y = (images - tf.cast(mean, tf.float32)) * scale + self.bias
-        unbiased = variance * count / tf.maximum(count - 1, 1)
-        return y, tf.cast(mean, tf.float32), tf.cast(unbiased, tf.float32)
+        own_count = tf.cast(tf.reduce_sum(real), tf.float64) * pixels
+        own_mean = _channel_sum(images * real) / tf.maximum(own_count, 1)
+        squares = _channel_sum(tf.square(images - tf.cast(own_mean, tf.float32)) * real)
+        own = tf.concat([own_count[tf.newaxis], own_count * own_mean, squares + own_count * tf.square(own_mean)], 0)
+        channels = self._layer.inputs
+        count, total, total_squares = tf.split(self._sum_over_ranks(own), [1, channels, channels])
+        mean = total / count
+        variance = total_squares / count - tf.square(mean)
+        return count, tf.cast(mean, tf.float32), tf.cast(variance, tf.float32)
 
     def _update(self, running: tf.Variable, batch: tf.Tensor) -> None:
         running.assign(running + self._layer.momentum * (tf.stop_gradient(batch) - running))

@@ -40,10 +40,9 @@ class TensorFlowLearner:
         self._config, self._network, self._strategy = config, network, strategy
         self._layout = WeightLayout(network)
         with strategy.scope():
-            self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync" and self.group.size > 1
-            self._model = KerasNetwork(
-                network, config.precision, strategy.sum_over_ranks if self._synchronized else None
-            )
+            self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
+            sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
+            self._model = KerasNetwork(network, config.precision, sum_over_ranks)
             self._parameters = self._model.parameters
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)

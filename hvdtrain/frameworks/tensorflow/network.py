@@ -78,6 +78,7 @@ class KerasNetwork(tf.keras.Model):
         if own.bias is not None:
             self.parameters[f"{layer.name}.bias"] = own.bias
 
+    @tf.autograph.experimental.do_not_convert  # which does not know `match`
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
         """Logits of float32 images.
 

@@ -19,6 +19,7 @@ from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy
 from hvdtrain.system import rank_info
@@ -47,17 +48,14 @@ class TensorFlowStrategy(Strategy):
         """The gradients of the global batch; called inside of a step."""
         return tape.gradient(loss, variables)
 
-    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
-        """The element-wise sum over all ranks of a float64 vector, with a gradient; called inside of a step."""
+    def make_sum_over_ranks(self) -> SumOverRanks:
+        """What batch normalization over all ranks calls inside of a step.
 
-        @tf.custom_gradient
-        def total(own: tf.Tensor) -> tuple[tf.Tensor, Callable[[tf.Tensor], tf.Tensor]]:
-            return self._sum_on_host(own), self._sum_on_host
-
-        return total(values)
-
-    def _sum_on_host(self, values: tf.Tensor) -> tf.Tensor:
-        return tf.ensure_shape(tf.numpy_function(self.group.sum, [values], tf.float64), values.shape)
+        It does not refer to this strategy, which holds the step's graphs: TensorFlow cannot free a cycle of those when
+        the interpreter ends.
+        """
+        group = self.group
+        return lambda values: tf.ensure_shape(tf.numpy_function(group.sum, [values], tf.float64), values.shape)
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         """Run a step on each device of this process, with its part of the rows; returns the sum of their losses.
@@ -111,8 +109,9 @@ class TensorFlowHorovod(TensorFlowStrategy):
         groups = gradient_groups(self.config, sizes, self.group.size)
         return [[by_number[number] for number in group] for group in groups]
 
-    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
-        return self._hvd.allreduce(values, op=self._hvd.Sum)
+    def make_sum_over_ranks(self) -> SumOverRanks:
+        hvd = self._hvd
+        return lambda values: hvd.allreduce(values, op=hvd.Sum)
 
 
 class TensorFlowDistributed(TensorFlowStrategy):
@@ -133,8 +132,8 @@ class TensorFlowDistributed(TensorFlowStrategy):
         )
         return [gradient / self.group.size for gradient in total]
 
-    def sum_over_ranks(self, values: tf.Tensor) -> tf.Tensor:
-        return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
+    def make_sum_over_ranks(self) -> SumOverRanks:
+        return lambda values: tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, values)
 
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]

@@ -51,7 +51,7 @@ class TorchLearner:
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device)
         self._synchronized = [one for one in self._model.modules() if isinstance(one, BatchNormalization)]
-        if config.batch_norm == "local" or self.group.size == 1:
+        if config.batch_norm == "local":
             self._synchronized = []
         for one in self._synchronized:
             one.group = self.group
