@@ -23,7 +23,7 @@ class Config:
 
     # The texts below the options are their --help.
 
-    recipe: Literal["digits", "book", "fashion"] = "digits"
+    recipe: Literal["digits", "book", "fashion", "resnet20"] = "digits"
     """Named set of defaults; options given in addition override it."""
     framework: Framework = "torch"
     """Framework to train in."""

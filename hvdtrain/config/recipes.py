@@ -32,6 +32,20 @@ RECIPES: dict[str, dict[str, Any]] = {
         "schedule": "cosine",
         "warmup_epochs": 1.0,
     },
+    # He et al. (2015), section 4.2, train ResNet-20 for 64,000 steps; these are the settings for 15 epochs.
+    "resnet20": {
+        "data": "fashion-mnist",
+        "model": "resnet20",
+        "init": "he",
+        "epochs": 15,
+        "batch_size": 128,
+        "lr": 0.1,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    },
 }
 """By name, the options that differ from the defaults of `Config`."""
 
