@@ -175,6 +175,21 @@ class OptimizerState(NamedTuple):
     extra: dict[str, Any] = {}  # noqa: RUF012  (a NamedTuple's default is never written to)
 
 
+class Evaluated(NamedTuple):
+    """Sums over the rows of an evaluation step."""
+
+    loss: float
+    metrics: dict[str, float]
+    """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
+    predicted: np.ndarray | None = None
+    """Classes, int64 (n,), of a network as data."""
+
+
+def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evaluated:
+    """The evaluation of a classifier. loss: summed; labels and predicted classes: int64 (n,)."""
+    return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
+
+
 class Learner(Protocol):
     """One framework's network and optimizer. Knows tensors and devices, but no files, epochs or schedules."""
 
@@ -183,6 +198,8 @@ class Learner(Protocol):
     """Kind of device: `cpu`, `cuda:0` and so on."""
     devices: int
     """Number of devices in this process, each with a copy of the network."""
+    own_by_rank: frozenset[str]
+    """Names of `weights` of which each rank has its own values: running statistics of the rank's own rows."""
     state_by_rank: bool
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
 
@@ -198,12 +215,12 @@ class Learner(Protocol):
         """
         ...
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        """Summed loss, and the predicted classes, int64 (n,)."""
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """Evaluate rows of a source."""
         ...
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        """Logits, float32 (n, classes)."""
+        """Logits, float32 (n, classes); of networks as data only."""
         ...
 
     def weights(self) -> Weights:
@@ -255,8 +272,8 @@ class GradientLearner(Protocol):
 class CompilingLearner(Protocol):
     """A learner that can compile its step before training (`--compile`)."""
 
-    def compile(self, rows: int) -> float:
-        """Compile the step for `rows` images of this rank; returns the seconds that it took.
+    def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
+        """Compile the step for as many rows as these of a source; returns the seconds that it took.
 
         Raises an error of any kind if it cannot; the step is then as it was.
         """
@@ -296,7 +313,7 @@ class Checkpoint:
     data: str
     """Fingerprint of the training data."""
     score: float = 0.0
-    """Test accuracy, 0 if it was not measured."""
+    """Greater is better; 0 if it was not measured. Test accuracy, or what falls with the test loss."""
     classes: tuple[str, ...] = field(default_factory=tuple)
     init: str = ""
     """How the weights were initialized."""

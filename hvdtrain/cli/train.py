@@ -17,6 +17,7 @@ from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.agent_pipe import RankError
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.streams import output_errors, prepare_streams
 
 log = logging.getLogger("hvdtrain")
@@ -40,7 +41,7 @@ def main(
     prepare_streams()
     try:
         _, rank, size, _ = rank_info.detect()
-        _train(framework, program, sys.argv[1:] if argv is None else argv, rank)
+        _train(framework, program, _with_model(sys.argv[1:] if argv is None else argv), rank)
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
         end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank and error.exit_status else 0.0)
@@ -55,6 +56,11 @@ def main(
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
         text = f"{type(error).__name__}: {summary}{where}"
         end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0)
+
+
+def _with_model(argv: list[str]) -> list[str]:
+    """The command line, with --model before a FILE.py:NAME that it begins with."""
+    return ["--model", *argv] if argv and is_reference(argv[0]) else argv
 
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import tyro
+
 from hvdtrain.errors import UserError
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
@@ -34,7 +36,9 @@ class Config:
     kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
     """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
     model: str = "lenet"
-    """Network: lenet for 1x28x28 images, cifar_lenet for 3x32x32."""
+    """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """NAME=VALUE for an argument of the task's class; may be given several times."""
     data: str = "digits"
     """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder with your own data (.npz or IDX files)."""
     init: Literal["book", "xavier", "he"] = "xavier"

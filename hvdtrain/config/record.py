@@ -30,10 +30,14 @@ def recorded(path: Path) -> Config:
         ) from None
 
 
-def recorded_network(path: Path, model: str) -> Network:
-    """The network of the run at `path`, which `recorded` could read. Raises UserError if its record has none."""
+def recorded_network(path: Path, model: str) -> Network | None:
+    """The network of the run at `path`, which `recorded` could read; None if the run is of a task.
+
+    Raises UserError if its record has neither.
+    """
     try:
-        return from_network_record(read_json(run_folder(path) / "config.json")["network"]["description"])
+        record = read_json(run_folder(path) / "config.json")["network"]
+        return None if "task" in record else from_network_record(record["description"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
 
@@ -51,13 +55,15 @@ def from_record(record: dict[str, Any]) -> Config:
     for name, kind in get_type_hints(Config).items():
         if name in record and not _has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
-    return Config(**record)
+    return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 
 
 def _has_type(value: Any, kind: Any) -> bool:
     """Whether a JSON value is valid for an option of this type; a float may be written as an integer."""
     if get_origin(kind) in (Union, UnionType):
         return any(_has_type(value, one) for one in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(type(one) is str for one in value)
     if get_args(kind):
         return value in get_args(kind)
     return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hvdtrain.config.options import Config
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.dropout import draw_masks
@@ -18,3 +19,8 @@ def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.nd
 def mask_names(network: ShapedNetwork) -> list[str]:
     """The layers that the masks of `network_rows` belong to."""
     return [layer.name for layer in network.dropouts]
+
+
+def statistics_by_rank(network: ShapedNetwork, config: Config) -> frozenset[str]:
+    """The running statistics of which each rank has its own; see `Learner.own_by_rank`."""
+    return frozenset(name for name, _ in network.statistics() if config.batch_norm == "local")

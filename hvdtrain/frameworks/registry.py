@@ -18,9 +18,11 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
 
 STYLES: dict[Framework, tuple[str, ...]] = {
     "torch": ("loop",),
@@ -41,7 +43,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     style: str
     """Value of --api."""
     strategy: type[AnyStrategy]
-    learner: Callable[[ShapedNetwork, Weights, AnyStrategy], Learner]
+    learner: Callable[[Any, Weights | None, AnyStrategy], Learner]
 
     @property
     def over(self) -> str:
@@ -57,7 +59,7 @@ class StrategyEntry(Generic[AnyStrategy]):
 
 
 def build_learner(
-    config: Config, network: ShapedNetwork, weights: Weights, runtime: RuntimeOptions, group: Group | None = None
+    config: Config, trained: Trainable, weights: Weights | None, runtime: RuntimeOptions, group: Group | None = None
 ) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
@@ -66,14 +68,14 @@ def build_learner(
     """
     set_environment()
     keep_freed_memory()
-    entry = check_request(config, network, runtime)
+    entry = check_request(config, trained, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
-    return entry.learner(network, weights, strategy)
+    return entry.learner(trained, weights, strategy)
 
 
 def build_without_communication(
-    config: Config, network: ShapedNetwork, weights: Weights, runtime: RuntimeOptions, group: Group
+    config: Config, trained: Trainable, weights: Weights | None, runtime: RuntimeOptions, group: Group
 ) -> Learner:
     """A learner of the same kind that trains on one device by itself, to time its steps.
 
@@ -93,11 +95,11 @@ def build_without_communication(
     config = dataclasses.replace(config, **changes)
     single = dataclasses.replace(config, strategy="single", kvstore="device")
     if find_strategy(single).learner is entry.learner:
-        return build_learner(single, network, weights, dataclasses.replace(runtime, devices=0), group)
-    return build_learner(config, network, weights, dataclasses.replace(runtime, devices=1))
+        return build_learner(single, trained, weights, dataclasses.replace(runtime, devices=0), group)
+    return build_learner(config, trained, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, network: ShapedNetwork, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
     Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
@@ -106,7 +108,8 @@ def check_request(config: Config, network: ShapedNetwork, runtime: RuntimeOption
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
-    check_groups(config, len(list(network.parameters())))
+    if not isinstance(trained, OwnTask):
+        check_groups(config, len(list(trained.parameters())))
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

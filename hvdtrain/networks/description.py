@@ -121,11 +121,13 @@ class ShapedNetwork:
         }
 
     def check(self, weights: Weights) -> None:
-        """Raise ValueError unless `weights` are this network's, by names and shapes."""
+        """Raise ValueError unless `weights` are this network's, by names, types and shapes."""
         expected = dict(self.parameters()) | dict(self.statistics())
         if set(weights) != set(expected):
             raise ValueError(f"the parameters are {sorted(weights)}, but the network has {sorted(expected)}")
         for name, shape in expected.items():
+            if weights[name].dtype != np.float32:
+                raise ValueError(f"{name} is {weights[name].dtype}, not float32")
             if weights[name].shape != shape:
                 raise ValueError(f"{name} has shape {weights[name].shape}, but the network needs {shape}")
 

@@ -16,10 +16,9 @@ from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
-from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.json_text import to_json
 
 THREAD_SETTINGS = (
@@ -50,7 +49,8 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
     size: number of ranks. Raises UserError if the folder of that name exists, or cannot be created.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    default = f"{Path(config.data).name}-{config.framework}-{config.strategy}-np{size}-{stamp}"
+    trained = config.model.rpartition(":")[2] if is_reference(config.model) else Path(config.data).name
+    default = f"{trained}-{config.framework}-{config.strategy}-np{size}-{stamp}"
     names = [runtime.name] if runtime.name else (f"{default}-{n}" if n > 1 else default for n in itertools.count(1))
     for folder in (runtime.runs / name for name in names):
         with _reporting(folder), contextlib.suppress(FileExistsError):
@@ -68,9 +68,9 @@ def _reporting(folder: Path) -> Iterator[None]:
 
 
 def write_options(
-    folder: Path, config: Config, runtime: RuntimeOptions, network: ShapedNetwork, learner: Learner
+    folder: Path, config: Config, runtime: RuntimeOptions, network: dict[str, Any], learner: Learner
 ) -> None:
-    """Write `config.json`. A run that is resumed in its own folder keeps the previous one as `config-<number>.json`.
+    """Write `config.json`; network: the record of what is trained. A run that is resumed in its own folder keeps the previous one as `config-<number>.json`.
 
     Raises OSError.
     """
@@ -80,7 +80,7 @@ def write_options(
     options = {
         "config": to_record(config),
         "runtime": to_record(runtime),
-        "network": shaped_to_record(network),
+        "network": network,
         "ranks": learner.group.size,
         "devices": learner.devices,
         "device": learner.device,

@@ -10,8 +10,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Position
-from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.tasks.registry import Trainable, record_of
 
 
 class Rule(enum.Enum):
@@ -26,6 +25,7 @@ class Rule(enum.Enum):
 
 RULES = {
     "model": Rule.NETWORK,
+    "set": Rule.NETWORK,
     "data": Rule.SAME,
     "seed": Rule.SAME,
     "init": Rule.SAME,
@@ -62,13 +62,13 @@ RULES = {
 
 
 def check_options(
-    config: Config, network: ShapedNetwork, dataset: Dataset, path: Path, saved: Checkpoint
+    config: Config, trained: Trainable, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> None:
     """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
-    if shaped_to_record(network) != saved.network:
+    if record_of(trained) != saved.network:
         raise UserError(
-            f"--resume {path}: --model {config.model} is another network than {saved.model} in the checkpoint",
-            "leave --model out to train the checkpoint's network",
+            f"--resume {path}: --model {config.model} is not {saved.model} of the checkpoint, or has other layers or --set",
+            "leave out --model and --set, which then are those of the checkpoint",
         )
     values = {
         "seed": (config.seed, saved.position.seed),

@@ -13,9 +13,9 @@ from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
-from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.networks.description import Weights
 from hvdtrain.system.json_text import to_json
+from hvdtrain.tasks.registry import Trainable, record_of
 
 
 class Difference(NamedTuple):
@@ -37,7 +37,7 @@ def checksum(weights: Weights) -> str:
 
 
 def check_same_options(
-    group: Group, config: Config, runtime: RuntimeOptions, network: ShapedNetwork, fingerprint: str
+    group: Group, config: Config, runtime: RuntimeOptions, trained: Trainable, fingerprint: str
 ) -> None:
     """Raise UserError, naming the first option that differs, unless all ranks have the same options and files.
 
@@ -45,15 +45,15 @@ def check_same_options(
     """
     compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
     options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
-    for name, rank, value, expected in _differences(group, {**options, "layers": _digest(network), "data": fingerprint}):
+    for name, rank, value, expected in _differences(group, {**options, "layers": _digest(record_of(trained)), "data": fingerprint}):
         raise UserError(
             f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"
         )
 
 
-def _digest(network: ShapedNetwork) -> str:
-    """The first 16 hexadecimal digits of the SHA-256 of a network's description."""
-    return hashlib.sha256(to_json(shaped_to_record(network)).encode()).hexdigest()[:16]
+def _digest(record: dict[str, Any]) -> str:
+    """The first 16 hexadecimal digits of the SHA-256 of what is trained."""
+    return hashlib.sha256(to_json(record).encode()).hexdigest()[:16]
 
 
 def check_same_weights(group: Group, weights: Weights, when: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable
@@ -10,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.datasets import sharding
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
+from hvdtrain.tasks.own import OwnTask
 from hvdtrain.training.reduction import sum_arrays
 from hvdtrain.training.run import Run
 
@@ -27,12 +29,20 @@ class Scores(NamedTuple):
 
     loss: float
     """Mean loss, nats."""
-    accuracy: float
-    confusion: np.ndarray
-    """int64 (classes, classes): rows true, columns predicted."""
+    metrics: dict[str, float]
+    """Means by name; a classifier has `accuracy`."""
+    confusion: np.ndarray | None
+    """int64 (classes, classes), rows true, columns predicted; None for a task."""
+
+    @property
+    def score(self) -> float:
+        """Above 0, and greater is better: the accuracy, or a number that falls with the loss."""
+        return self.metrics.get("accuracy", 0.5 - math.atan(self.loss) / math.pi)
 
     def per_class(self) -> list[float]:
-        """Accuracy of each class, NaN for a class without test images."""
+        """Accuracy of each class, NaN for a class without test images; empty for a task."""
+        if self.confusion is None:
+            return []
         counts = self.confusion.sum(1)
         with np.errstate(invalid="ignore"):
             return list(self.confusion.diagonal() / counts)
@@ -44,24 +54,41 @@ def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float
     Call it on every rank. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only
     here each one works without waiting.
     """
-    classes, began = len(run.dataset.classes), time.perf_counter()
-    confusion, loss = np.zeros((classes, classes)), 0.0
+    began = time.perf_counter()
+    sums = Sums(0 if isinstance(run.trained, OwnTask) else len(run.dataset.classes))
     run.share_statistics()
     for rows in sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size):
-        images, labels = run.dataset.test[rows]
-        batch_loss, predicted = run.learner.eval_step(images, labels)
-        loss += batch_loss
-        np.add.at(confusion, (labels, predicted), 1)
+        arrays = run.dataset.test[rows]
+        sums.add(run.learner.eval_step(arrays), arrays)
         on_batch()
     seconds = _compare_ranks(run.group, time.perf_counter() - began)
-    return join_scores(run.group, loss, confusion), seconds
+    return sums.join(run.group), seconds
 
 
-def join_scores(group: Group, loss: float, confusion: np.ndarray) -> Scores:
-    """Sum this rank's (summed loss, confusion matrix) over the group: exactly the scores of a single process."""
-    (total,), counts = sum_arrays(group, np.array([loss]), confusion)
-    counts = np.rint(counts).astype(np.int64)
-    return Scores(total / counts.sum(), counts.trace() / counts.sum(), counts)
+class Sums:
+    """What one rank has evaluated so far. classes: size of the confusion matrix, 0 for none."""
+
+    def __init__(self, classes: int) -> None:
+        self.rows, self.loss = 0, 0.0
+        self.metrics: dict[str, float] = {}
+        self.confusion = np.zeros((classes, classes))
+
+    def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
+        """Add an evaluation step on these rows."""
+        self.rows += len(arrays[0])
+        self.loss += evaluated.loss
+        for name, value in evaluated.metrics.items():
+            self.metrics[name] = self.metrics.get(name, 0.0) + value
+        if evaluated.predicted is not None:
+            np.add.at(self.confusion, (arrays[1], evaluated.predicted), 1)
+
+    def join(self, group: Group) -> Scores:
+        """The scores over all ranks: exactly those of a single process. Call it on every rank."""
+        names = sorted(set().union(*group.gather(list(self.metrics))))  # a rank without rows has none
+        own = np.array([self.rows, self.loss, *(self.metrics.get(name, 0.0) for name in names)])
+        (rows, loss, *metrics), counts = sum_arrays(group, own, self.confusion)
+        means = {name: float(value / rows) for name, value in zip(names, metrics, strict=True)}
+        return Scores(float(loss / rows), means, np.rint(counts).astype(np.int64) if counts.size else None)
 
 
 def _compare_ranks(group: Group, seconds: float) -> list[float]:

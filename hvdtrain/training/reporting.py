@@ -10,6 +10,7 @@ from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system import cores
 from hvdtrain.system.text import printable
+from hvdtrain.tasks.own import OwnTask
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
@@ -28,7 +29,7 @@ class Reporter:
         self._display = Display(run.last_step, run.config.epochs, first_step, shown)
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(first_step)
-        self._accuracy: list[str] = []
+        self._metrics: list[str] = []
 
     def started(self) -> None:
         """Show what is trained, and where, and warn of data that cannot be learned from."""
@@ -36,14 +37,19 @@ class Reporter:
         learner, size = run.learner, run.group.size
         where = f"{learner.devices} devices ({learner.device})" if learner.devices > 1 else learner.device
         self.show(
-            f"{config.model} on {config.data} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
+            f"{run.title} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
             f"global batch {run.global_batch}; record in {run.folder}"
         )
         bound = cores.binding()
         if bound.text:
             total = len(bound.before)
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
-        for problem in suspicious(run.dataset) if run.is_rank_0 else ():
+        if isinstance(run.trained, OwnTask):
+            self.show(
+                f"{config.model} is a task: its checkpoints stay in {config.framework}, and each rank normalizes its own "
+                "rows where the model has batch normalization"
+            )
+        for problem in suspicious(run.dataset) if run.is_rank_0 and not isinstance(run.trained, OwnTask) else ():
             log.warning("%s", printable(problem))
 
     def interval(self, position: Position, loss: float, speed: dict[str, float]) -> None:
@@ -57,19 +63,19 @@ class Reporter:
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{images_per_s:,.0f} images/s", f"loss {loss:.4f}", *self._accuracy]
+        figures = [f"{images_per_s:,.0f} images/s", f"loss {loss:.4f}", *self._metrics]
         self._display.update(step, position.epoch + 1, figures)
 
     def evaluated(self, position: Position, scores: Scores, seconds: list[float]) -> None:
         """An evaluation, and the seconds that each rank took for its share."""
-        self._accuracy = [f"accuracy {scores.accuracy:.4f}"]
+        self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = position.step, position.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=seconds)
-            self._writer.write("test", step, epoch=epoch, loss=scores.loss, accuracy=scores.accuracy)
+            self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
         epochs, part = self._run.config.epochs, position.rows_in_epoch / self._run.samples
         name = f"{position.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{position.epoch}/{epochs}"
-        test = [f"test loss {scores.loss:.4f}", f"test accuracy {scores.accuracy:.4f}"]
+        test = [f"test loss {scores.loss:.4f}", *(f"test {metric}" for metric in self._metrics)]
         train = self._epoch.texts()
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:]])}")

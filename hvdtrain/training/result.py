@@ -10,6 +10,7 @@ import numpy as np
 from hvdtrain.networks.arithmetic import training_flops
 from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
+from hvdtrain.tasks.own import OwnTask
 from hvdtrain.training import consistency, cores
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.loop import Training
@@ -30,12 +31,19 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
     if not run.is_rank_0:
         return
     _store(run, content)
-    per_class = content["per_class_accuracy"]
-    worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
     reporter.show(
-        f"test accuracy {scores.accuracy:.4f} (worst class {worst}: {per_class[worst]:.3f}), "
+        f"{_summary(scores, content['per_class_accuracy'])}, "
         f"{training.throughput.images_per_s:,.0f} images/s, parameters {parameters}, record in {run.folder}"
     )
+
+
+def _summary(scores: Scores, per_class: dict[str, float]) -> str:
+    """The test's metrics, or its loss if there are none."""
+    texts = [f"test {name} {value:.4f}" for name, value in scores.metrics.items()]
+    if per_class:
+        worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
+        texts[-1] += f" (worst class {worst}: {per_class[worst]:.3f})"
+    return ", ".join(texts) or f"test loss {scores.loss:.4f}"
 
 
 def _content(run: Run, scores: Scores, training: Training, parameters: str) -> dict[str, Any]:
@@ -46,7 +54,8 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
     profiled = bool(run.runtime.profile)
     compile_s = max(run.group.gather(training.compile_s))
     return {
-        "accuracy": scores.accuracy,
+        "accuracy": scores.metrics.get("accuracy"),
+        "metrics": scores.metrics,
         "loss": scores.loss,
         "steps": training.position.step,
         "parameters": parameters,
@@ -59,11 +68,11 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
         "peak_flops": cores.peak_flops(run) if profiled else None,
-        "flops_per_image": training_flops(run.network),
+        "flops_per_image": None if isinstance(run.trained, OwnTask) else training_flops(run.trained),
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
-        "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=True)),
-        "confusion": scores.confusion.tolist(),
+        "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=False)),
+        "confusion": None if scores.confusion is None else scores.confusion.tolist(),
     }
 
 
@@ -72,4 +81,4 @@ def _store(run: Run, content: dict[str, Any]) -> None:
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
-        plots.plot_metrics(run.folder, f"{run.config.model} on {run.config.data} in {run.config.framework}")
+        plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}")

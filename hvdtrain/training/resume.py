@@ -9,12 +9,13 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Learner, OptimizerState, Position
-from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
 from hvdtrain.training import compatibility
 
 
@@ -30,7 +31,7 @@ class Start(NamedTuple):
 def resume(
     config: Config,
     runtime: RuntimeOptions,
-    network: ShapedNetwork,
+    trained: Trainable,
     learner: Learner,
     dataset: Dataset,
     lock: RunLock,
@@ -49,7 +50,7 @@ def resume(
             if group.rank == 0:
                 lock.acquire(folder)
             console.open_log(folder, group.rank, runtime.quiet)
-            return Start(folder, _restore(config, network, learner, dataset, folder, state))
+            return Start(folder, _restore(config, trained, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
     opened, refusal = group.broadcast(_open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else None)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
@@ -59,7 +60,7 @@ def resume(
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
-    return Start(folder, _restore(config, network, learner, dataset, path, saved), parent)
+    return Start(folder, _restore(config, trained, learner, dataset, path, saved), parent)
 
 
 def _open_or_refuse(
@@ -97,20 +98,34 @@ def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
 
 
 def _restore(
-    config: Config, network: ShapedNetwork, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
+    config: Config, trained: Trainable, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
     samples = len(dataset.train)
-    compatibility.check_options(config, network, dataset, path, saved)
+    compatibility.check_options(config, trained, dataset, path, saved)
     compatibility.check_position(path, saved.position, samples)
-    checkpoints.network(path, saved)
-    learner.load(saved.weights)
+    _check_weights(trained, path, saved, config.framework)
+    try:
+        learner.load(saved.weights)
+    except ValueError as error:
+        raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
     position = compatibility.recounted(config, saved.position, samples, learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
     _restore_optimizer(config, learner, path, saved)
     return position
+
+
+def _check_weights(trained: Trainable, path: Path, saved: Checkpoint, framework: str) -> None:
+    """Raise UserError unless the checkpoint's weights can be loaded into what is trained."""
+    if not isinstance(trained, OwnTask):
+        checkpoints.network(path, saved)
+    elif saved.framework != framework:
+        raise UserError(
+            f"--resume {path}: the task {trained.name} was trained in {saved.framework}, and a task stays there",
+            f"use --framework {saved.framework}",
+        )
 
 
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:

@@ -11,9 +11,10 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
-from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable, record_of
 from hvdtrain.training.schedule import learning_rate
 
 
@@ -26,7 +27,7 @@ class Run:
 
     config: Config
     runtime: RuntimeOptions
-    network: ShapedNetwork
+    trained: Trainable
     learner: Learner
     dataset: Dataset
     folder: Path
@@ -52,6 +53,12 @@ class Run:
         return self.learner.group
 
     @property
+    def title(self) -> str:
+        """What is trained, and on what."""
+        own = isinstance(self.trained, OwnTask)
+        return self.config.model if own else f"{self.config.model} on {self.config.data}"
+
+    @property
     def is_rank_0(self) -> bool:
         """Whether this rank writes the run's folder and the console."""
         return self.group.rank == 0
@@ -74,7 +81,8 @@ class Run:
     @property
     def remainder(self) -> sharding.Remainder:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
-        return "exact" if self.network.batch_norms and self.config.remainder == "pad" else self.config.remainder
+        exact = isinstance(self.trained, OwnTask) or bool(self.trained.batch_norms)
+        return "exact" if exact and self.config.remainder == "pad" else self.config.remainder
 
     @functools.cached_property
     def last_step(self) -> int:
@@ -88,16 +96,15 @@ class Run:
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
         `share_statistics` gives them to all ranks before an evaluation.
         """
-        weights = self.learner.weights()
-        own = {name for name, _ in self.network.statistics()} if self.config.batch_norm == "local" else set()
-        return {name: value for name, value in weights.items() if name not in own}
+        own = self.learner.own_by_rank
+        return {name: value for name, value in self.learner.weights().items() if name not in own}
 
     def share_statistics(self) -> None:
         """Give all ranks rank 0's running statistics; call it on every rank."""
-        names = [name for name, _ in self.network.statistics()]
-        if names and self.group.size > 1 and self.config.batch_norm == "local":
+        if self.learner.own_by_rank and self.group.size > 1:
             weights = self.learner.weights()
-            self.learner.load(weights | self.group.broadcast({name: weights[name] for name in names}))
+            own = {name: weights[name] for name in self.learner.own_by_rank}
+            self.learner.load(weights | self.group.broadcast(own))
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0."""
@@ -113,7 +120,7 @@ class Run:
             optimizer=self.learner.optimizer_state(),
             position=position,
             model=self.config.model,
-            network=shaped_to_record(self.network),
+            network=record_of(self.trained),
             framework=self.config.framework,
             optimizer_name=self.config.optimizer,
             data=self.dataset.fingerprint,

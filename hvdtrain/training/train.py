@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import recorded, recorded_network
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.interfaces import Dataset, ElasticMemory, Position
-from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.files import find_network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable, load_trainable, record_of
 from hvdtrain.training import consistency, result
 from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
@@ -31,47 +29,38 @@ Findings = list[dict[str, Any]]
 
 
 def train(
-    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
+    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings], task: OwnTask | None = None
 ) -> Path:
     """Train with these options; returns the run's folder.
 
-    examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.
+    task: what to train instead of what --model names. examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.
     Raises UserError if the options, the data or the installation do not allow it, TrainingError if training fails,
     Stopped if the job was asked to stop.
     """
-    network = _choose_network(config, runtime)
-    dataset = load_dataset(config.data, network.input_shape, runtime.offline)
-    shaped = network.for_data(dataset.input_shape, len(dataset.classes), config.model)
+    trained, dataset = (task, task.dataset) if task else load_trainable(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
         with RunLock() as lock:
-            return _train(config, runtime, shaped, dataset, examine_host, lock, memory)
+            return _train(config, runtime, trained, dataset, examine_host, lock, memory)
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
-
-
-def _choose_network(config: Config, runtime: RuntimeOptions) -> Network:
-    """The network that --model names; that of the record if a run is resumed, whose file may have changed since."""
-    if runtime.resume and recorded(runtime.resume).model == config.model:
-        return recorded_network(runtime.resume, config.model)
-    return find_network(config.model)
 
 
 def _train(
     config: Config,
     runtime: RuntimeOptions,
-    network: ShapedNetwork,
+    trained: Trainable,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
     lock: RunLock,
     memory: ElasticMemory | None,
 ) -> Path:
     """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
-    weights = initial_weights(network, config.init, config.seed)
-    learner = build_learner(config, network, weights, runtime)
-    consistency.check_same_options(learner.group, config, runtime, network, dataset.fingerprint)
-    folder, position, parent = resume(config, runtime, network, learner, dataset, lock, memory)
-    run = Run(config, runtime, network, learner, dataset, folder, lock)
+    weights = None if isinstance(trained, OwnTask) else initial_weights(trained, config.init, config.seed)
+    learner = build_learner(config, trained, weights, runtime)
+    consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
+    folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
+    run = Run(config, runtime, trained, learner, dataset, folder, lock)
     _train_from(run, position, Saver(run, memory, parent), examine_host)
     return folder
 
@@ -93,7 +82,7 @@ def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callab
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:
-    record.write_options(run.folder, run.config, run.runtime, run.network, run.learner)
+    record.write_options(run.folder, run.config, run.runtime, record_of(run.trained), run.learner)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:

@@ -11,7 +11,7 @@ import numpy as np
 from mxnet import autograd
 from mxnet.contrib import amp
 
-from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
@@ -25,7 +25,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, OptimizerState, Strategy
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy, classified
 from hvdtrain.networks.description import ShapedNetwork, Weights
 
 CLIP_EPSILON = 1e-6
@@ -50,10 +50,10 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
     return load_array(labels.astype(np.float32), context)
 
 
-def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-    """Summed loss, and the predicted classes, int64 (n,), of logits on any device."""
+def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
+    """The evaluation of logits on any device."""
     loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
-    return float(loss.asscalar()), logits.argmax(axis=1).asnumpy().astype(np.int64)
+    return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
 
 
 class LazyLoss:
@@ -88,6 +88,7 @@ class MXNetLearner:
         """What `Forward` leaves in the place of the running statistics."""
         self._statistics = RunningStatistics(network)
         self.load(weights)
+        self.own_by_rank = statistics_by_rank(network, config)
         self._loss = WeightedLoss(self._block)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
@@ -172,7 +173,8 @@ class MXNetLearner:
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:

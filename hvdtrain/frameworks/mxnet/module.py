@@ -16,7 +16,7 @@ import numpy as np
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import Rows, pad_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate, load_labels
@@ -32,7 +32,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
-from hvdtrain.interfaces import Batch, OptimizerState, Unsupported
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
 from hvdtrain.networks.description import ShapedNetwork, Weights
 
 
@@ -173,6 +173,7 @@ class ModuleLearner:
         parameters = {name: mx.nd.array(weights[name]) for name, _ in network.parameters()}
         wrapped = strategy.wrap_optimizer(optimizer, parameters)
         self._statistics = RunningStatistics(network)
+        self.own_by_rank = statistics_by_rank(network, config)
         self.load(weights | {name: value.asnumpy() for name, value in parameters.items()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MXNet expects rescale_grad = 1 / batch; the rows' weights contain that
@@ -247,7 +248,8 @@ class ModuleLearner:
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:

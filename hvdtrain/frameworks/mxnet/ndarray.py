@@ -17,13 +17,13 @@ from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.batches import mask_names, network_rows
+from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Group, OptimizerState, Strategy, Unsupported
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 
 Arrays = dict[str, nd.NDArray]
@@ -135,6 +135,7 @@ class NDArrayLearner:
         self._multiple = channel_multiple(self.device, strategy.config.precision)
         self._names = [name for name, _ in network.parameters()]
         self._statistics = RunningStatistics(network)
+        self.own_by_rank = statistics_by_rank(network, strategy.config)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and strategy.config.batch_norm == "sync":
             self._over_ranks = NormalizationOverRanks(self.group, self._statistics)
@@ -197,7 +198,8 @@ class NDArrayLearner:
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
         return evaluate(self._logits(images), labels)
 
     def weights(self) -> Weights:

@@ -9,12 +9,12 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import choose_device, pad_rows
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.interfaces import Batch, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, classified
 from hvdtrain.networks.description import ShapedNetwork, Weights
 
 
@@ -39,6 +39,7 @@ class TensorFlowLearner:
         self.device = select_device(strategy)
         self._config, self._network, self._strategy = config, network, strategy
         self._layout = WeightLayout(network)
+        self.own_by_rank = statistics_by_rank(network, config)
         with strategy.scope():
             self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
             sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
@@ -147,9 +148,10 @@ class TensorFlowLearner:
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(losses), tf.argmax(logits, axis=1)
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
         loss, predicted = self._evaluate(tf.constant(channel_last(images)), tf.constant(labels))
-        return float(loss), predicted.numpy()
+        return classified(float(loss), labels, predicted.numpy())
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(tf.constant(channel_last(images))).numpy()

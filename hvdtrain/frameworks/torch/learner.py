@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
-from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
+from hvdtrain.frameworks.torch.objective import (
+    buffers_by_rank,
+    evaluating,
+    load_module,
+    make_objective,
+    module_weights,
+    seed_step,
+    to_tensor,
+)
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Batch, OptimizerState
-from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.networks.dropout import draw_masks
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchLearner:
-    """A PyTorch network with activations in memory format channels_last, trained with one strategy."""
+    """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TorchStrategy) -> None:
+    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TorchStrategy) -> None:
         config = strategy.config
         self.group = strategy.group
         self.device = choose_device(
@@ -34,14 +43,17 @@ class TorchLearner:
         )
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
         self.skipped = 0
-        self._config, self._network, self._strategy = config, network, strategy
+        self._config, self._strategy = config, strategy
         self._device_type = self.device.split(":")[0]
         if config.compile:
             choose_cache()
-        self._model = TorchNetwork(network)
-        self.load(weights)
+        self._objective = make_objective(trained, config)
+        self._is_task = isinstance(trained, OwnTask)
+        self._model = self._objective.model
+        if weights:
+            self.load(weights)
         self._model.to(self.device)
-        self._parameters = dict(self._model.named_parameters())
+        self._parameters = {name: own for name, own in self._model.named_parameters() if own.requires_grad}
         self._scaler = torch.amp.GradScaler(self._device_type, enabled=config.precision == "fp16")
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(
@@ -49,41 +61,47 @@ class TorchLearner:
             )
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
-        self._training_model = strategy.wrap_model(self._model, self.device)
+        self._training_model = strategy.wrap_model(self._model, self.device, self._objective.finds_unused)
         self._synchronized = [one for one in self._model.modules() if isinstance(one, BatchNormalization)]
         if config.batch_norm == "local":
             self._synchronized = []
         for one in self._synchronized:
             one.group = self.group
+        self.own_by_rank = buffers_by_rank(self._model, bool(self._synchronized))
 
-    def compile(self, rows: int) -> float:
-        """Compile the network for steps of `rows` images; see `CompilingLearner`."""
-        began, rows = time.perf_counter(), -(-rows // self._config.accumulate)
-        images = np.zeros((rows, *self._network.input_shape), np.uint8)
-        masks = draw_masks(self._network, 0, 0, np.arange(rows))
-        statistics = {name: value.clone() for name, value in self._model.named_buffers()}
+    def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
+        """Compile the model for steps on as many rows as `arrays`; see `CompilingLearner`."""
+        began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
+        numbers = np.arange(rows)
+        batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, numbers)
+        _, *tensors = map(self._to_device, self._objective.rows(batch))
+        before = {name: value.clone() for name, value in self._model.named_buffers()}
 
         def warm_up() -> None:
-            torch.autograd.grad(self._forward(self._model, images, *masks).sum(), list(self._parameters.values()))
+            losses = self._losses(self._model, tensors)
+            torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
 
         try:
             compile_forward(self._model, rows, warm_up)
         finally:
             for name, value in self._model.named_buffers():
-                value.copy_(statistics[name])
+                value.copy_(before[name])
         return time.perf_counter() - began
 
-    def _forward(self, model: nn.Module, images: np.ndarray, *masks: np.ndarray) -> torch.Tensor:
-        # Parameters keep their layout, because Horovod requires contiguous gradients.
-        height, width = self._network.used_pixels
-        used = torch.from_numpy(images)[:, :, :height, :width]
-        pixels = scale_pixels(used.to(self.device, non_blocking=True), torch.channels_last)
+    def _outputs(self, model: nn.Module, inputs: list[torch.Tensor]) -> Any:
+        arguments = self._objective.prepared(tuple(inputs))
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._device_type, dtype, enabled=dtype is not torch.float32):
-            return model(pixels, *map(self._to_device, masks)).float()
+            outputs = model(*arguments)
+        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+
+    def _losses(self, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
+        """The loss of each row, from inputs and targets on the device."""
+        count = self._objective.inputs
+        return self._objective.losses(self._outputs(model, tensors[:count]), tuple(tensors[count:]))
 
     def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        return to_tensor(array, self.device)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         for group in self._optimizer.param_groups:
@@ -99,15 +117,21 @@ class TorchLearner:
 
     def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
-        rows = network_rows(self._network, self._config.seed, batch)
-        return sum(self._backward(*part) for part in split_rows(self._config.accumulate, *rows))
+        if self._is_task:  # so that a resumed run draws the same random numbers
+            seed_step(self._config.seed, batch.step, self.group.rank)
+        rows = self._objective.rows(batch)
+        loss = sum(self._backward(*part) for part in split_rows(self._config.accumulate, *rows))
+        for parameter in self._parameters.values() if self._is_task else ():
+            if parameter.grad is None:  # every strategy then treats it alike
+                parameter.grad = torch.zeros_like(parameter)
+        return loss
 
-    def _backward(self, weights: np.ndarray, labels: np.ndarray, *inputs: np.ndarray) -> torch.Tensor:
+    def _backward(self, weights: np.ndarray, *arrays: np.ndarray) -> torch.Tensor:
         row_weights = self._to_device(weights)
         for one in self._synchronized:
             one.real_rows = (row_weights > 0).float()
-        outputs = self._forward(self._training_model, *inputs)
-        loss = nn.functional.cross_entropy(outputs, self._to_device(labels), reduction="none") @ row_weights
+        losses = self._losses(self._training_model, [self._to_device(array) for array in arrays])
+        loss = losses @ row_weights
         self._scaler.scale(loss).backward()
         return loss.detach()
 
@@ -132,27 +156,26 @@ class TorchLearner:
         return self._scaler.get_scale() < before
 
     @torch.no_grad()
-    def _logits(self, images: np.ndarray) -> torch.Tensor:
-        self._model.eval()
-        try:
-            return self._forward(self._model, images)
-        finally:
-            self._model.train()
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        tensors, count = list(map(self._to_device, arrays)), self._objective.eval_inputs
+        with evaluating(self._model):
+            outputs, targets = self._outputs(self._model, tensors[:count]), tuple(tensors[count:])
+            losses = self._objective.losses(outputs, targets)
+            metrics = self._objective.metrics(outputs, targets)
+        sums = {name: float(value.double().sum()) for name, value in metrics.items()}
+        predicted = None if self._is_task else outputs.argmax(1).cpu().numpy()
+        return Evaluated(float(losses.double().sum()), sums, predicted)
 
+    @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._logits(images).cpu().numpy()
-
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = self._logits(images)
-        loss = nn.functional.cross_entropy(logits, self._to_device(labels), reduction="sum")
-        return float(loss), logits.argmax(1).cpu().numpy()
+        with evaluating(self._model):
+            return self._outputs(self._model, [self._to_device(images)]).cpu().numpy()
 
     def weights(self) -> Weights:
-        return {name: value.detach().cpu().numpy().copy() for name, value in self._model.state_dict().items()}
+        return module_weights(self._model)
 
     def load(self, weights: Weights) -> None:
-        self._network.check(weights)
-        self._model.load_state_dict({n: torch.from_numpy(np.ascontiguousarray(value)) for n, value in weights.items()})
+        load_module(self._model, weights)
 
     def optimizer_state(self) -> OptimizerState:
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": self._scaler.state_dict()})

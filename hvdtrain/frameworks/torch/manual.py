@@ -7,18 +7,28 @@ the same update on each.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Any
+
 import numpy as np
 import torch
-from torch import nn
 
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import count_devices, split_rows
-from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, OptimizerState, Strategy, Unsupported
-from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.frameworks.torch.objective import (
+    evaluating,
+    load_module,
+    make_objective,
+    module_weights,
+    seed_step,
+    to_tensor,
+)
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
 
 Tensors = dict[str, torch.Tensor]
 
@@ -43,11 +53,10 @@ class TorchManual(Strategy):
         super().__init__(config, runtime, single_process(config.strategy), len(self.device_names))
 
 
-def get_params(weights: Weights, device: str) -> Tensors:
-    """Copy the parameters to one device, and running statistics, which need no gradient."""
+def get_params(weights: Weights, trainable: Collection[str], device: str) -> Tensors:
+    """Copy parameters and buffers to one device; those in `trainable` get gradients."""
     return {
-        name: torch.tensor(value, device=device, requires_grad=not name.endswith(STATISTICS))
-        for name, value in weights.items()
+        name: torch.tensor(value, device=device, requires_grad=name in trainable) for name, value in weights.items()
     }
 
 
@@ -66,23 +75,23 @@ def allreduce(data: list[torch.Tensor]) -> None:
 
 
 class TorchManualLearner:
-    """The network as a function of parameters, with a copy of the parameters on each device."""
+    """The module as a function of parameters, with a copy of parameters and buffers on each device."""
 
-    state_by_rank = False
+    state_by_rank, own_by_rank = False, frozenset[str]()
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TorchManual) -> None:
+    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
-        self._device_names, self._config, self._network = strategy.device_names, strategy.config, network
+        self._device_names, self._config = strategy.device_names, strategy.config
         self.device = self._device_names[0]
-        self._names = [name for name, _ in network.parameters()]
-        self._model = TorchNetwork(network)
-        self.load(weights)
+        self._objective = make_objective(trained, strategy.config, torch.preserve_format)
+        self._is_task = isinstance(trained, OwnTask)
+        self._model = self._objective.model
+        self._names = [name for name, own in self._model.named_parameters() if own.requires_grad]
+        self.load(weights or module_weights(self._model))
         self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
 
-    def _forward(self, params: Tensors, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
-        height, width = self._network.used_pixels
-        pixels = scale_pixels(images[:, :, :height, :width])
-        return torch.func.functional_call(self._model, params, (pixels, *masks))
+    def _outputs(self, params: Tensors, inputs: list[torch.Tensor]) -> Any:
+        return torch.func.functional_call(self._model, params, self._objective.prepared(tuple(inputs)))
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         loss = self.compute_gradients(batch)
@@ -94,12 +103,15 @@ class TorchManualLearner:
         return loss
 
     def compute_gradients(self, batch: Batch) -> torch.Tensor:
-        losses = []
-        parts = split_batch(self._device_names, *network_rows(self._network, self._config.seed, batch))
-        for params, (weights, labels, *inputs) in zip(self._params, parts, strict=True):
+        if self._is_task:  # so that a resumed run draws the same random numbers
+            seed_step(self._config.seed, batch.step, self.group.rank)
+        losses, count = [], self._objective.inputs
+        parts = split_batch(self._device_names, *self._objective.rows(batch))
+        for params, (weights, *tensors) in zip(self._params, parts, strict=True):
             for name in self._names:
-                params[name].grad = None
-            loss = nn.functional.cross_entropy(self._forward(params, *inputs), labels, reduction="none") @ weights
+                params[name].grad = torch.zeros_like(params[name])
+            outputs = self._outputs(params, tensors[:count])
+            loss = self._objective.losses(outputs, tuple(tensors[count:])) @ weights
             loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
             losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)
@@ -113,24 +125,27 @@ class TorchManualLearner:
             param -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
     @torch.no_grad()
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        self._model.eval()
-        try:
-            return self._forward(self._params[0], torch.from_numpy(images).to(self.device)).cpu().numpy()
-        finally:
-            self._model.train()
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        tensors, count = [to_tensor(array, self.device) for array in arrays], self._objective.eval_inputs
+        with evaluating(self._model):
+            outputs, targets = self._outputs(self._params[0], tensors[:count]), tuple(tensors[count:])
+            losses = self._objective.losses(outputs, targets)
+            metrics = self._objective.metrics(outputs, targets)
+        sums = {name: float(value.double().sum()) for name, value in metrics.items()}
+        predicted = None if self._is_task else outputs.argmax(1).cpu().numpy()
+        return Evaluated(float(losses.double().sum()), sums, predicted)
 
-    def eval_step(self, images: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
-        logits = torch.from_numpy(self.logits(images))
-        loss = nn.functional.cross_entropy(logits, torch.from_numpy(labels), reduction="sum")
-        return float(loss), logits.argmax(1).numpy()
+    @torch.no_grad()
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        with evaluating(self._model):
+            return self._outputs(self._params[0], [to_tensor(images, self.device)]).cpu().numpy()
 
     def weights(self) -> Weights:
-        return {name: param.detach().cpu().numpy().copy() for name, param in self._params[0].items()}
+        return {name: value.detach().cpu().numpy().copy() for name, value in self._params[0].items()}
 
     def load(self, weights: Weights) -> None:
-        self._network.check(weights)
-        self._params = [get_params(weights, device) for device in self._device_names]
+        load_module(self._model, weights)
+        self._params = [get_params(weights, self._names, device) for device in self._device_names]
 
     def optimizer_state(self) -> OptimizerState:
         momentum: Tensors = self._momentum[0] if self._config.momentum else {}

@@ -29,8 +29,8 @@ class TorchStrategy(Strategy):
     state_by_rank = False
     """See `Learner.state_by_rank`."""
 
-    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
-        """The module whose forward pass training calls."""
+    def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
+        """The module whose forward pass training calls. finds_unused: parameters may get no gradient."""
         return model
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
@@ -78,7 +78,7 @@ class TorchHorovod(TorchStrategy):
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
-            groups=self._groups(dict(model.named_parameters())),
+            groups=self._groups({name: own for name, own in model.named_parameters() if own.requires_grad}),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
         return distributed
@@ -110,14 +110,16 @@ class TorchDDP(TorchStrategy):
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         super().__init__(config, runtime, TorchDistributedGroup(torch.distributed, backend))
 
-    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+    def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         for parameter in model.parameters():
             if parameter.dim() == 4 and parameter.shape[1] == 1:
                 # The layout is the same in memory, but DDP compares strides with those of the gradient, which PyTorch
                 # makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
         # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed.
-        return nn.parallel.DistributedDataParallel(model, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return nn.parallel.DistributedDataParallel(
+            model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
+        )
 
 
 class CPUReplicas(nn.Module):
@@ -163,7 +165,7 @@ class TorchDataParallel(TorchStrategy):
         gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0
         super().__init__(config, runtime, single_process(config.strategy), count_devices(runtime.devices, gpus))
 
-    def wrap_model(self, model: nn.Module, device: str) -> nn.Module:
+    def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         if device != "cpu":
             return nn.DataParallel(model, list(range(self.devices)))
         if not self.runtime.quiet:

@@ -1,0 +1,238 @@
+"""What a PyTorch learner trains: a module, and the loss and metrics of each row."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
+from hvdtrain.interfaces import Batch
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
+
+Tensors = tuple[torch.Tensor, ...]
+PROBED = 4
+"""Rows on which a task is tried out before training."""
+
+
+class Objective(Protocol):
+    """A module, and what its outputs are worth. Arrays and tensors have one row each for n samples."""
+
+    model: nn.Module
+    inputs: int
+    """Number of the arrays of `rows` that the module gets; the losses get the others."""
+    eval_inputs: int
+    """Number of a source's arrays that the module gets in an evaluation."""
+    finds_unused: bool
+    """Whether parameters may get no gradient."""
+
+    def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        """The weights of the rows, the module's inputs, and the targets."""
+        ...
+
+    def prepared(self, inputs: Tensors) -> Tensors:
+        """The module's arguments from inputs on the device."""
+        ...
+
+    def losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
+        """The loss of each row, (n,)."""
+        ...
+
+    def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
+        """The metrics of each row, (n,), by name."""
+        ...
+
+
+class NetworkObjective:
+    """Classify images with a network as data. layout: the memory format of images."""
+
+    eval_inputs, finds_unused = 1, False
+
+    def __init__(self, network: ShapedNetwork, config: Config, layout: torch.memory_format) -> None:
+        self.model: nn.Module = TorchNetwork(network)
+        self.inputs = 1 + len(network.dropouts)
+        self._network, self._seed, self._layout = network, config.seed, layout
+
+    def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        weights, labels, *inputs = network_rows(self._network, self._seed, batch)
+        return weights, *inputs, labels
+
+    def prepared(self, inputs: Tensors) -> Tensors:
+        images, *masks = inputs
+        height, width = self._network.used_pixels
+        # Parameters keep their layout, because Horovod requires contiguous gradients.
+        return scale_pixels(images[:, :, :height, :width], self._layout), *masks
+
+    def losses(self, outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
+        return cross_entropy(outputs, targets)
+
+    def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
+        return {"accuracy": outputs.argmax(1) == targets[0]}
+
+
+class TaskObjective:
+    """A task of the user's own. Its module is made with seeded generators, so all ranks begin with the same weights.
+
+    Raises UserError for methods that do not return what they must, found out on the first rows.
+    """
+
+    def __init__(self, task: OwnTask, config: Config) -> None:
+        self._task, self._seed = task, config.seed
+        self.inputs = self.eval_inputs = task.inputs
+        seed_generators(config.seed)
+        model = task.call("model")
+        if not isinstance(model, nn.Module):
+            framework = type(model).__module__.partition(".")[0]
+            known = {"mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}.get(framework)
+            remedy = f"use --framework {known}" if known else "return a torch.nn.Module"
+            raise task.error("model", f"returned {type(model).__name__}, and --framework is torch", remedy)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise task.error("model", "returned a module without trainable parameters", "return one that can learn")
+        self.model: nn.Module = model
+        self.finds_unused = self._try_out()
+
+    def _try_out(self) -> bool:
+        """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
+        count = min(PROBED, len(self._task.dataset.train))
+        arrays = self._task.dataset.train[np.arange(count)]
+        before = {name: value.clone() for name, value in self.model.state_dict().items()}
+        self.model.train()
+        inputs, targets = arrays[: self.inputs], arrays[self.inputs :]
+        tensors, target_tensors = (tuple(map(to_tensor, some)) for some in (inputs, targets))
+        outputs = self._first_outputs(tensors)
+        losses = self.losses(outputs, target_tensors)
+        self.metrics(outputs, target_tensors)
+        if not losses.requires_grad:
+            raise self._task.error("losses", "returned losses without gradient", "compute them from the outputs")
+        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+        gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+        self.model.load_state_dict(before)
+        return any(gradient is None for gradient in gradients)
+
+    def _first_outputs(self, inputs: Tensors) -> Any:
+        try:
+            return self.model(*inputs)
+        except Exception as error:
+            shapes = " and ".join(f"{tuple(one.shape)} {one.dtype}" for one in inputs)
+            raise self._task.error(
+                "model", f"returned a module that fails on inputs {shapes} ({' '.join(str(error).split()):.300})",
+                "let its forward take the first array(s) of data()'s rows",
+            ) from error  # fmt: skip
+
+    def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        return batch.weights, *batch.arrays
+
+    def prepared(self, inputs: Tensors) -> Tensors:
+        return inputs
+
+    def losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
+        if not self._task.has("losses"):
+            return self._default_losses(outputs, targets)
+        return self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs).float()
+
+    def _default_losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
+        logits = isinstance(outputs, torch.Tensor) and outputs.dim() == 2
+        if logits and len(targets) == 1 and targets[0].dtype is torch.int64 and targets[0].dim() == 1:
+            return cross_entropy(outputs, targets)
+        raise self._task.error(
+            "model", "has outputs and targets for which there is no default loss",
+            "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
+        )  # fmt: skip
+
+    def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
+        if not self._task.has("metrics"):
+            return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
+        found = self._task.call("metrics", outputs, *targets)
+        if not isinstance(found, Mapping):
+            raise self._task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+
+    def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
+        rows = len(targets[0]) if targets else _length(outputs)
+        if isinstance(values, torch.Tensor) and values.shape == (rows,):
+            return values
+        found = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        raise self._task.error(
+            method, f"returned {found} for {rows} rows", f"return one value per row, ({rows},), not their mean or sum"
+        )
+
+
+def _length(outputs: Any) -> int:
+    """Number of rows of a module's outputs."""
+    if isinstance(outputs, Mapping):
+        return _length(next(iter(outputs.values())))
+    return len(outputs) if isinstance(outputs, torch.Tensor) else _length(outputs[0])
+
+
+def cross_entropy(outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
+    """Of logits (n, classes) and labels, int64 (n,)."""
+    (labels,) = targets
+    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
+    """The array on a device."""
+    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the generators that a user's code draws from: Python's, NumPy's and PyTorch's. seed: below 2^64."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    torch.manual_seed(seed)
+
+
+def seed_step(seed: int, step: int, rank: int) -> None:
+    """Seed the generators for a step of a rank."""
+    torch.manual_seed(int(np.random.SeedSequence([seed, 2, step, rank]).generate_state(1, np.uint64)[0]))
+
+
+@contextlib.contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside, training mode after it."""
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train()
+
+
+def make_objective(trained: Trainable, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
+    """The objective of a network or task. Raises UserError for a task that does not work."""
+    return TaskObjective(trained, config) if isinstance(trained, OwnTask) else NetworkObjective(trained, config, layout)
+
+
+def module_weights(model: nn.Module) -> Weights:
+    """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
+    return {
+        name: (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu().numpy().copy()
+        for name, value in model.state_dict().items()
+    }
+
+
+def load_module(model: nn.Module, weights: Weights) -> None:
+    """Set parameters and buffers. Raises ValueError if names or shapes differ."""
+    own = model.state_dict()
+    if weights.keys() != own.keys():
+        raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(own)}")
+    for name, value in weights.items():
+        if value.shape != own[name].shape:
+            raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(own[name].shape)}")
+    model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+
+
+def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
+    """Names of the buffers in its state_dict(), of which each rank has its own unless they are synchronized."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = frozenset(model.state_dict().keys() - parameters)
+    return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))

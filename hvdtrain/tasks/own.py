@@ -1,0 +1,168 @@
+"""A task of the user's own: a Python class with data, model, losses and metrics of one framework."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.system.text import did_you_mean
+
+REQUIRED = ("data", "model")
+"""Methods that a task has."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnTask:
+    """A task, and its data.
+
+    name: FILE.py:CLASS, as --model has it. options: what --set gave. task: the user's object. inputs: number of arrays
+    of a row that the model gets; the losses get the others.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    task: Any
+    dataset: Dataset
+    inputs: int
+
+    def record(self) -> dict[str, Any]:
+        """The task as JSON values, by which a resumed run recognizes it."""
+        return {"task": self.name, "options": dict(self.options)}
+
+    def has(self, method: str) -> bool:
+        """Whether the task has this method of its own."""
+        return callable(getattr(self.task, method, None))
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What the task's own method returns. Raises UserError, with the line, if it fails."""
+        return _call(self.name, self.task, method, *arguments)
+
+    def error(self, method: str, problem: str, remedy: str) -> UserError:
+        """An error about a method of the task."""
+        return UserError(f"--model {self.name}: {method}() {problem}", remedy)
+
+
+def make_task(name: str, kind: Any, settings: Sequence[str] = ()) -> OwnTask:
+    """The task of this class, or an object of one, with its data.
+
+    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. Raises UserError
+    for what is no task, for arguments that the class does not have, and for errors in its data.
+    """
+    options = _parse(name, settings)
+    task = _construct(name, kind, options)
+    for method in REQUIRED:
+        if not callable(getattr(task, method, None)):
+            raise UserError(f"--model {name}: has no method {method}", "give the task that method (docs/own.md)")
+    inputs = getattr(task, "inputs", 1)
+    if type(inputs) is not int or inputs < 1:
+        raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
+    return OwnTask(name, options, task, _load_data(name, task, inputs), inputs)
+
+
+def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
+    return _report(name, f"{method}()", getattr(task, method), *arguments)
+
+
+def _report(name: str, what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call the user's code; an error of any kind becomes a UserError of one line, which names the line of the file."""
+    try:
+        return function(*arguments, **options)
+    except HvdtrainError:
+        raise
+    except Exception as error:
+        file = name.rpartition(":")[0]
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if file and frame.filename.endswith(os.path.basename(file))]
+        where = f" in line {lines[-1]}" if lines else ""
+        message = " ".join(str(error).split())
+        raise UserError(
+            f"--model {name}: {what} failed{where} ({type(error).__name__}: {message:.300})", "correct the task"
+        ) from error
+
+
+def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not (equals and key.isidentifier()):
+            raise UserError(f"--set {setting}: is not of the form NAME=VALUE", "give for example --set width=64")
+        if key in options:
+            raise UserError(f"--set {setting}: {key} is given twice", "give each name once")
+        try:
+            options[key] = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            options[key] = text
+        if not isinstance(options[key], str | int | float | bool | None):
+            options[key] = text
+    return options
+
+
+def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
+    if not callable(kind):
+        if options:
+            raise UserError(f"--set {next(iter(options))}: {name} is no class", "give --set to a class")
+        return kind
+    try:
+        parameters = inspect.signature(kind).parameters
+    except (TypeError, ValueError):
+        raise UserError(f"--model {name}: is no task", "give a class with the methods data and model") from None
+    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    for option in options:
+        if option not in parameters and not takes_any:
+            known = ", ".join(parameters) or "nothing"
+            hint = did_you_mean(option, parameters)
+            raise UserError(f"--set {option}: {name} has no such argument{hint}", f"it takes {known}")
+    for key, one in parameters.items():
+        if one.default is one.empty and key not in options and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+            raise UserError(f"--model {name}: needs a value for {key}", f"give --set {key}=VALUE")
+    return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
+
+
+def _load_data(name: str, task: Any, inputs: int) -> Dataset:
+    data = _call(name, task, "data")
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
+    train, test = (_as_source(name, part, rows) for part, rows in zip(("training", "test"), data, strict=True))
+    first = [tuple(array.shape[1:] for array in source[np.zeros(1, np.int64)]) for source in (train, test)]
+    if first[0] != first[1]:
+        raise UserError(
+            f"--model {name}: training rows are {_texts(first[0])}, test rows {_texts(first[1])}",
+            "return rows of the same shapes",
+        )
+    if len(first[0]) < inputs:
+        raise UserError(
+            f"--model {name}: a row has {len(first[0])} array(s), but inputs is {inputs}", "give more arrays a row"
+        )
+    return Dataset(name, train, test, tuple(map(str, getattr(task, "classes", ()))))
+
+
+def _texts(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes)) or "nothing"
+
+
+def _as_source(name: str, part: str, rows: Any) -> Source:
+    """A source of rows: the task's own, or arrays of equal length."""
+    where = f"--model {name}: the {part} rows"
+    if not isinstance(rows, tuple | list):
+        if all(hasattr(rows, method) for method in ("__len__", "__getitem__", "fingerprint")):
+            return rows
+        rows = (rows,)
+    arrays = [np.ascontiguousarray(array) for array in rows]
+    if not arrays or any(array.dtype.kind not in "biuf" or array.ndim == 0 for array in arrays):
+        kinds = ", ".join(type(array).__name__ for array in rows) or "nothing"
+        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or a source (docs/data.md)")
+    lengths = {len(array) for array in arrays}
+    if len(lengths) > 1 or 0 in lengths:
+        counts = ", ".join(map(str, sorted(lengths)))
+        raise UserError(f"{where} have arrays of length {counts}", "return arrays of the same length, at least 1")
+    return ArraySource(*(array if array.flags.writeable else array.copy() for array in arrays))

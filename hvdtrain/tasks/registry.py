@@ -1,0 +1,52 @@
+"""--model: a network as data, or a task of the user's own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import recorded, recorded_network
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Dataset
+from hvdtrain.networks.description import Network, ShapedNetwork
+from hvdtrain.networks.files import find_network
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.tasks.own import OwnTask, make_task
+
+Trainable = ShapedNetwork | OwnTask
+"""What a learner trains."""
+
+
+def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, Dataset]:
+    """What --model names, and its data: --data for a network, the task's own otherwise.
+
+    A resumed run keeps the network of its record, whose file may have changed since. Raises UserError if there is no
+    such network, task or data, or they do not fit together.
+    """
+    network = _recorded_network(config, runtime)
+    if network is None and is_reference(config.model):
+        found = load_object(config.model, f"--model {config.model}")
+        if not isinstance(found, Network):
+            task = make_task(config.model, found, config.set)
+            return task, task.dataset
+        network = found
+    if config.set:
+        raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
+    network = network or find_network(config.model)
+    dataset = load_dataset(config.data, network.input_shape, runtime.offline)
+    return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
+
+
+def _recorded_network(config: Config, runtime: RuntimeOptions) -> Network | None:
+    """The network of the run to resume, if --model is still the same; None for a task and without --resume."""
+    if runtime.resume and recorded(runtime.resume).model == config.model:
+        return recorded_network(runtime.resume, config.model)
+    return None
+
+
+def record_of(trained: Trainable) -> dict[str, Any]:
+    """What is trained as JSON values, by which a resumed run recognizes it."""
+    return trained.record() if isinstance(trained, OwnTask) else shaped_to_record(trained)
