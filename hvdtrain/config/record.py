@@ -36,15 +36,15 @@ def from_record(record: dict[str, Any]) -> Config:
     Raises UserError for values that cannot work.
     """
     for name, kind in get_type_hints(Config).items():
-        if name in record and not _has_type(record[name], kind):
+        if name in record and not has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
     return Config(**record)
 
 
-def _has_type(value: Any, kind: Any) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
     """Whether a JSON value is valid for an option of this type; a float may be written as an integer."""
     if get_origin(kind) in (Union, UnionType):
-        return any(_has_type(value, one) for one in get_args(kind))
+        return any(has_type(value, one) for one in get_args(kind))
     if get_args(kind):
         return value in get_args(kind)
     return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)

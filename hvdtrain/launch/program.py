@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_toml
 
 MODULE_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)")
 """The interpreter's -m, with others in one argument (-um), or with its module (-mhvdtrain)."""
@@ -34,7 +37,21 @@ def is_own(program: Sequence[str]) -> bool:
 
 
 def option_value(program: Sequence[str], option: str) -> str:
-    """The value of `--option VALUE` or `--option=VALUE`, the last one; empty where the option is missing."""
+    """The value of `--option VALUE` or `--option=VALUE`, the last one; else that of the file of --config, if there is.
+
+    Empty where the option is missing. Only hvdtrain's own programs have such a file.
+    """
+    found = _argument(program, option)
+    value = None if found else _from_file(program, option)
+    return value if isinstance(value, str) else found
+
+
+def resumes_itself(program: Sequence[str]) -> bool:
+    """Whether the program has --auto-resume, on its command line or in the file of --config."""
+    return "--auto-resume" in program or _from_file(program, "--auto-resume") is True
+
+
+def _argument(program: Sequence[str], option: str) -> str:
     found = ""
     for argument, following in zip(program, [*program[1:], ""], strict=True):
         if argument == option:
@@ -44,13 +61,26 @@ def option_value(program: Sequence[str], option: str) -> str:
     return found
 
 
+def _from_file(program: Sequence[str], option: str) -> Any:
+    """The value of an option in the file of --config, which may name it with - or with _; None without such a file.
+
+    A file that cannot be read counts as empty: each rank reads it, too, and explains what is wrong.
+    """
+    path, key = _argument(program, "--config"), option.removeprefix("--")
+    if path and is_own(program):
+        with contextlib.suppress(OSError, ValueError, RecursionError):
+            content = read_toml(Path(path))
+            return content.get(key, content.get(key.replace("-", "_")))
+    return None
+
+
 def resumable(program: tuple[str, ...]) -> tuple[str, ...]:
     """The program with the options by which it resumes when the same command line is started again.
 
     A program that is not hvdtrain's own is unchanged. Raises UserError for --resume, which would start from the same
     checkpoint each time.
     """
-    if not is_own(program) or "--auto-resume" in program:
+    if not is_own(program) or resumes_itself(program):
         return program
     if option_value(program, "--resume"):
         raise UserError(
@@ -64,4 +94,4 @@ def resumable(program: tuple[str, ...]) -> tuple[str, ...]:
 def run_folder(program: Sequence[str]) -> Path | None:
     """The folder of the program's run; None for a program that does not resume by its name."""
     name = option_value(program, "--name")
-    return Path(option_value(program, "--runs") or RUNS) / name if name and "--auto-resume" in program else None
+    return Path(option_value(program, "--runs") or RUNS) / name if name and resumes_itself(program) else None
