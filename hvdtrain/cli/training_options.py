@@ -97,11 +97,8 @@ def parse_line(line: CommandLine, program: str, framework: Framework | None) -> 
     if options.config != line.path:
         raise UserError(f"--config {options.config}: cannot be read", "give a TOML file with options")
     if framework and config.framework != framework:
-        error = UserError(
-            f"--framework {config.framework}: {program} trains in {framework}",
-            f"use python -m hvdtrain.{config.framework}_lenet",
-        )
-        raise _located(error, line)
+        reason = f"--framework {config.framework}: {program} trains in {framework}"
+        raise _located(UserError(reason, f"use python -m hvdtrain.{config.framework}_lenet"), line)
     return ParsedOptions(config, options.runtime, options.print_config)
 
 

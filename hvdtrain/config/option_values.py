@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
 import os
 from pathlib import Path
 from types import NoneType, UnionType
@@ -56,10 +58,9 @@ def from_text(name: str, text: str, where: str) -> Any:
     """The option's value, from a text such as one on a command line. Raises UserError beginning with `where`."""
     for kind in _alternatives(KINDS[name]):
         if kind in (int, float):
-            try:
-                return kind(text)
-            except ValueError:
-                continue
+            with contextlib.suppress(ValueError):
+                if math.isfinite(number := kind(text)):
+                    return number
         if kind is bool and text.lower() in ("true", "false"):
             return text.lower() == "true"
         if kind in (str, Path) or text in get_args(kind):

@@ -30,6 +30,23 @@ def run_folder(path: Path) -> Path:
     return path if os.path.isfile(path / "config.json") else path.parent.parent
 
 
+def check_recorded(folder: Path, expected: dict[str, Any]) -> None:
+    """Raise UserError if the run in `folder` was run with other options.
+
+    expected: those to compare, as JSON values by name, of both kinds. Options that the record lacks are not compared.
+    """
+    try:
+        record = read_json(folder / "config.json")
+        found = {**record["config"], **record["runtime"]}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        remedy = "remove the folder, or give another --output"
+        raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
+    for name, value in expected.items():
+        if found.get(name, value) != value:
+            reason = f"{folder} was run with --{name.replace('_', '-')} {found[name]}, not {value}"
+            raise UserError(reason, "give another --output")
+
+
 def from_record(record: dict[str, Any]) -> Config:
     """A Config from its JSON form. Raises TypeError for names or values that are unknown to this version.
 
@@ -52,6 +69,9 @@ def has_type(value: Any, kind: Any) -> bool:
 
 def to_record(options: Config | RuntimeOptions) -> dict[str, Any]:
     """Options as JSON values, by name."""
-    return {
-        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
-    }
+    return as_json(dataclasses.asdict(options))
+
+
+def as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of options as JSON values."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_toml
@@ -21,19 +21,36 @@ RUNS = "runs"
 """Their default for --runs."""
 
 
-def is_own(program: Sequence[str]) -> bool:
-    """Whether it is one of hvdtrain's own training programs, perhaps started by another program (env, nice, nsys)."""
+class OwnProgram(NamedTuple):
+    """One of hvdtrain's own training programs."""
+
+    framework: str
+    """The only one in which it trains; empty for `hvdtrain train`."""
+    options: tuple[str, ...]
+
+
+def own_program(program: Sequence[str]) -> OwnProgram | None:
+    """The program, perhaps started by another one (env, nice, nsys), if it is one of hvdtrain's own, else None."""
     for index, argument in enumerate(program):
         following = [*program[index + 1 : index + 3], "", ""]
-        if TRAINING_FILE.fullmatch(argument):
-            return True
+        if file := TRAINING_FILE.fullmatch(argument):
+            return OwnProgram(file[2], tuple(program[index + 1 :]))
         if Path(argument).name == "hvdtrain" and following[0].isalpha():  # a command of hvdtrain follows
-            return following[0] == "train"
+            return OwnProgram("", tuple(program[index + 2 :])) if following[0] == "train" else None
         found = MODULE_OPTION.fullmatch(argument)
-        module, command = (found[1], following[0]) if found and found[1] else (following[0], following[1])
-        if found and module.partition(".")[0] == "hvdtrain":
-            return bool(TRAINING_MODULE.fullmatch(module)) or (module, command) == ("hvdtrain", "train")
-    return False
+        if not found:
+            continue
+        module, rest = (found[1], program[index + 1 :]) if found[1] else (following[0], program[index + 2 :])
+        if module.partition(".")[0] == "hvdtrain":
+            if entry := TRAINING_MODULE.fullmatch(module):
+                return OwnProgram(entry[1], tuple(rest))
+            return OwnProgram("", tuple(rest[1:])) if module == "hvdtrain" and [*rest[:1]] == ["train"] else None
+    return None
+
+
+def is_own(program: Sequence[str]) -> bool:
+    """Whether it is one of hvdtrain's own training programs."""
+    return own_program(program) is not None
 
 
 def option_value(program: Sequence[str], option: str) -> str:

@@ -24,6 +24,7 @@ ORDER = [
     "report",
     "scale",
     "bench",
+    "sweep",
     "cli",
     "entry points",
 ]
