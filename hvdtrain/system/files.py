@@ -21,8 +21,8 @@ else:
 
 RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
-OPTIONS_BYTES = 1 << 20
-"""The largest TOML file with options."""
+OPTIONS_BYTES = 1 << 15
+"""The largest TOML file with options: ten times one with all; memory grows with the square of a long dotted key."""
 LINES_BYTES = 1 << 30
 """The largest file with a JSON value in each line: a run's metrics."""
 
@@ -83,7 +83,8 @@ def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
     if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if found.st_size > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+        largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+        raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
     with open(path, "rb") as file:
         return file.read(limit)
 
