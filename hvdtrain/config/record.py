@@ -37,7 +37,7 @@ def check_recorded(folder: Path, expected: dict[str, Any]) -> None:
     """
     try:
         record = read_json(folder / "config.json")
-        found = {**record["config"], **record["runtime"]}
+        found = {**record["config"], **record.get("runtime", {})}
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         remedy = "remove the folder, or give another --output"
         raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ MODULE_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]*m(.*)")
 TRAINING_MODULE = re.compile(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet")
 """Modules that have the options --name, --runs and --auto-resume, as `hvdtrain train` has."""
 TRAINING_FILE = re.compile(r"(.*/)?hvdtrain/(torch|mxnet|tensorflow)_lenet\.py")
+PATHS = ("--runs", "--resume")
+"""Options whose values in a file may begin with ~."""
 RUNS = "runs"
 """Their default for --runs."""
 
@@ -60,7 +63,9 @@ def option_value(program: Sequence[str], option: str) -> str:
     """
     found = _argument(program, option)
     value = None if found else _from_file(program, option)
-    return value if isinstance(value, str) else found
+    if not isinstance(value, str):
+        return found
+    return os.path.expanduser(value) if option in PATHS else value
 
 
 def resumes_itself(program: Sequence[str]) -> bool:

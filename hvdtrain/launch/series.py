@@ -11,6 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a series, as Ctrl-C does."""
 ERROR = "hvdtrain: "
 """How a line with an error begins."""
 
@@ -43,7 +45,7 @@ class JobSeries:
 
         Ctrl-C, SIGTERM and SIGHUP end the job that runs before they end the series.
         """
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in STOPS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
                 signal.signal(number, _exit)
         began = time.monotonic()
@@ -84,8 +86,7 @@ class JobSeries:
         """End the job that is running: first with SIGTERM, on which its launcher ends the ranks, then with SIGKILL."""
         if self._process is None or self._process.poll() is not None:
             return
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)  # they may arrive more than once
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}  # they may arrive repeatedly
         self._process.terminate()
         print("ending the running job; press Ctrl-C to end it at once", file=sys.stderr, flush=True)
         try:
@@ -93,6 +94,9 @@ class JobSeries:
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
 
 def _exit(number: int, _: object) -> None:

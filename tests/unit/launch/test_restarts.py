@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from support.untrusted import save_checkpoint
@@ -60,6 +61,8 @@ def test_options_by_which_a_program_resumes_in_the_file_of_its_config(tmp_path):
     assert str(run_folder(resumable(own))) == "/shared/a"
     assert str(run_folder(resumable((*own, "--name", "b")))) == "/shared/b"
     assert option_value(("python", "train.py", "--config", str(file)), "--name") == ""
+    file.write_text('runs = "~/runs"\nname = "~"\nauto_resume = true\n')
+    assert run_folder(own) == Path.home() / "runs" / "~"
     file.write_text('name = "a"\nauto_resume = true\n')
     assert resumable(own) == own
     assert str(run_folder(own)) == "runs/a"
