@@ -17,6 +17,7 @@ commands:
   launch     start a job: on this host, on other hosts over ssh, or in Slurm
   doctor     diagnose an installation, a machine or a job, and say how to fix it
   bench      measure all strategies side by side; bench allreduce: measure allreduces
+  sweep      train with all combinations of some options, and compare the results
   scale      predict speed, efficiency, time and cost on more ranks
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
@@ -25,7 +26,9 @@ Each framework also has its own entry point, whose source shows how to launch it
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
 
-COMMANDS = {name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "scale", "report", "predict")}
+COMMANDS = {
+    name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "sweep", "scale", "report", "predict")
+}
 """The module of each command."""
 
 

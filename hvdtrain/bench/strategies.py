@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from hvdtrain.config.options import Framework
+from hvdtrain.config.record import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.launch.launchers.mpirun import mpirun_here
-from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
@@ -188,12 +188,7 @@ def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
     folder = options.output / job.name
     if not (folder / "result.json").is_file():
         return False
-    recorded = read_json(folder / "config.json")["config"]
-    for name, value in settings(job, options).items():
-        if recorded[name] != value:
-            option = f"--{name.replace('_', '-')}"
-            reason = f"{folder} was measured with {option} {recorded[name]}, not {value}"
-            raise UserError(reason, "give another --output")
+    check_recorded(folder, settings(job, options))
     return True
 
 

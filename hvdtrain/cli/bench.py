@@ -6,7 +6,7 @@ import tyro
 
 from hvdtrain.bench import allreduce, ratios
 from hvdtrain.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.bench.runner import BenchRunner
+from hvdtrain.bench.runner import run_jobs
 from hvdtrain.bench.strategies import BenchJob, BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
@@ -37,7 +37,7 @@ def run(options: StrategyBenchOptions) -> None:
         return
     require_writable(options.output, "--output")
     jobs = plan(rows, options)
-    failed = BenchRunner(options).run([job for job in jobs if not is_finished(job, options)])
+    failed = run_jobs([job for job in jobs if not is_finished(job, options)], options)
     _show_omitted(rows)
     show_report([options.output], options.output / "report")
     _show_ratios(jobs, options)

@@ -59,13 +59,13 @@ def _report(rank: int, error: RankError, wait_s: float) -> None:
 
 def end_without_options(rank: int, status: int, printed: str) -> NoReturn:
     """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
-    if not (status and agent_pipe.send(RankError(_without_box(printed), retry=False))):
+    if not (status and agent_pipe.send(RankError(without_box(printed), retry=False))):
         time.sleep(OTHER_RANKS_WAIT_S if rank and status else 0.0)
         sys.stderr.write(printed)
     end(rank, None, status)
 
 
-def _without_box(text: str) -> str:
+def without_box(text: str) -> str:
     """A message that tyro draws with a title and rules in a box, on one line."""
     text = re.sub(r"^╭.*", "", text)
     text = re.sub(r"│\s*─+\s*│", ";", text)

@@ -64,12 +64,13 @@ def _with_model(argv: list[str]) -> list[str]:
 
 
 def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
-    from hvdtrain.cli.training_options import options_for_defaults, parse
+    from hvdtrain.cli.training_options import CommandLine, options_for_defaults, parse_line
 
     printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
     try:
         with output_errors():
-            known = options_for_defaults(argv)
+            line = CommandLine.read(argv)
+            known = options_for_defaults(line.arguments)
             if known.strategy == "help":
                 from hvdtrain.cli import strategy_list
 
@@ -77,9 +78,16 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
                     strategy_list.show(framework or known.framework or "torch")
                 raise SystemExit
             with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
-                config, runtime = parse(argv, program, framework)
+                parsed = parse_line(line, program, framework)
+            if parsed.print_config:
+                from hvdtrain.cli import printed_options
+
+                if rank == 0:
+                    printed_options.show(line, parsed, framework)
+                raise SystemExit
     except SystemExit as ended:
         end_without_options(rank, int(ended.code or 0), printed.getvalue())
+    config, runtime = parsed.config, parsed.runtime
     if rank == 0 and not runtime.quiet:
         print(_starting(config), file=sys.stderr, flush=True)
     if runtime.bind == "auto":  # before the libraries that start threads

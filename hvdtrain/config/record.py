@@ -47,23 +47,40 @@ def run_folder(path: Path) -> Path:
     return path if os.path.isfile(path / "config.json") else path.parent.parent
 
 
+def check_recorded(folder: Path, expected: dict[str, Any]) -> None:
+    """Raise UserError if the run in `folder` was run with other options.
+
+    expected: those to compare, as JSON values by name, of both kinds. Options that the record lacks are not compared.
+    """
+    try:
+        record = read_json(folder / "config.json")
+        found = {**record["config"], **record.get("runtime", {})}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        remedy = "remove the folder, or give another --output"
+        raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
+    for name, value in expected.items():
+        if found.get(name, value) != value:
+            reason = f"{folder} was run with --{name.replace('_', '-')} {found[name]}, not {value}"
+            raise UserError(reason, "give another --output")
+
+
 def from_record(record: dict[str, Any]) -> Config:
     """A Config from its JSON form. Raises TypeError for names or values that are unknown to this version.
 
     Raises UserError for values that cannot work.
     """
     for name, kind in get_type_hints(Config).items():
-        if name in record and not _has_type(record[name], kind):
+        if name in record and not has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
     return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
 
 
-def _has_type(value: Any, kind: Any) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
     """Whether a JSON value is valid for an option of this type; a float may be written as an integer."""
     if get_origin(kind) in (Union, UnionType):
-        return any(_has_type(value, one) for one in get_args(kind))
+        return any(has_type(value, one) for one in get_args(kind))
     if get_origin(kind) is tuple:
-        return isinstance(value, list) and all(type(one) is str for one in value)
+        return isinstance(value, list | tuple) and all(type(one) is str for one in value)
     if get_args(kind):
         return value in get_args(kind)
     return type(value) is kind or (kind is float and type(value) is int and abs(value) < 1 << 53)
@@ -71,6 +88,9 @@ def _has_type(value: Any, kind: Any) -> bool:
 
 def to_record(options: Config | RuntimeOptions) -> dict[str, Any]:
     """Options as JSON values, by name."""
-    return {
-        name: str(value) if isinstance(value, Path) else value for name, value in dataclasses.asdict(options).items()
-    }
+    return as_json(dataclasses.asdict(options))
+
+
+def as_json(values: dict[str, Any]) -> dict[str, Any]:
+    """Values of options as JSON values."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}

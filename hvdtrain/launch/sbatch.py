@@ -14,7 +14,7 @@ from pathlib import Path
 from hvdtrain.errors import UserError
 from hvdtrain.launch import horovod_options
 from hvdtrain.launch.job import START_TIMEOUT_S
-from hvdtrain.launch.program import is_own, option_value
+from hvdtrain.launch.program import is_own, option_value, resumes_itself
 from hvdtrain.system import credentials
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
@@ -71,7 +71,7 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
     )
     program = list(options.program)
     resumes = is_own(program) and not options.no_requeue and not option_value(program, "--resume")
-    resumes = resumes and "--auto-resume" not in program
+    resumes = resumes and not resumes_itself(program)
     in_venv = sys.prefix != sys.base_prefix
     # Every value below is a number, a word that _check accepts, or quoted for the shell.
     return environment.get_template("batch.sbatch.jinja").render(

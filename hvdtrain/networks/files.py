@@ -9,9 +9,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.system.files import read_toml
 from hvdtrain.system.python_files import is_reference, load_object
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.system.toml import read_toml
 
 
 def find_network(model: str) -> Network:
@@ -36,6 +36,8 @@ def find_network(model: str) -> Network:
 
 def _from_toml(path: Path, option: str) -> Network:
     try:
-        return from_record(read_toml(path, option))
-    except ValueError as error:
-        raise UserError(f"{option}: {error}", "correct the file (docs/networks.md)") from None
+        return from_record(read_toml(path))
+    except OSError as error:
+        raise UserError(f"{option}: cannot be read ({error.strerror})", "give a TOML file with a network") from None
+    except (ValueError, RecursionError) as error:  # of UTF-8, of TOML, or of the network
+        raise UserError(f"{option}: {' '.join(str(error).split())}", "correct the file (docs/networks.md)") from None

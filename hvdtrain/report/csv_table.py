@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from typing import Any
 
 from hvdtrain.report.rows import Row
@@ -14,9 +15,13 @@ FORMULA = ("=", "+", "-", "@")
 
 
 def to_csv(rows: list[Row]) -> str:
-    """A header and one line per row, with numbers in full precision; a missing number is an empty cell."""
+    """A header and one line per row, with numbers in full precision."""
+    return write_csv([_record(row) for row in rows])
+
+
+def write_csv(records: Sequence[dict[str, Any]]) -> str:
+    """A header and one line per record, which all have the same names; None is an empty cell."""
     file = io.StringIO()
-    records = [_record(row) for row in rows]
     writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows({name: _cell(value) for name, value in record.items()} for record in records)

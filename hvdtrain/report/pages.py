@@ -93,7 +93,7 @@ class Report:
     def markdown_table(self) -> str:
         """The rows as a table of Markdown."""
         rules = ["---" if heading in TEXT_COLUMNS else "---:" for heading in self.headings]
-        lines = [self.headings, rules, *(list(map(_escape, self.cells(row))) for row in self.rows)]
+        lines = [self.headings, rules, *(list(map(escape, self.cells(row))) for row in self.rows)]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def terminal_table(self, width: int) -> str:
@@ -109,7 +109,7 @@ class Report:
         parts.append(f"## Figures\n\n{self.markdown_table()}")
         if self.unfinished:
             parts.append("## Unfinished runs\n\n" + _list(self.unfinished))
-        parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {_escape(text)}\n" for name, text in DEFINITIONS))
+        parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
         return "\n".join(parts)
 
     def csv(self) -> str:
@@ -141,10 +141,10 @@ def _values(values: Iterable[str]) -> str:
 
 
 def _list(items: Iterable[str]) -> str:
-    return "".join(f"- {_escape(item)}\n" for item in items)
+    return "".join(f"- {escape(item)}\n" for item in items)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Text without special characters of Markdown tables, HTML, emphasis and math."""
     text = re.sub(r"([\\`*~\[\]|$#]|(?<!\w)_|_(?!\w))", r"\\\1", text)
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

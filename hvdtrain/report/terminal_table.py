@@ -6,16 +6,19 @@ import textwrap
 from collections.abc import Sequence
 
 HEADINGS = ("framework, strategy", "ranks ×\ndevices", "images/s", "efficiency", "test\naccuracy", "max\ndifference")
+"""Those of the report."""
 LEAST_NAME = len(HEADINGS[0])
 """Width of the names at least, in columns of the terminal."""
 
 
-def terminal_table(names: Sequence[str], figures: Sequence[Sequence[str]], width: int) -> str:
+def terminal_table(
+    names: Sequence[str], figures: Sequence[Sequence[str]], width: int, headings: Sequence[str] = HEADINGS
+) -> str:
     """A header and the rows, at most `width` columns wide: each row's name, wrapped if it is long, and its figures.
 
-    In a narrow terminal the last figures are left out.
+    headings: of the names and of each figure. In a narrow terminal the last figures are left out.
     """
-    titles = [heading.split("\n") for heading in HEADINGS]
+    titles = [heading.split("\n") for heading in headings]
     widths = [max(map(len, column)) for column in zip(*figures, strict=True)]
     widths = [max(size, *map(len, title)) for size, title in zip(widths, titles[1:], strict=True)]
     while widths and sum(widths) + 2 * len(widths) > width - LEAST_NAME:

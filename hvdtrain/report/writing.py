@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain.errors import UserError
@@ -18,7 +19,7 @@ def check_pages(folder: Path) -> None:
             raise UserError(f"{folder / name} is a folder, not a file", "give another --output")
 
 
-def write_pages(folder: Path, pages: dict[str, str]) -> None:
+def write_pages(folder: Path, pages: Mapping[str, str | bytes]) -> None:
     """Write all files, by name, or none. Raises UserError if the folder cannot be written."""
     try:
         write_all_atomically({folder / name: text for name, text in pages.items()})

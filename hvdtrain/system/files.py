@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import stat
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +14,15 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
 RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
+OPTIONS_BYTES = 1 << 15
+"""The largest TOML file with options: ten times one with all; memory grows with the square of a long dotted key."""
 LINES_BYTES = 1 << 30
 """The largest file with a JSON value in each line: a run's metrics."""
 
@@ -75,7 +83,8 @@ def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
     if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     if found.st_size > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit >> 20} MiB", str(path))
+        largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+        raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
     with open(path, "rb") as file:
         return file.read(limit)
 
@@ -86,3 +95,12 @@ def read_json(path: Path) -> Any:
     Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not JSON.
     """
     return json.loads(read_limited(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file from anywhere.
+
+    Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not TOML; UnicodeDecodeError,
+    a ValueError, if it is not UTF-8.
+    """
+    return tomllib.loads(read_limited(path, OPTIONS_BYTES).decode("utf-8-sig"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import math
 from collections.abc import Iterator
 
 from hypothesis import example, given
@@ -12,16 +13,17 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NUMBER_TEXTS, mutated, text_like
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.cli import launch, training_options
+from hvdtrain.cli import launch, printed_options, training_options
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.launch import horovod_options, hostlist, job, sbatch
+from hvdtrain.launch import horovod_options, hostlist, job, program, sbatch
+from hvdtrain.sweep import trials
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
           "\0", "--", "/"]  # fmt: skip
 TRAINING_OPTIONS = [
     f"--{name.replace('_', '-')}" for options in (vars(Config()), vars(RuntimeOptions())) for name in options
-]
+] + ["--config", "--print-config"]
 
 
 @FUZZ
@@ -46,6 +48,44 @@ def test_training_options(argv: list[str]) -> None:
 def silence() -> Iterator[None]:
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         yield
+
+
+TOML = (
+    b'recipe = "book"\nlr = 0.1\nbatch_size = 32\ngroups = "auto"\ncompile = true\nruns = "~/runs"\n',
+    b"# a comment\nnesterov = false\nmax-steps = 1_000\nwarmup-epochs = 1e-1\nname = 'a'\n",
+    b'resume = "runs/a"\nframework = "mxnet"\nstrategy = """ddp"""\n',
+)
+TOML_PIECES = (b"1979-05-27", b"07:32:00", b"[a]\n", b"[[a]]\n", b"{a = 1}", b"a.b = 1\n", b"[" * 2000, b"9" * 5000,
+               b"1e999", b"nan", b"-inf", b"0x_", b"0xff", b'"\\u0000"', b'"\\ud800"', b"\xef\xbb\xbf", b"\r\n", b'"""',
+               b"lr = 1\n", b"None", b"'--'", b"''")  # fmt: skip
+
+
+@FUZZ
+@given(mutated(TOML, TOML_PIECES))
+@example(b"lr = 1" + b"0" * 400)
+@example(b"lr" + b".a" * 16_000 + b" = 1")
+@example(b"name = '\xed\xa0\x80'")
+def test_option_file(content: bytes) -> None:
+    with folder_of(options=content) as folder, rejects_cleanly(), contextlib.suppress(SystemExit), silence():
+        line = training_options.CommandLine.read(["--config", str(folder / "options")])
+        printed_options.as_toml(line, training_options.parse_line(line, "train", None), None)
+    with folder_of(options=content) as folder, rejects_cleanly():
+        program.resumable(("python", "-m", "hvdtrain", "train", "--name", "a", "--config", str(folder / "options")))
+
+
+@FUZZ
+@given(
+    st.lists(
+        text_like(("lr=0.1,0.2", "nesterov=true", "groups=auto,2", "data=a,b", "batch-size=1"), "=,-_.é\x1b"),
+        max_size=3,
+    )
+)
+def test_sweep_settings(texts: list[str]) -> None:
+    with rejects_cleanly():
+        settings = trials.parse_settings(texts)
+        if math.prod(map(len, settings.values())) < 100:
+            planned = trials.plan(settings, 1)
+            assert len({trial.name for trial in planned}) == len(planned)
 
 
 LAUNCH_OPTIONS = ("--interface", "--env", "--output-dir", "--time-limit", "--start-timeout", "-n", "-H", "--nodes",

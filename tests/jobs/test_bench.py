@@ -63,7 +63,7 @@ def test_stopped_bench_resumes_with_unfinished_jobs(tmp_path):
     assert result["peak_flops"] > 1e9
     status, output = run([*BENCH, *SMALL, "--batch-size", "32"], tmp_path)
     assert status == 2
-    assert "was measured with --batch-size 64, not 32; give another --output" in output
+    assert "was run with --batch-size 64, not 32; give another --output" in output
 
 
 def test_show_lists_strategies(tmp_path):

@@ -22,6 +22,9 @@ from hvdtrain.errors import UserError
         ("report runs --outptu x", "--output"),
         ("predict run a.png --framework pytorch", "torch"),
         ("bench --scaling weka", "weak"),
+        ("sweep --set lrr=1 -- train", "lr"),
+        ("sweep --set optimizer=adm -- train", "adam"),
+        ("sweep --set lr=1 -- trian", "train"),
     ],
 )
 def test_commands(capsys, command, meant):

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from support.untrusted import save_checkpoint
@@ -50,6 +51,26 @@ def test_options_by_which_a_program_resumes():
     assert option_value(("--name", "a", "--name"), "--name") == ""
     with pytest.raises(UserError, match="give the run's --name"):
         resumable((*own, "--resume", "runs/a"))
+
+
+def test_options_by_which_a_program_resumes_in_the_file_of_its_config(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('runs = "/shared"\nname = "a"\n')
+    own = ("python", "-m", "hvdtrain", "train", "--config", str(file))
+    assert resumable(own) == (*own, "--auto-resume")
+    assert str(run_folder(resumable(own))) == "/shared/a"
+    assert str(run_folder(resumable((*own, "--name", "b")))) == "/shared/b"
+    assert option_value(("python", "train.py", "--config", str(file)), "--name") == ""
+    file.write_text('runs = "~/runs"\nname = "~"\nauto_resume = true\n')
+    assert run_folder(own) == Path.home() / "runs" / "~"
+    file.write_text('name = "a"\nauto_resume = true\n')
+    assert resumable(own) == own
+    assert str(run_folder(own)) == "runs/a"
+    file.write_text('name = "a"\nresume = "runs/b"\n')
+    with pytest.raises(UserError, match="give the run's --name"):
+        resumable(own)
+    file.write_text("name =")  # each rank explains what is wrong
+    assert resumable(own)[-1] == "--auto-resume"
 
 
 TRAINING = (

@@ -1,0 +1,109 @@
+"""Jobs one after the other, each in new processes: those of a benchmark or a sweep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+STOPS = (signal.SIGTERM, signal.SIGHUP)
+"""Signals that end a series, as Ctrl-C does."""
+ERROR = "hvdtrain: "
+"""How a line with an error begins."""
+
+
+class SeriesJob(NamedTuple):
+    """One job of a series."""
+
+    title: str
+    """For the progress."""
+    command: Sequence[str]
+    log: Path
+    """File for its output, which stays if the job fails."""
+
+
+class JobSeries:
+    """Runs each job in new processes, and prints the progress to standard error.
+
+    environment: the jobs' variables. limit_s: how long a job may take; None for no limit. grace_s: how long a job that
+    is stopped may take to end by itself; None for no limit.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], limit_s: float | None = None, grace_s: float | None = None
+    ) -> None:
+        self._environment, self._limit_s, self._grace_s = environment, limit_s, grace_s
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self, jobs: Sequence[SeriesJob]) -> Iterator[str]:
+        """Run the jobs; yields after each why it failed, or an empty string.
+
+        Ctrl-C, SIGTERM and SIGHUP end the job that runs before they end the series.
+        """
+        for number in STOPS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
+                signal.signal(number, _exit)
+        began = time.monotonic()
+        try:
+            for done, job in enumerate(jobs):
+                left_s = (time.monotonic() - began) / done * (len(jobs) - done) if done else 0.0
+                left = f"; {left_s // 60:.0f}:{left_s % 60:02.0f} min left" if left_s else ""
+                print(f"[{done + 1}/{len(jobs)}] {job.title}{left}", file=sys.stderr, flush=True)
+                reason = self._run_job(job)
+                if reason:
+                    print(f"    failed: {reason}", file=sys.stderr, flush=True)
+                yield reason
+        finally:
+            self._end_process()
+
+    def _run_job(self, job: SeriesJob) -> str:
+        """Run a job; why it failed, or an empty string."""
+        with open(job.log, "wb") as file:
+            self._process = subprocess.Popen(
+                job.command,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=file,
+                start_new_session=True,
+            )
+            try:
+                status = self._process.wait(self._limit_s)
+            except subprocess.TimeoutExpired:
+                self._end_process()
+                return f"no end within {self._limit_s:g} s (its output is in {job.log})"
+        if status == 0:
+            job.log.unlink()
+            return ""
+        return f"{_error_line(job.log) or f'exit status {status}'} (its output is in {job.log})"
+
+    def _end_process(self) -> None:
+        """End the job that is running: first with SIGTERM, on which its launcher ends the ranks, then with SIGKILL."""
+        if self._process is None or self._process.poll() is not None:
+            return
+        handlers = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}  # they may arrive repeatedly
+        self._process.terminate()
+        print("ending the running job; press Ctrl-C to end it at once", file=sys.stderr, flush=True)
+        try:
+            self._process.wait(self._grace_s)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _exit(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
+def _error_line(log: Path) -> str:
+    """The first error that a rank printed, else the last of the launcher; empty if there is none."""
+    errors = [line for line in log.read_text(errors="replace").splitlines() if ERROR in line]
+    return next((line for line in errors if f"{ERROR}rank" in line), errors[-1] if errors else "")

@@ -1,0 +1,1 @@
+"""Sweeps: training with all combinations of some options, one job for each, and how they compare."""

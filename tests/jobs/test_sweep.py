@@ -1,0 +1,64 @@
+"""Sweeps: trials as real jobs, one that fails, one that is interrupted, and starting a sweep again."""
+
+import csv
+import signal
+
+from support.jobs import finish, newest, run, start, wait_for
+
+SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
+TRAIN = ("train", "--strategy", "single", "--log-every", "5")
+
+
+def results(folder):
+    """The modification time of each complete trial's result."""
+    return {path.parent.name: path.stat().st_mtime for path in folder.glob("all/*/result.json")}
+
+
+def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
+    (tmp_path / "run.toml").write_text('max-steps = 4\nremainder = "drop"\n')
+    command = ("--", "launch", "local", "-n", "1", "--", "python", "-m", "hvdtrain.torch_lenet", *TRAIN[1:])
+    command += ("--config", "run.toml")
+    status, output = run([*SWEEP, "--set", "batch-size=16,5000", *command], tmp_path)
+    assert status == 1, output
+    assert "1 trial(s) failed: batch-size=5000,seed=0: hvdtrain: rank 0 on" in output
+    assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
+    before = results(tmp_path)
+    assert set(before) == {"batch-size=16,seed=0"}
+    assert "batch-size=5000,seed=0: " in (tmp_path / "all" / "sweep.md").read_text()
+    assert (tmp_path / "all" / "sweep.png").is_file()
+    assert {path.name for path in tmp_path.glob("all/*.log")} == {"batch-size=5000,seed=0.log"}
+
+    status, output = run([*SWEEP, "--set", "batch-size=16", "--seeds", "2", *command], tmp_path)
+    assert status == 0, output
+    assert "1 of 2 trials are complete" in output
+    after = results(tmp_path)
+    assert set(after) == {"batch-size=16,seed=0", "batch-size=16,seed=1"}
+    assert before.items() <= after.items()
+    rows = list(csv.DictReader((tmp_path / "all" / "sweep.csv").open()))
+    assert [(row["batch-size"], row["seeds"], row["seeds_planned"]) for row in rows] == [
+        ("16", "2", "2"),
+        ("5000", "0", "1"),
+    ]
+
+    (tmp_path / "run.toml").write_text("max-steps = 5\n")
+    status, output = run([*SWEEP, "--set", "batch-size=16", *command], tmp_path)
+    assert status == 2, output
+    assert "all/batch-size=16,seed=0 was run with --remainder drop, not pad; give another --output" in output
+
+
+def test_interrupted_trial_is_resumed(tmp_path):
+    command = [*SWEEP, "--set", "lr=0.01", "--", *TRAIN, "--max-steps", "400", "--checkpoint-every", "10"]
+    process, trial = start(command, tmp_path), tmp_path / "all" / "lr=0.01,seed=0"
+    wait_for(lambda: list(trial.glob("checkpoints/step-*")), 120)
+    process.send_signal(signal.SIGINT)
+    status, output = finish(process, 60)
+    assert status == 130, output
+    assert output.endswith("hvdtrain: interrupted\n")
+    assert not results(tmp_path)
+    step = newest(trial).position.step
+    assert step < 400
+
+    status, output = run(command, tmp_path)
+    assert status == 0, output
+    assert set(results(tmp_path)) == {trial.name}
+    assert f"step {step}" in (trial / "logs" / "rank-0.log").read_text().partition("resumed from")[2]

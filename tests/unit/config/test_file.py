@@ -1,0 +1,144 @@
+"""Options from a TOML file: what is accepted, what overrides what, and --print-config, whose output is such a file."""
+
+from pathlib import Path
+
+import pytest
+
+from hvdtrain.cli.printed_options import as_toml, origins
+from hvdtrain.cli.training_options import CommandLine, parse, parse_line
+from hvdtrain.config.file import read_options
+from hvdtrain.errors import UserError
+from hvdtrain.runs import record
+
+PROGRAM = "program"
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Writes run.toml, in the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return lambda content: Path("run.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def test_file_overrides_the_recipe_and_the_command_line_overrides_both(write):
+    write('recipe = "book"\nlr = 1\nbatch_size = 32\ncompile = true\nruns = "~/all"\ngroups = "auto"\n')
+    config, runtime = parse(["--config", "run.toml", "--no-compile", "--batch-size=16"], PROGRAM, "torch")
+    assert (config.recipe, config.data, config.momentum) == ("book", "fashion-mnist", 0.0)
+    assert (config.lr, config.batch_size, config.compile, config.groups) == (1.0, 16, False, "auto")
+    assert type(config.lr) is float
+    assert runtime.runs == Path.home() / "all"
+    assert parse(["--config", "run.toml", "--recipe", "fashion"], PROGRAM, None)[0].momentum == 0.9
+
+
+def test_values_are_checked_together_with_the_command_line(write):
+    write("nesterov = true\nmomentum = 0\n")
+    with pytest.raises(UserError, match=r"^--config run.toml: --nesterov True: requires momentum"):
+        parse(["--config=run.toml"], PROGRAM, None)
+    assert parse(["--config=run.toml", "--momentum", "0.5"], PROGRAM, None)[0].nesterov
+
+
+def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
+    folder = tmp_path / "runs" / "old"
+    folder.mkdir(parents=True)
+    config, runtime = parse(["--lr", "0.3", "--epochs", "7"], PROGRAM, "mxnet")
+    record.write_json(folder / "config.json", {"config": record.to_record(config), "runtime": {}})
+    write('resume = "runs/old"\nlr = 0.4\n')
+    line = CommandLine.read(["--config", "run.toml", "--seed", "1"])
+    config, runtime = parse_line(line, PROGRAM, None)[:2]
+    assert (config.lr, config.epochs, config.seed, config.framework) == (0.4, 7, 1, "mxnet")
+    assert runtime.resume == Path("runs/old")
+    found = origins(line, None)
+    assert (found["lr"], found["epochs"], found["seed"]) == ("file run.toml", "run runs/old", "command line")
+    assert (found["resume"], found["keep"]) == ("file run.toml", "default")
+
+
+INVALID = [
+    ('lr = "0.1"', 'lr = "0.1" is not valid; give a number'),
+    ("lr = -1", "--lr -1.0: must be above 0"),
+    ("lr = nan", "--lr nan: must be above 0"),
+    ("epochs = 1.5", "epochs = 1.5 is not valid; give an integer"),
+    ("epochs = 1979-05-27", "epochs = 1979-05-27 is not valid; give an integer"),
+    ("seed = true", "seed = true is not valid; give an integer"),
+    ("compile = 1", "compile = 1 is not valid; give true or false"),
+    ("name = 3", "name = 3 is not valid; give text in quotes"),
+    ("runs = []", "runs = an array is not valid; give text in quotes"),
+    ('groups = "x"', 'groups = "x" is not valid; give an integer or "auto"'),
+    ('optimizer = "adm"', 'optimizer = "adm" is not valid (did you mean adam?); give one of "sgd", "adam"'),
+    ('recipe = "bok"', 'recipe = "bok" is not valid (did you mean book?); give one of "digits", "book", "fashion"'),
+    ("bach-size = 3", "training has no option 'bach-size' (did you mean batch-size?)"),
+    ('config = "b.toml"', "training has no option 'config'"),
+    ("[training]\nlr = 1", "'training' is a table; write all options at the top level"),
+    ("lr.peak = 1", "'lr' is a table; write all options at the top level"),
+    ("batch-size = 1\nbatch_size = 2", "batch-size is there twice, with - and with _"),
+    ("lr = 1\nlr = 2", "not TOML: Cannot overwrite a value (at "),
+    ("lr = 0.1 # \x00", "not TOML: Found invalid character '\\x00'"),
+    ("a = " + "[" * 2000, "not TOML: "),
+    ('name = "a\\u0000"', "the value of name has a null character; remove it"),
+    (b'name = "\xff"', "its text is not UTF-8"),
+    ("#" * (1 << 15) + "#", "cannot be read (larger than 32 KiB)"),
+    ('resume = "nowhere"', "--resume nowhere: no valid config.json of a run there"),
+    ('framework = "mxnet"', "--framework mxnet: program trains in torch; use python -m hvdtrain.mxnet_lenet"),
+]
+
+
+@pytest.mark.parametrize(("content", "error"), INVALID, ids=range(len(INVALID)))
+def test_invalid_file(write, content, error):
+    write(content)
+    with pytest.raises(UserError) as caught:
+        parse(["--config", "run.toml"], PROGRAM, "torch")
+    assert str(caught.value).startswith(f"--config run.toml: {error}"), caught.value
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("argv", "error"),
+    [
+        (["--config", "nowhere.toml"], "--config nowhere.toml: cannot be read (No such file or directory)"),
+        (["--config", "."], "--config .: cannot be read (not a regular file)"),
+        (["--config="], "--config .: cannot be read (not a regular file)"),
+        (["--config=--"], "--config --: cannot be read"),
+        (["--config", "a", "--config=b"], "--config is given twice"),
+    ],
+)
+def test_invalid_option(tmp_path, monkeypatch, argv, error):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError) as caught:
+        parse(argv, PROGRAM, None)
+    assert str(caught.value).startswith(error)
+
+
+def test_windows_file(write):
+    write(b"\xef\xbb\xbflr = 0.5\r\nseed = 3\r\n")
+    assert read_options(Path("run.toml")) == {"lr": 0.5, "seed": 3}
+
+
+def printed(argv, framework=None):
+    line = CommandLine.read(argv)
+    return as_toml(line, parse_line(line, PROGRAM, framework), framework)
+
+
+ODD = ["--name", 'a "b" \\ # \t\x7f é 😀', "--weight-decay", "1e-05", "--runs", "my runs", "--tensorboard"]
+
+
+@pytest.mark.parametrize("argv", [[], ["--recipe", "book"], ODD, ["--groups", "3", "--checkpoint-seconds", "1e9"]])
+@pytest.mark.parametrize("framework", [None, "mxnet"])
+def test_printed_options_are_a_file_with_the_same_options(write, argv, framework):
+    write(printed(argv, framework))
+    assert parse(["--config", "run.toml"], PROGRAM, framework) == parse(argv, PROGRAM, framework)
+
+
+def test_printed_options_name_their_origin(write):
+    write("lr = 0.25\nmomentum = 0.5\n")
+    given = ["--config", "run.toml", "--recipe", "book", "--momentum", "0.75", "--no-compile", "--batch_size=8"]
+    lines = [line.split() for line in printed(given, "torch").splitlines()]
+    found = {" ".join(line[: line.index("#", 1)]): " ".join(line[line.index("#", 1) + 1 :]) for line in lines}
+    assert found["lr = 0.25"] == "file run.toml"
+    assert found["momentum = 0.75"] == found["compile = false"] == found["batch-size = 8"] == "command line"
+    assert found["epochs = 10"] == "recipe book"
+    assert found['framework = "torch"'] == "entry point"
+    assert found["seed = 0"] == found["# resume ="] == "default"
+
+
+def test_what_toml_cannot_hold_is_not_printed():
+    with pytest.raises(UserError, match=r"--data .*: is not UTF-8, as TOML is"):
+        printed(["--data", "\udcff"])
