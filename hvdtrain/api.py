@@ -41,9 +41,7 @@ def _name(kind: type) -> str:
     return f"{file}:{kind.__qualname__}" if file.endswith(".py") else kind.__qualname__
 
 
-def launch(
-    task: str, ranks: int = 1, config: Config | None = None, options: RuntimeOptions | None = None
-) -> RunFolder:
+def launch(task: str, ranks: int = 1, config: Config | None = None, options: RuntimeOptions | None = None) -> RunFolder:
     """Train FILE.py:CLASS in fresh processes on this host; their output goes to this one's.
 
     config: by default that of `Config`, with --strategy horovod. Raises TrainingError if the job fails.

@@ -15,7 +15,6 @@ from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record as from_network_record
 from hvdtrain.system.files import read_json
 
-
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 
 
@@ -72,7 +71,8 @@ def from_record(record: dict[str, Any]) -> Config:
     for name, kind in get_type_hints(Config).items():
         if name in record and not has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
-    return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in record.items()})
+    values: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in record.items()}
+    return Config(**values)
 
 
 def has_type(value: Any, kind: Any) -> bool:

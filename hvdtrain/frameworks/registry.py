@@ -43,7 +43,10 @@ class StrategyEntry(Generic[AnyStrategy]):
     style: str
     """Value of --api."""
     strategy: type[AnyStrategy]
-    learner: Callable[[Any, Weights | None, AnyStrategy], Learner]
+    learner: Callable[[Any, Any, AnyStrategy], Learner]
+    """Called with what is trained, the initial weights (None for a task), and the strategy."""
+    takes_tasks: bool = False
+    """Whether the learner trains tasks, too, and not only networks as data."""
 
     @property
     def over(self) -> str:
@@ -110,6 +113,12 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
     check_options(config, entry.strategy.unsupported)
     if not isinstance(trained, OwnTask):
         check_groups(config, len(list(trained.parameters())))
+    elif not entry.takes_tasks:
+        raise UserError(
+            f"--model {trained.name}: --strategy {entry.name} with --api {entry.style} in {config.framework} trains "
+            "networks as data only",
+            "choose another one for a task",
+        )
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

@@ -18,8 +18,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
 from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
-from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.json_text import to_json
+from hvdtrain.system.python_files import is_reference
 
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -70,9 +70,10 @@ def _reporting(folder: Path) -> Iterator[None]:
 def write_options(
     folder: Path, config: Config, runtime: RuntimeOptions, network: dict[str, Any], learner: Learner
 ) -> None:
-    """Write `config.json`; network: the record of what is trained. A run that is resumed in its own folder keeps the previous one as `config-<number>.json`.
+    """Write `config.json`.
 
-    Raises OSError.
+    network: the record of what is trained. A run that is resumed in its own folder keeps the previous one as
+    `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.

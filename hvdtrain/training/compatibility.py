@@ -61,13 +61,12 @@ RULES = {
 """The rule of each option of `Config`."""
 
 
-def check_options(
-    config: Config, trained: Trainable, dataset: Dataset, path: Path, saved: Checkpoint
-) -> None:
+def check_options(config: Config, trained: Trainable, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
     if record_of(trained) != saved.network:
         raise UserError(
-            f"--resume {path}: --model {config.model} is not {saved.model} of the checkpoint, or has other layers or --set",
+            f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
+            "--set differ",
             "leave out --model and --set, which then are those of the checkpoint",
         )
     values = {

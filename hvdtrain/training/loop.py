@@ -68,7 +68,9 @@ class Training:
     def _compile(self) -> None:
         """Compile the step, if it is to be compiled, before any of it is timed."""
         run = self._run
-        self.compile_s = compile_step(run.config, run.learner, run.dataset.train, -(-run.global_batch // run.group.size))
+        self.compile_s = compile_step(
+            run.config, run.learner, run.dataset.train, -(-run.global_batch // run.group.size)
+        )
         if self.compile_s:
             self._reporter.show(f"compiled the step in {self.compile_s:.1f} s")
 

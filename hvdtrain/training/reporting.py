@@ -46,8 +46,8 @@ class Reporter:
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if isinstance(run.trained, OwnTask):
             self.show(
-                f"{config.model} is a task: its checkpoints stay in {config.framework}, and each rank normalizes its own "
-                "rows where the model has batch normalization"
+                f"{config.model} is a task: its checkpoints stay in {config.framework}, and where its model has batch "
+                "normalization, each rank normalizes its own rows"
             )
         for problem in suspicious(run.dataset) if run.is_rank_0 and not isinstance(run.trained, OwnTask) else ():
             log.warning("%s", printable(problem))

@@ -33,7 +33,8 @@ def train(
 ) -> Path:
     """Train with these options; returns the run's folder.
 
-    task: what to train instead of what --model names. examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.
+    examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log. task: what
+    to train instead of what --model names.
     Raises UserError if the options, the data or the installation do not allow it, TrainingError if training fails,
     Stopped if the job was asked to stop.
     """

@@ -17,7 +17,7 @@ SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 
 
-def read_image(path: Path, shape: tuple[int, int, int], invert: bool) -> np.ndarray:
+def read_image(path: Path, shape: tuple[int, ...], invert: bool) -> np.ndarray:
     """The image upright, resized to `shape` (channels, height, width), uint8.
 
     invert: exchange light and dark. Transparent pixels become 0, the background of the built-in data sets. Raises

@@ -100,7 +100,7 @@ class KerasDistributed(KerasStrategy, TensorFlowDistributed):
 class KerasMirrored(KerasDistributed, TensorFlowMirrored):
     """MirroredStrategy and model.fit: a replica on each device of one process."""
 
-    unsupported = (*KerasStrategy.unsupported, DEVICES_NORMALIZE)
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (*KerasStrategy.unsupported, DEVICES_NORMALIZE)
 
 
 class KerasMultiWorker(KerasDistributed, TensorFlowMultiWorker):

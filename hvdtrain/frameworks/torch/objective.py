@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
-from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.interfaces import Batch
@@ -161,7 +160,9 @@ class TaskObjective:
         rows = len(targets[0]) if targets else _length(outputs)
         if isinstance(values, torch.Tensor) and values.shape == (rows,):
             return values
-        found = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        found = (
+            f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
+        )
         raise self._task.error(
             method, f"returned {found} for {rows} rows", f"return one value per row, ({rows},), not their mean or sum"
         )
