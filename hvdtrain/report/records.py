@@ -55,14 +55,10 @@ class JsonRecord:
         """Training options: defaults for those that are missing; known ones must have their default's type."""
         defaults = to_record(Config())
         for name, default in defaults.items():
-            kind = int | float if isinstance(default, float) else type(default)
+            kind = {float: int | float, tuple: list | tuple}.get(type(default), type(default))
             if not isinstance(self._values.get(name, default), kind):
                 raise self._invalid(self._path, f'"{name}" is {self._values[name]!r:.80}')
-        recorded = {
-            printable(name): printable(value) if isinstance(value, str) else value
-            for name, value in self._values.items()
-        }
-        return {**defaults, **recorded}
+        return {printable(name): _shown(value) for name, value in (defaults | self._values).items()}
 
     def number(self, name: str) -> float | None:
         """A finite number, or None."""
@@ -85,3 +81,10 @@ class JsonRecord:
 def as_text(value: Any) -> str:
     """A JSON value in a table."""
     return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))
+
+
+def _shown(value: Any) -> Any:
+    """A recorded value as reports have it; those of a list as one text."""
+    if isinstance(value, list | tuple):
+        return printable(" ".join(map(str, value)))
+    return printable(value) if isinstance(value, str) else value

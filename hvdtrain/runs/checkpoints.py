@@ -111,7 +111,7 @@ def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, byte
 
 def _to_bytes(arrays: Weights) -> bytes:
     """The arrays as a file of safetensors, which takes the bytes of an array as they lie in memory."""
-    return to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return to_bytes({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -213,6 +213,8 @@ def _holds_numbers(values: Any) -> bool:
 
 def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     """The network that a checkpoint, read from `path`, belongs to. Raises UserError if its weights are not of it."""
+    if "task" in saved.network:
+        raise UserError(f"{path}: is of the task {saved.model!r:.80}, not of a network", "use the task's own code")
     try:
         found = shaped_from_record(saved.network, saved.model)
         found.check(saved.weights)

@@ -157,7 +157,7 @@ def _as_source(name: str, part: str, rows: Any) -> Source:
         if all(hasattr(rows, method) for method in ("__len__", "__getitem__", "fingerprint")):
             return rows
         rows = (rows,)
-    arrays = [np.ascontiguousarray(array) for array in rows]
+    arrays = [np.asarray(array, order="C") for array in rows]
     if not arrays or any(array.dtype.kind not in "biuf" or array.ndim == 0 for array in arrays):
         kinds = ", ".join(type(array).__name__ for array in rows) or "nothing"
         raise UserError(f"{where} are {kinds}", "return arrays of numbers, or a source (docs/data.md)")

@@ -86,7 +86,13 @@ class TorchManualLearner:
         self._objective = make_objective(trained, strategy.config, torch.preserve_format)
         self._is_task = isinstance(trained, OwnTask)
         self._model = self._objective.model
-        self._names = [name for name, own in self._model.named_parameters() if own.requires_grad]
+        own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        self._names = [name for name, one in own.items() if one.requires_grad]
+        # A tied parameter has several names, of which functional_call wants one.
+        first = {id(one): name for name, one in reversed(own.items())}
+        self._first_names = {
+            name: first.get(id(one), name) for name, one in self._model.state_dict(keep_vars=True).items()
+        }
         self.load(weights or module_weights(self._model))
         self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
 
@@ -141,11 +147,13 @@ class TorchManualLearner:
             return self._outputs(self._params[0], [to_tensor(images, self.device)]).cpu().numpy()
 
     def weights(self) -> Weights:
-        return {name: value.detach().cpu().numpy().copy() for name, value in self._params[0].items()}
+        own = {name: value.detach().cpu().numpy() for name, value in self._params[0].items()}
+        return {name: own[first].copy() for name, first in self._first_names.items()}
 
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
-        self._params = [get_params(weights, self._names, device) for device in self._device_names]
+        own = {name: weights[name] for name in dict.fromkeys(self._first_names.values())}
+        self._params = [get_params(own, self._names, device) for device in self._device_names]
 
     def optimizer_state(self) -> OptimizerState:
         momentum: Tensors = self._momentum[0] if self._config.momentum else {}

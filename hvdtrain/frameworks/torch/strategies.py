@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -132,17 +133,17 @@ class CPUReplicas(nn.Module):
     def __init__(self, model: nn.Module, devices: int) -> None:
         super().__init__()
         self.model = model
-        # The first replica's buffers are the model's own, as in DataParallel.
-        self._bodies = [model, *(copy.deepcopy(model) for _ in range(devices - 1))]
+        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
         self._threads = ThreadPoolExecutor(devices)
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> Any:
         scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
         # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
         replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
+        replicas[0] |= dict(self.model.named_buffers())  # which the first replica updates, as in DataParallel
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
-        return torch.cat(list(applied))
+        return _gathered(list(applied))
 
     @staticmethod
     def _apply(
@@ -150,6 +151,16 @@ class CPUReplicas(nn.Module):
     ) -> torch.Tensor:
         with torch.autocast("cpu", dtype, enabled=dtype is not None):  # threads do not inherit autocast
             return torch.func.functional_call(body, parameters, part)
+
+
+def _gathered(outputs: list[Any]) -> Any:
+    """The replicas' outputs as one, in the structure that the module returns."""
+    first = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, Mapping):
+        return {name: _gathered([one[name] for one in outputs]) for name in first}
+    return tuple(_gathered(list(parts)) for parts in zip(*outputs, strict=True))
 
 
 class TorchDataParallel(TorchStrategy):
