@@ -1,3 +1,31 @@
 """hvdtrain: train with data parallelism on Horovod in MXNet, PyTorch and TensorFlow, with one loop."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hvdtrain.api import fit as fit
+    from hvdtrain.config.options import Config as Config
+    from hvdtrain.config.runtime import RuntimeOptions as RuntimeOptions
+    from hvdtrain.networks.description import Network as Network
+    from hvdtrain.runs.folder import RunFolder as RunFolder
+
 __version__ = "0.1.0"
+
+MODULES = {
+    "Config": "config.options",
+    "Network": "networks.description",
+    "RunFolder": "runs.folder",
+    "RuntimeOptions": "config.runtime",
+    "fit": "api",
+}
+"""Where the names of the package are, which are imported when they are asked for: the agents that launch ranks import
+this package, too."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"hvdtrain.{MODULES[name]}"), name)

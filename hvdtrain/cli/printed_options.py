@@ -55,7 +55,7 @@ def origins(line: CommandLine, framework: Framework | None) -> dict[str, str]:
 def _entry(name: str, value: object) -> str:
     if value is None:
         return f"# {option_values.key(name)} ="
-    assert isinstance(value, str | int | float | Path)
+    assert isinstance(value, str | int | float | Path | tuple)
     try:
         str(value).encode()
     except UnicodeEncodeError:

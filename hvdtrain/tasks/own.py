@@ -73,7 +73,7 @@ def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
     return _report(name, f"{method}()", getattr(task, method), *arguments)
 
 
-def _report(name: str, what: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
     """Call the user's code; an error of any kind becomes a UserError of one line, which names the line of the file."""
     try:
         return function(*arguments, **options)

@@ -151,13 +151,14 @@ class Training:
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
-        text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training images {self._images_of(bad)}"
+        unit, where = self._run.unit, f"rank {bad.rank}: loss is not finite at step {bad.step}"
+        text = f"{where}, in training {unit} {self._rows_of(bad)}"
         if self._run.config.on_nan == "stop":
-            raise NotFiniteError(text, "lower --lr, check these images, or use --on-nan skip")
+            raise NotFiniteError(text, f"lower --lr, check these {unit}, or use --on-nan skip")
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
-    def _images_of(self, bad: RankStep) -> str:
-        """Numbers of the training images that a rank had in a step of this epoch."""
+    def _rows_of(self, bad: RankStep) -> str:
+        """Numbers of the training rows that a rank had in a step of this epoch."""
         number, run = bad.step - self._epoch_start.step, self._run
         part = sharding.slice_of_step(
             self._epoch_rows, number, run.global_batch, run.remainder, bad.rank, run.group.size

@@ -63,7 +63,7 @@ class Reporter:
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{images_per_s:,.0f} images/s", f"loss {loss:.4f}", *self._metrics]
+        figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics]
         self._display.update(step, position.epoch + 1, figures)
 
     def evaluated(self, position: Position, scores: Scores, seconds: list[float]) -> None:
@@ -76,7 +76,7 @@ class Reporter:
         epochs, part = self._run.config.epochs, position.rows_in_epoch / self._run.samples
         name = f"{position.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{position.epoch}/{epochs}"
         test = [f"test loss {scores.loss:.4f}", *(f"test {metric}" for metric in self._metrics)]
-        train = self._epoch.texts()
+        train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:]])}")
 
@@ -112,11 +112,11 @@ class EpochFigures:
         self._seconds_per_image += steps / images_per_s
         self._lr = lr
 
-    def texts(self) -> list[str]:
-        """Mean training loss, last learning rate and mean speed; nothing without steps."""
+    def texts(self, unit: str) -> list[str]:
+        """Mean training loss, last learning rate and mean speed in rows, called `unit`; nothing without steps."""
         steps = self._last - self._first
         if steps == 0:
             return []
-        speed = f"{steps / self._seconds_per_image:,.0f} images/s"
+        speed = f"{steps / self._seconds_per_image:,.0f} {unit}/s"
         loss = self._loss / self._finite if self._finite else math.nan
         return [f"train loss {loss:.4f}", f"lr {self._lr:.3g}", speed]

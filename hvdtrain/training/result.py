@@ -33,7 +33,7 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
     _store(run, content)
     reporter.show(
         f"{_summary(scores, content['per_class_accuracy'])}, "
-        f"{training.throughput.images_per_s:,.0f} images/s, parameters {parameters}, record in {run.folder}"
+        f"{training.throughput.images_per_s:,.0f} {run.unit}/s, parameters {parameters}, record in {run.folder}"
     )
 
 

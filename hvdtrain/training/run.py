@@ -37,7 +37,7 @@ class Run:
     def __post_init__(self) -> None:
         if self.steps_per_epoch == 0:
             raise UserError(
-                f"--batch-size {self.config.batch_size}: larger than the {self.samples} training images",
+                f"--batch-size {self.config.batch_size}: larger than the {self.samples} training {self.unit}",
                 "give a smaller one, or use --remainder pad",
             )
         rows = -(-self.global_batch // self.group.size // self.learner.devices)
@@ -57,6 +57,11 @@ class Run:
         """What is trained, and on what."""
         own = isinstance(self.trained, OwnTask)
         return self.config.model if own else f"{self.config.model} on {self.config.data}"
+
+    @property
+    def unit(self) -> str:
+        """What a row is called."""
+        return "rows" if isinstance(self.trained, OwnTask) else "images"
 
     @property
     def is_rank_0(self) -> bool:

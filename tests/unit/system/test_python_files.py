@@ -1,0 +1,44 @@
+"""Objects in Python files, by FILE.py:NAME."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.python_files import is_reference, load_object
+
+
+def test_references():
+    assert is_reference("a/b.py:NAME")
+    assert not any(map(is_reference, ("lenet", "net.toml", "a.py", "a.py:", "a.py:1x", ":NAME", "a:NAME")))
+
+
+def test_an_object_and_what_lies_beside_its_file(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.path", ["/nowhere"])
+    (tmp_path / "beside_of_test.py").write_text("VALUE = 41\n")
+    (tmp_path / "own.py").write_text("from beside_of_test import VALUE\nCOUNT = []\nANSWER = VALUE + 1\n")
+    assert load_object(f"{tmp_path}/own.py:ANSWER", "--model") == 42
+    first = load_object(f"{tmp_path}/own.py:COUNT", "--model")
+    assert load_object(f"{tmp_path}/own.py:COUNT", "--model") is first, "the file ran twice"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("x = (\n", "line 1: SyntaxError"),
+        ("x = 1\n\ny = z\n", "line 3: NameError: name 'z' is not defined"),
+        ("import no_such_module_anywhere\n", "line 1: ModuleNotFoundError"),
+        ("Task = 1\n", "has no task (did you mean Task?)"),
+        ("def f():\n    raise ValueError('two\\nlines')\n\n\nf()\n", "line 2: ValueError: two lines"),
+    ],
+)
+def test_files_that_fail(content, text, tmp_path):
+    (tmp_path / "own.py").write_text(content)
+    with pytest.raises(UserError, match="--model: ") as caught:
+        load_object(f"{tmp_path}/own.py:task", "--model")
+    assert text in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_does_not_exist(tmp_path):
+    with pytest.raises(UserError, match="there is no file"):
+        load_object(f"{tmp_path}/own.py:task", "--model")

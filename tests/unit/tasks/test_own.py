@@ -1,0 +1,120 @@
+"""Tasks of the user's own: what is a task, its arguments and its data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvdtrain.errors import UserError
+from hvdtrain.tasks.own import make_task
+
+X, Y = np.zeros((6, 4), np.float32), np.arange(6)
+
+
+class Task:
+    def __init__(self, width=3, name="a", rate=0.5):
+        self.width, self.name, self.rate = width, name, rate
+
+    def data(self):
+        return (X, Y), (X[:2], Y[:2])
+
+    def model(self):
+        return None
+
+
+def with_data(data, **attributes):
+    """A task with these rows."""
+    return type("Own", (Task,), {"data": lambda self: data, **attributes})
+
+
+class Source:
+    """Rows that are read one by one."""
+
+    fingerprint = "1"
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, rows):
+        return X[rows], Y[rows]
+
+
+def test_a_task_and_its_data():
+    task = make_task("t.py:Task", Task)
+    assert (task.task.width, task.inputs, len(task.dataset.train), len(task.dataset.test)) == (3, 1, 6, 2)
+    x, y = task.dataset.train[np.array([4, 1])]
+    assert x.shape == (2, 4) and y.tolist() == [4, 1]
+    assert task.record() == {"task": "t.py:Task", "options": {}}
+
+
+def test_arguments_are_literals_or_texts():
+    task = make_task("t.py:Task", Task, ("width=64", "name=deep net", "rate=1e-3"))
+    assert (task.task.width, task.task.name, task.task.rate) == (64, "deep net", 1e-3)
+    assert make_task("t.py:Task", Task, ("name=[1, 2]",)).task.name == "[1, 2]"
+
+
+def test_an_object_is_a_task():
+    assert make_task("Task", Task(width=9)).task.width == 9
+
+
+def test_a_source_is_taken_as_it_is():
+    task = make_task("t.py:Own", with_data((Source(), (X, Y))))
+    assert isinstance(task.dataset.train, Source)
+    assert task.dataset.fingerprint != make_task("t.py:Own", with_data(((X, Y), Source()))).dataset.fingerprint
+
+
+def test_the_fingerprint_follows_the_content():
+    other = X.copy()
+    other[3, 2] = 1
+    one, two = (make_task("t", with_data(((x, Y), (X, Y)))).dataset.fingerprint for x in (X, other))
+    assert one != two
+
+
+@pytest.mark.parametrize(
+    ("settings", "texts"),
+    [
+        (("width",), ["--set width: is not of the form NAME=VALUE"]),
+        (("=3",), ["--set =3: is not of the form NAME=VALUE"]),
+        (("width=1", "width=2"), ["--set width=2: width is given twice"]),
+        (("widht=1",), ["--set widht: t.py:Task has no such argument (did you mean width?)", "width, name, rate"]),
+    ],
+)
+def test_wrong_settings(settings, texts):
+    assert_refused(Task, *texts, settings=settings)
+
+
+def needs(width):
+    """A class that needs an argument."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts"),
+    [
+        (3, ["has no method data"]),
+        (type("Empty", (), {"data": Task.data}), ["has no method model"]),
+        (needs, ["needs a value for width; give --set width=VALUE"]),
+        (with_data(None), ["data() returned NoneType; return training and test rows"]),
+        (with_data(((X, Y),)), ["data() returned tuple"]),
+        (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
+        (with_data(((X, Y), (X[:0], Y[:0]))), ["the test rows have arrays of length 0"]),
+        (with_data(((X, Y), (X[:, :2], Y))), ["training rows are (4,) and (), test rows (2,) and ()"]),
+        (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are ndarray, list; return arrays of numbers"]),
+        (with_data(((X, Y), (X, Y)), inputs=3), ["a row has 2 array(s), but inputs is 3"]),
+        (with_data(((X, Y), (X, Y)), inputs=True), ["inputs is True"]),
+        (
+            type("Fails", (Task,), {"data": lambda self: 1 / 0}),
+            ["data() failed", "ZeroDivisionError: division by zero"],
+        ),
+        (type("Fails", (Task,), {"__init__": lambda self: 1 / 0}), ["Fails failed", "ZeroDivisionError"]),
+    ],
+)
+def test_what_is_no_task(kind, texts):
+    assert_refused(kind, "--model t.py:Task: ", *texts)
+
+
+def assert_refused(kind, *texts, settings=()):
+    with pytest.raises(UserError) as caught:
+        make_task("t.py:Task", kind, settings)
+    for text in texts:
+        assert text in str(caught.value)
+    assert "\n" not in str(caught.value)
