@@ -34,7 +34,7 @@ class Config:
     kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
     """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
     model: str = "lenet"
-    """Network: lenet for 1x28x28 images, cifar_lenet for 3x32x32."""
+    """Network: lenet, cifar_lenet, mlp, resnet20, a file NETWORK.toml, or FILE.py:NAME (docs/networks.md)."""
     data: str = "digits"
     """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder with your own data (.npz or IDX files)."""
     init: Literal["book", "xavier", "he"] = "xavier"

@@ -15,7 +15,6 @@ from hvdtrain.networks.description import Network
 from hvdtrain.networks.record import from_record as from_network_record
 from hvdtrain.system.files import read_json
 
-
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 
 

@@ -40,7 +40,7 @@ def _mask(layer: Dropout, number: int, seed: int, step: int, rows: np.ndarray) -
     return (kept * np.float32(1 / (1 - layer.rate))).reshape(len(rows), *layer.shape)
 
 
-def _mix(value: np.ndarray) -> np.ndarray:
+def _mix(value: np.ndarray | np.uint64) -> np.ndarray:
     """SplitMix64's output for the state `value + GAMMA`."""
     mixed = np.asarray(value, np.uint64) + GAMMA
     for shift, factor in MIXERS:

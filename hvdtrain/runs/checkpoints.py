@@ -32,6 +32,7 @@ from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import BROKEN, FILES, LARGEST, MANIFEST, STATE, Damaged, Entry, Line
+from hvdtrain.system.text import printable
 
 __all__ = ["FILES", "LARGEST", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 

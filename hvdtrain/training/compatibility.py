@@ -61,9 +61,7 @@ RULES = {
 """The rule of each option of `Config`."""
 
 
-def check_options(
-    config: Config, network: ShapedNetwork, dataset: Dataset, path: Path, saved: Checkpoint
-) -> None:
+def check_options(config: Config, network: ShapedNetwork, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
     if shaped_to_record(network) != saved.network:
         raise UserError(

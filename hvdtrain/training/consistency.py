@@ -45,7 +45,9 @@ def check_same_options(
     """
     compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
     options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
-    for name, rank, value, expected in _differences(group, {**options, "layers": _digest(network), "data": fingerprint}):
+    for name, rank, value, expected in _differences(
+        group, {**options, "layers": _digest(network), "data": fingerprint}
+    ):
         raise UserError(
             f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"
         )

@@ -30,9 +30,7 @@ Findings = list[dict[str, Any]]
 """What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
 
 
-def train(
-    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
-) -> Path:
+def train(config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]) -> Path:
     """Train with these options; returns the run's folder.
 
     examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log.

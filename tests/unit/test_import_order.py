@@ -30,6 +30,8 @@ ORDER = [
 ENTRY_POINTS = {"__init__", "__main__", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"}
 FRAMEWORK_PACKAGES = {"torch", "mxnet", "tensorflow", "horovod"}
 STANDARD_LIBRARY_ONLY = {"errors", "system"}
+STANDARD_LIBRARY = sys.stdlib_module_names | {"tomli"}
+"""With what Python 3.10 has tomli for."""
 ONLY_IMPORTS = {"launch": {"errors", "system"}}
 """Folders that import no other folders than these."""
 
@@ -64,7 +66,7 @@ def test_imports_descend_from_folder_to_folder():
                 assert other == own or other in ONLY_IMPORTS.get(own, {other}), where
             else:
                 assert own == "frameworks" or top not in FRAMEWORK_PACKAGES, where
-                assert own not in STANDARD_LIBRARY_ONLY or top in sys.stdlib_module_names, where
+                assert own not in STANDARD_LIBRARY_ONLY or top in STANDARD_LIBRARY, where
 
 
 def module_name(path):
@@ -81,6 +83,16 @@ def test_no_files_import_each_other_in_a_circle():
         found = [(node.module, f"{node.module}.{alias.name}") for node in nodes for alias in node.names]
         graph[name] = {full if full in files else module for module, full in found} & files.keys()
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def test_network_is_imported_when_it_is_asked_for():
+    """The agents of ranks import the package, but need no NumPy."""
+    code = (
+        "import sys, hvdtrain.launch.agent; print('numpy' in sys.modules); from hvdtrain import Network; print(Network)"
+    )
+    command = [sys.executable, "-c", code]
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert output == "False\n<class 'hvdtrain.networks.description.Network'>\n"
 
 
 def test_help_imports_no_framework():

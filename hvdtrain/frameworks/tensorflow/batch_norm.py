@@ -48,19 +48,23 @@ class BatchNormalization(tf.keras.layers.Layer):
             scale = self.weight * tf.math.rsqrt(self.running_var + self._layer.epsilon)
             return tf.cast((inputs - self.running_mean) * scale + self.bias, x.dtype)
         images = inputs if len(x.shape) == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
-        normalize = self._over_ranks if self._sum_over_ranks else self._own_rows
-        y, mean, unbiased = normalize(images, real_rows)
+        if self._sum_over_ranks and real_rows is not None:
+            y, mean, unbiased = self._over_ranks(images, real_rows, self._sum_over_ranks)
+        else:
+            y, mean, unbiased = self._own_rows(images)
         self._update(self.running_mean, mean)
         self._update(self.running_var, unbiased)
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype)
 
-    def _own_rows(self, images: tf.Tensor, _: tf.Tensor | None) -> tuple[tf.Tensor, ...]:
+    def _own_rows(self, images: tf.Tensor) -> tuple[tf.Tensor, ...]:
         return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
 
-    def _over_ranks(self, images: tf.Tensor, real_rows: tf.Tensor) -> tuple[tf.Tensor, ...]:
+    def _over_ranks(
+        self, images: tf.Tensor, real_rows: tf.Tensor, sum_over_ranks: SumOverRanks
+    ) -> tuple[tf.Tensor, ...]:
         """Output, mean and unbiased variance."""
         real = real_rows[:, tf.newaxis, tf.newaxis, tf.newaxis]
-        count, mean, variance = self._moments_over_ranks(images, real)
+        count, mean, variance = self._moments_over_ranks(images, real, sum_over_ranks)
         scale = tf.math.rsqrt(variance + self._layer.epsilon)
 
         @tf.custom_gradient
@@ -69,7 +73,7 @@ class BatchNormalization(tf.keras.layers.Layer):
 
             def gradient(of_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
                 of_weight, of_bias = _channel_sum(of_y * normalized), _channel_sum(of_y)
-                means = self._sum_over_ranks(tf.concat([of_bias, of_weight], 0)) / count
+                means = sum_over_ranks(tf.concat([of_bias, of_weight], 0)) / count
                 mean_of_y, mean_of_normalized = tf.split(tf.cast(means, tf.float32), 2)
                 of_x = (of_y - real * (mean_of_y + normalized * mean_of_normalized)) * (weight * scale)
                 return of_x, tf.cast(of_weight, tf.float32), tf.cast(of_bias, tf.float32)
@@ -79,7 +83,9 @@ class BatchNormalization(tf.keras.layers.Layer):
         y = normalize(images, tf.convert_to_tensor(self.weight), tf.convert_to_tensor(self.bias))
         return y, mean, variance * tf.cast(count / tf.maximum(count - 1, 1), tf.float32)
 
-    def _moments_over_ranks(self, images: tf.Tensor, real: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    def _moments_over_ranks(
+        self, images: tf.Tensor, real: tf.Tensor, sum_over_ranks: SumOverRanks
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Number of values of each channel, their mean, and their biased variance, over the real rows of all ranks.
 
         Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss. The
@@ -92,7 +98,7 @@ class BatchNormalization(tf.keras.layers.Layer):
         squares = _channel_sum(tf.square(images - tf.cast(own_mean, tf.float32)) * real)
         own = tf.concat([own_count[tf.newaxis], own_count * own_mean, squares + own_count * tf.square(own_mean)], 0)
         channels = self._layer.inputs
-        count, total, total_squares = tf.split(self._sum_over_ranks(own), [1, channels, channels])
+        count, total, total_squares = tf.split(sum_over_ranks(own), [1, channels, channels])
         mean = total / count
         variance = total_squares / count - tf.square(mean)
         return count, tf.cast(mean, tf.float32), tf.cast(variance, tf.float32)

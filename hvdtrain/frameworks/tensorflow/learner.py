@@ -63,9 +63,7 @@ class TensorFlowLearner:
     def _logits(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(self._model(scale_pixels(images), training=False), tf.float32)
 
-    def _weighted_loss(
-        self, weights: tf.Tensor, labels: tf.Tensor, images: tf.Tensor, *others: tf.Tensor
-    ) -> tf.Tensor:
+    def _weighted_loss(self, weights: tf.Tensor, labels: tf.Tensor, images: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
         logits = tf.cast(self._model((scale_pixels(images), *others), training=True), tf.float32)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
         return tf.reduce_sum(losses * weights)
@@ -127,9 +125,7 @@ class TensorFlowLearner:
 
     def _rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         """The arguments of `_weighted_loss`, padded to a multiple of that many rows."""
-        weights, labels, images, *masks = pad_rows(
-            multiple, *network_rows(self._network, self._config.seed, batch)
-        )
+        weights, labels, images, *masks = pad_rows(multiple, *network_rows(self._network, self._config.seed, batch))
         real = [(weights > 0).astype(np.float32)] if self._synchronized else []
         return weights, labels, channel_last(images), *masks, *real
 

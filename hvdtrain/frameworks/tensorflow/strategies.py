@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import tensorflow as tf
@@ -21,7 +21,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
-from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy
+from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
 
@@ -155,7 +155,7 @@ class TensorFlowMirrored(TensorFlowDistributed):
     """tf.distribute.MirroredStrategy: a replica on each GPU of one process, or on logical CPU devices."""
 
     many_devices = True
-    unsupported = (DEVICES_NORMALIZE,)
+    unsupported: ClassVar[tuple[Unsupported, ...]] = (DEVICES_NORMALIZE,)
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group = single_process(config.strategy)

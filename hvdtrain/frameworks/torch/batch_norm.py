@@ -114,4 +114,6 @@ def _sum_over_ranks(group: Group, *values: torch.Tensor) -> list[torch.Tensor]:
     """The sums over all ranks of float64 tensors, by one collective."""
     own = torch.cat([value.double().flatten() for value in values])
     total = torch.from_numpy(np.asarray(group.sum(own.cpu().numpy()))).to(own.device)
-    return [part.view(value.shape) for part, value in zip(total.split([v.numel() for v in values]), values, strict=True)]
+    return [
+        part.view(value.shape) for part, value in zip(total.split([v.numel() for v in values]), values, strict=True)
+    ]

@@ -11,8 +11,8 @@ from torch import nn
 from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
-from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
+from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy

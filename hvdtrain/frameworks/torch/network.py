@@ -49,7 +49,9 @@ class TorchNetwork(nn.Module):
     def _run(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
         while layers:
             match layers:
-                case [Conv() as layer, Relu(), Pool(reduction="average", padding=0) as pool, *_] if pool.step == pool.size:
+                case [Conv() as layer, Relu(), Pool(reduction="average", padding=0) as pool, *_] if (
+                    pool.step == pool.size
+                ):
                     x, layers = relu_average_pool(self._modules[layer.name](x), pool.size), layers[3:]
                 case [Residual() as layer, *_]:
                     x = self._run(layer.body, x, masks) + self._run(layer.shortcut, x, masks)
