@@ -235,17 +235,19 @@ def apart(framework: str, _: list[str]) -> None:
 
 
 def logits(framework: str, options: list[str]) -> None:
-    """Write the logits of fixed images to a file for each network; the options are the style and the networks."""
+    """Write images and logits of each network to 0.npz, 1.npz, ...; the options are the style and the networks."""
+    from numpy_network import random_weights
+
     api, *models = options
-    for model in models:
+    for number, model in enumerate(models):
         found = find_network(model)
         network = found.for_data(found.input_shape or IMAGE, 10, model)
         images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
         config = Config(framework=framework, api=api, strategy="single", model=model)
-        learner = build_learner(config, network, initial_weights(network, "xavier", 1), RuntimeOptions(device="cpu"))
+        learner = build_learner(config, network, random_weights(network, 1), RuntimeOptions(device="cpu"))
         learner.logits(images)  # the next ones must not be those of these weights
-        learner.load(initial_weights(network, "xavier", 0))
-        np.save(f"{model}.npy", learner.logits(images))
+        learner.load(random_weights(network))
+        np.savez(f"{number}.npz", images=images, logits=learner.logits(images))
 
 
 def pooling(_: str, __: list[str]) -> None:
