@@ -30,9 +30,10 @@ def arguments() -> tuple[str, int]:
 
 def load(name: str) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
     """Images in [0, 1], float32 (n, 1, 28, 28); labels, int64 (n,); initial weights."""
-    network = NETWORKS["lenet"]
-    dataset = registry.load_dataset(name, network)
-    return dataset.train_images.astype(np.float32) / 255, dataset.train_labels, initial_weights(network, "book", 0)
+    dataset = registry.load_dataset(name)
+    network = NETWORKS["lenet"].for_data(dataset.input_shape, len(dataset.classes), "lenet")
+    images, labels = dataset.train[np.arange(len(dataset.train))]
+    return images.astype(np.float32) / 255, labels, initial_weights(network, "book", 0)
 
 
 def batches(samples: int, steps: int, rank: int, size: int) -> Iterator[np.ndarray]:

@@ -21,13 +21,15 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.recipes import from_recipe
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.interfaces import Learner
-from hvdtrain.networks.description import Dense, Flatten, Network, Relu
+from hvdtrain.interfaces import Batch, Learner
+from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
 from hvdtrain.networks.registry import NETWORKS
 
-HIDDEN = [layer for i in range(24) for layer in (Dense(f"hidden{i}", 1024, 1024), Relu())]
-DENSE = Network((1, 28, 28), 10, (Flatten(), Dense("first", 784, 1024), Relu(), *HIDDEN, Dense("last", 1024, 10)))
+IMAGE, LABELS = (1, 28, 28), 10
+"""Shape of the images, and number of classes."""
+DENSE = Network((Flatten(), *(Dense(1024), Relu()) * 25, Dense(CLASSES)))
 """26 million parameters in 52 gradients: 104 MB."""
 BLOCK_S = 2.0
 """Seconds of a block, about."""
@@ -42,28 +44,28 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=128, help="rows of a step on each rank; default: 128")
     parser.add_argument("--blocks", type=int, default=7, help="blocks of each setting; default: 7")
     options = parser.parse_args()
-    if options.network == "dense":
-        NETWORKS["lenet"] = DENSE  # under this name all options accept it
+    chosen = DENSE if options.network == "dense" else NETWORKS["lenet"]
+    network = chosen.for_data(IMAGE, LABELS, options.network)
     base = from_recipe("book", framework=options.framework, batch_size=options.rows, batch_scope="per-rank")
     configs = {name: dataclasses.replace(base, groups=name if name == "auto" else int(name)) for name in options.groups}
-    weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    weights = initial_weights(network, "xavier", 0)
     learners = {}
     for name, config in configs.items():
-        learners[name] = build_learner(config, weights, RuntimeOptions(device="cpu"))
+        learners[name] = build_learner(config, network, weights, RuntimeOptions(device="cpu"))
         learners[name].weights()  # waits for MXNet's broadcast, as the next learner's has the same names
     blocks = measure(learners, options.rows, options.blocks)
     group = next(iter(learners.values())).group
     if group.rank == 0:
         print(f"{options.framework}, {options.network}, {group.size} ranks, {options.rows} rows on each", flush=True)
-        print(table(configs, blocks, group.size), flush=True)
+        print(table(configs, blocks, network, group.size), flush=True)
     group.close()
 
 
 def measure(learners: dict[str, Learner], rows: int, count: int) -> dict[str, list[tuple[float, float]]]:
     """Seconds and CPU seconds of a step, of `count` blocks of each learner."""
     generator = np.random.default_rng(0)
-    images = generator.integers(0, 256, (rows, *NETWORKS["lenet"].input_shape), np.uint8)
-    batch = images, generator.integers(0, 10, rows), np.full(rows, 1 / rows, np.float32), 0.01
+    arrays = generator.integers(0, 256, (rows, *IMAGE), np.uint8), generator.integers(0, LABELS, rows)
+    batch = Batch(arrays, np.full(rows, 1 / rows, np.float32), 0.01, 0, np.arange(rows))
     group = next(iter(learners.values())).group
     for learner in learners.values():  # compiles, and fills Horovod's cache of responses
         run_block(learner, batch, 5)
@@ -77,21 +79,24 @@ def measure(learners: dict[str, Learner], rows: int, count: int) -> dict[str, li
     return blocks
 
 
-def run_block(learner: Learner, batch: tuple[np.ndarray, np.ndarray, np.ndarray, float], steps: int) -> tuple:
+def run_block(learner: Learner, batch: Batch, steps: int) -> tuple:
     """Seconds and CPU seconds of a step, on average over `steps`."""
     began, cpu = time.perf_counter(), time.process_time()
     for _ in range(steps):
-        learner.train_step(*batch)
+        learner.train_step(batch)
     learner.weights()  # waits for the last update
     return (time.perf_counter() - began) / steps, (time.process_time() - cpu) / steps
 
 
-def table(configs: dict[str, Config], blocks: dict[str, list[tuple[float, float]]], ranks: int) -> str:
+def table(
+    configs: dict[str, Config], blocks: dict[str, list[tuple[float, float]]], network: ShapedNetwork, ranks: int
+) -> str:
     """One line for each setting, in Markdown."""
+    sizes = {name: math.prod(shape) for name, shape in network.parameters()}
     lines = ["| --groups | messages | ms a step (range) | CPU ms a step (range) |", "| --- | --- | --- | --- |"]
     for name, config in configs.items():
         columns = [spread([value * 1e3 for value in values], ".2f") for values in zip(*blocks[name], strict=True)]
-        lines.append(f"| {name} | {len(gradient_groups(config, ranks))} | {' | '.join(columns)} |")
+        lines.append(f"| {name} | {len(gradient_groups(config, sizes, ranks))} | {' | '.join(columns)} |")
     return "\n".join(lines)
 
 

@@ -45,7 +45,7 @@ def gradient_groups(config: Config, parameters: Mapping[str, int], ranks: int) -
     parameters: number of elements of each, in the order of forward. ranks: size of the job, which decides the rows of a
     backward pass.
     """
-    sizes, names = list(parameters.values())[::-1], iter(list(parameters)[::-1])
+    sizes, names = list(parameters.values())[::-1], reversed(list(parameters))
     rows = config.global_batch(ranks) / (ranks * config.accumulate)
     count = choose_count(sizes, BYTES[config.compression], rows) if config.groups == "auto" else config.groups
     return [list(itertools.islice(names, length)) for length in split(sizes, count)]

@@ -67,10 +67,7 @@ def slice_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder,
 
 
 def evaluation(samples: int, batch: int, rank: int, size: int) -> Iterator[np.ndarray]:
-    """Row numbers of this rank's share of the test rows, int64, in pieces of at most `batch` rows.
-
-    Each row is on exactly one rank.
-    """
+    """Numbers of this rank's test rows, int64, in pieces of at most `batch`; each row is on exactly one rank."""
     low, high = bounds(samples, rank, size)
     for first in range(low, high, batch):
         yield np.arange(first, min(first + batch, high))

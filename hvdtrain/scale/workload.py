@@ -11,10 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.layers import Shape
+from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.report.records import JsonRecord
 from hvdtrain.report.runs import FinishedRun, read_run
 from hvdtrain.runs import metrics
+from hvdtrain.system.files import read_json
 from hvdtrain.system.text import printable
 
 BACKWARD_SHARE = 2 / 3
@@ -87,7 +89,7 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
     slowest = max(fits, key=lambda machine: fits[machine][0] + fits[machine][1] * steps[0].rows)
     fixed_s, row_s = fits[slowest]
     step = max(machines[slowest], key=lambda step: step.rows)
-    weights = dict(NETWORKS[step.run.options["model"]].parameters())
+    weights = _parameters(step.run)
     spread, notes = _spread(step.run)
     notes += _notes(machines, slowest, fits)
     workload = Workload(
@@ -105,6 +107,18 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
         notes=tuple(notes),
     )
     return workload, {name for step in steps if (name := _library(step.run))}
+
+
+def _parameters(run: FinishedRun) -> dict[str, Shape]:
+    """Names and shapes of the parameters of the run's network. Raises UserError if its record has no valid network."""
+    path = run.folder / "config.json"
+    try:
+        return dict(shaped_from_record(read_json(path).get("network"), run.options["model"]).parameters())
+    except (OSError, ValueError, UserError, RecursionError) as error:
+        reason = error.reason if isinstance(error, UserError) else str(error)
+        raise UserError(
+            f"{printable(str(path))}: no valid network ({printable(reason):.200})", "repeat the run with this version"
+        ) from None
 
 
 def _library(run: FinishedRun) -> str | None:
@@ -125,8 +139,6 @@ def _step(run: FinishedRun) -> Step:
     name = printable(str(run.folder))
     if run.images_per_s is None:
         raise UserError(f"{name}: its result.json has no images_per_s", "repeat the run with more steps")
-    if run.options["model"] not in NETWORKS:
-        raise UserError(f"{name}: unknown network {run.options['model']!r:.40}", "use the version that trained it")
     seconds = run.global_batch / run.images_per_s
     rows = run.global_batch / run.replicas
     if run.shares is not None:

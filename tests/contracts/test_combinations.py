@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from support.combinations import FEW_STEPS, REFERENCES, Case
 from support.jobs import FRAMEWORKS, ROOT, launcher, run
+from support.networks import shaped
 
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
 
 TESTS = ROOT / "tests"
 VARIABLES = {
@@ -49,7 +49,7 @@ def _problems(folder, case):
     if result["skipped"] != reference["skipped"] or result["steps"] != reference["steps"]:
         yield f"{result}, but one process {reference}"
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
-    start = initial_weights(NETWORKS[row.get("model", "lenet")], row.get("init", "xavier"), FEW_STEPS["seed"])
+    start = initial_weights(shaped(row.get("model", "lenet")), row.get("init", "xavier"), FEW_STEPS["seed"])
     share = norm(weights, expected) / norm(expected, start)
     # Adasum is between the sum and the average of gradients, so it has no reference.
     if row.get("op") != "adasum" and share > LIMIT[row.get("precision", "fp32")]:

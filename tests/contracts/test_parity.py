@@ -4,12 +4,13 @@ import json
 
 import numpy as np
 import pytest
+from support import mixed_networks
 from support.jobs import FRAMEWORKS, PROGRAMS, distance, newest, run, train, train_several
+from support.networks import shaped
+from support.numpy_network import numpy_logits, random_weights
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference
 from support.shared_runs import SharedRun
 
-from hvdtrain.networks.description import Conv, Dense, Flatten, Pool, Relu
-from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 
 
@@ -65,36 +66,19 @@ def test_eight_ranks_with_default_options_are_identical(tmp_path, framework, by)
     assert len(set(sums)) == 1
 
 
-def numpy_logits(network, weights, images):
-    """The reference: the network in plain NumPy, float64."""
-    x = images.astype(np.float64) / 255
-    for layer in network.layers:
-        match layer:
-            case Conv(name=name):
-                windows = np.lib.stride_tricks.sliding_window_view(x, (layer.kernel, layer.kernel), axis=(2, 3))
-                x = np.einsum("nihwkl,oikl->nohw", windows, weights[f"{name}.weight"].astype(np.float64))
-                x += weights[f"{name}.bias"][:, None, None]
-            case Dense(name=name):
-                x = x @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
-            case Pool(kind=kind, size=k):
-                n, c, h, w = x.shape
-                blocks = x[:, :, : h // k * k, : w // k * k].reshape(n, c, h // k, k, w // k, k)
-                x = blocks.mean((3, 5)) if kind == "average" else blocks.max((3, 5))
-            case Relu():
-                x = np.maximum(x, 0)
-            case Flatten():
-                x = x.reshape(len(x), -1)
-    return x
+BUILT_IN = {name: shaped(name) for name in NETWORKS}
+MINE = {f"{mixed_networks.__file__}:{name}": shaped(network) for name, network in mixed_networks.NETWORKS.items()}
 
 
 @pytest.mark.parametrize(("framework", "api"), [*((name, "auto") for name in FRAMEWORKS), ("mxnet", "module")])
 def test_logits_equal_a_numpy_reference(tmp_path, framework, api):
-    status, output = run(["python", str(PROGRAMS), "logits", framework, api, *NETWORKS], tmp_path)
+    networks = BUILT_IN | MINE
+    status, output = run(["python", str(PROGRAMS), "logits", framework, api, *networks], tmp_path)
     assert status == 0, output
-    for model, network in NETWORKS.items():
-        images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
-        expected = numpy_logits(network, initial_weights(network, "xavier", 0), images)
-        assert np.abs(np.load(tmp_path / f"{model}.npy") - expected).max() < 1e-5
+    for number, network in enumerate(networks.values()):
+        found = np.load(tmp_path / f"{number}.npz")
+        expected = numpy_logits(network, random_weights(network), found["images"])
+        assert np.abs(found["logits"] - expected).max() < 1e-5 * max(np.abs(expected).max(), 1), list(networks)[number]
 
 
 def test_average_pool_is_bit_identical_to_pytorch(tmp_path):
@@ -102,9 +86,11 @@ def test_average_pool_is_bit_identical_to_pytorch(tmp_path):
 
 
 def test_number_of_parameters():
-    assert {name: network.size for name, network in NETWORKS.items()} == {
+    assert {name: network.size for name, network in BUILT_IN.items()} == {
         "lenet": 129_068,
         "cifar_lenet": 62_006,
+        "mlp": 203_530,
+        "resnet20": 272_186,
     }
 
 

@@ -8,12 +8,13 @@ import signal
 import time
 from pathlib import Path
 
+from support.networks import LENET, LENET_RECORD
+
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY, WatchedJob
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.launch import attempts
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 
@@ -80,11 +81,12 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
 def _write_until_killed(folder: Path, pipe: int, parent: checkpoint_folder.Entry | None) -> None:
     """Save checkpoint after checkpoint, and announce the number of each once it is saved."""
     number = checkpoints.newest(folder)[1].position.epoch if checkpoint_folder.paths(folder) else 0
-    weights = initial_weights(NETWORKS["lenet"], "xavier", 1)
+    weights = initial_weights(LENET, "xavier", 1)
     while True:
         number += 1
         position = Position(number, 128, number * 7919 % 1000, 64, 0)  # steps in no order, as if renumbered
-        saved = Checkpoint(weights, OptimizerState({}, 0.0, 0, {}), position, "lenet", "torch", "sgd", "ab12")
+        state = OptimizerState({}, 0.0, 0, {})
+        saved = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12")
         path = checkpoints.save(folder, saved, 3, parent)
         parent = checkpoint_folder.entry_of(path)
         os.write(pipe, number.to_bytes(4, "little"))

@@ -14,6 +14,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 from PIL import Image
+from support.networks import LENET
 
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
@@ -22,7 +23,6 @@ from hvdtrain.datasets.formats.idx import read_idx
 from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.datasets.formats.npz import read_npz
 from hvdtrain.datasets.formats.reading import wrap_errors
-from hvdtrain.networks.registry import NETWORKS
 
 
 def idx_file(*shape: int, values: int | None = None) -> bytes:
@@ -132,4 +132,4 @@ PICTURES = tuple(
 @example(b"P6\n12 \xff5\n", False)
 def test_image(content: bytes, invert: bool) -> None:
     with folder_of(picture=content) as folder, rejects_cleanly():
-        assert read_image(folder / "picture", NETWORKS["lenet"].input_shape, invert).shape == (1, 28, 28)
+        assert read_image(folder / "picture", LENET.input_shape, invert).shape == (1, 28, 28)

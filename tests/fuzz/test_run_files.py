@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.networks import LENET_RECORD
 
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
@@ -26,7 +27,7 @@ def saved_files() -> dict[str, bytes]:
     weights = {"w": np.ones((2, 3), np.float32), "b": np.zeros(2, np.float32)}
     state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()})
     position = Position(1, 2, 42, 64, 0)
-    whole = Checkpoint(weights, state, position, "lenet", "torch", "sgd", "ab12", 0.5, ("0", "1"))
+    whole = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.5, ("0", "1"))
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoints.save(Path(folder), whole, keep=1)
         return {name: (path / name).read_bytes() for name in (*checkpoints.FILES, checkpoints.MANIFEST)}

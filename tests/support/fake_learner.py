@@ -8,15 +8,19 @@ from collections import Counter
 import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.interfaces import Dataset, OptimizerState
+from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.interfaces import Batch, Dataset, OptimizerState
+from hvdtrain.networks.description import Network
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.runs import plots
 from hvdtrain.training import train as training
+from support.networks import shaped
 
-CLASSES = tuple("0123456789")
+NAMES = tuple("0123456789")
 MOST_CALLS = 1000
-WEIGHTS = initial_weights(NETWORKS["lenet"], "xavier", 0)
+NETWORK = shaped(Network((Flatten(), Dense(CLASSES))), (1, 1, 1))
+WEIGHTS = initial_weights(NETWORK, "xavier", 0)
 
 
 class FakeLearner:
@@ -33,9 +37,10 @@ class FakeLearner:
     def _limit_calls(self) -> None:
         assert next(self._calls) < MOST_CALLS, "training does not end"
 
-    def train_step(self, images, labels, weights, lr):
+    def train_step(self, batch: Batch):
         self._limit_calls()
-        self.taken.update(labels[weights > 0].tolist())
+        assert (batch.arrays[1] == batch.rows).all(), "the labels of `numbered` are the numbers of the rows"
+        self.taken.update(batch.rows[batch.weights > 0].tolist())
         return 1.0
 
     def eval_step(self, images, labels):
@@ -58,18 +63,20 @@ class FakeLearner:
 def numbered(samples: int) -> Dataset:
     """Training images whose labels are the numbers of their rows."""
     images = np.zeros((samples, 1, 1, 1), np.uint8)
-    return Dataset("rows", images, np.arange(samples), images[:1], np.zeros(1, np.int64), CLASSES)
+    test = ArraySource(images[:1], np.zeros(1, np.int64))
+    return Dataset("rows", ArraySource(images, np.arange(samples)), test, NAMES)
 
 
 def use_fakes(monkeypatch, dataset: Dataset) -> list[FakeLearner]:
     """Let `train` use this data and a new fake learner each time; the learners so far."""
     made: list[FakeLearner] = []
 
-    def build(config, weights, runtime):
+    def build(config, network, weights, runtime):
         made.append(FakeLearner())
         return made[-1]
 
-    monkeypatch.setattr(training, "load_dataset", lambda name, network, offline: dataset)
+    monkeypatch.setattr(training, "find_network", lambda model: NETWORK.network)
+    monkeypatch.setattr(training, "load_dataset", lambda name, image_shape, offline: dataset)
     monkeypatch.setattr(training, "build_learner", build)
     monkeypatch.setattr(plots, "plot_metrics", lambda folder, title: None)
     return made

@@ -22,6 +22,9 @@ from hvdtrain.cli.training_options import parse
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.interfaces import Group
+from hvdtrain.networks.description import Weights
+from hvdtrain.networks.files import find_network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system import rank_info
@@ -29,6 +32,7 @@ from hvdtrain.training import consistency
 from hvdtrain.training.train import train
 
 BAD_STEP = 5
+IMAGE = (1, 28, 28)
 
 
 def learner_class(framework: str):
@@ -57,8 +61,8 @@ def nan(framework: str, options: list[str]) -> None:
     """Rank 1's loss is not finite at BAD_STEP."""
 
     def inject(_, step, arguments):
-        images, labels, weights, lr = arguments
-        return images, labels, weights * np.float32(np.nan if step == BAD_STEP else 1), lr
+        (batch,) = arguments
+        return (batch._replace(weights=batch.weights * np.float32(np.nan if step == BAD_STEP else 1)),)
 
     inject_on_rank_1(framework, inject)
     main(framework, argv=options)
@@ -103,10 +107,10 @@ def freeze_at_the_end(framework: str, options: list[str]) -> None:
     """Rank 1 is stopped once training is done, by SIGSTOP."""
     checked = consistency.check_same_weights
 
-    def check_same_weights(learner: Any, when: str) -> str:
+    def check_same_weights(group: Group, weights: Weights, when: str) -> str:
         if when == "after the last step" and rank_info.detect().rank == 1:
             os.kill(os.getpid(), signal.SIGSTOP)
-        return checked(learner, when)
+        return checked(group, weights, when)
 
     consistency.check_same_weights = check_same_weights
     main(framework, argv=options)
@@ -116,11 +120,11 @@ def terminated_at_the_end(framework: str, options: list[str]) -> None:
     """Each rank gets SIGTERM, and SIGINT, once training is done."""
     checked = consistency.check_same_weights
 
-    def check_same_weights(learner: Any, when: str) -> str:
+    def check_same_weights(group: Group, weights: Weights, when: str) -> str:
         if when == "after the last step":
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGINT)
-        return checked(learner, when)
+        return checked(group, weights, when)
 
     consistency.check_same_weights = check_same_weights
     main(framework, argv=options)
@@ -215,10 +219,10 @@ def own_data(framework: str, options: list[str]) -> None:
 
 def apart(framework: str, _: list[str]) -> None:
     """Ranks that start with different weights have rank 0's after the broadcast; collectives give the right values."""
-    network = NETWORKS["lenet"]
+    network = NETWORKS["lenet"].for_data(IMAGE, 10, "lenet")
     own = initial_weights(network, "xavier", seed=rank_info.detect().rank)
-    learner = build_learner(Config(framework=framework, momentum=0.9), own, RuntimeOptions(device="cpu"))
-    equal = consistency.check_same_weights(learner, "after the broadcast")
+    learner = build_learner(Config(framework=framework, momentum=0.9), network, own, RuntimeOptions(device="cpu"))
+    equal = consistency.check_same_weights(learner.group, learner.weights(), "after the broadcast")
     assert equal == consistency.checksum(initial_weights(network, "xavier", seed=0))
     sums = learner.group.sum(np.array([learner.group.rank + 1.0, 0.5]))
     size = learner.group.size
@@ -231,30 +235,37 @@ def apart(framework: str, _: list[str]) -> None:
 
 
 def logits(framework: str, options: list[str]) -> None:
-    """Write the logits of fixed images to a file for each network; the options are the style and the networks."""
+    """Write images and logits of each network to 0.npz, 1.npz, ...; the options are the style and the networks."""
+    from numpy_network import random_weights
+
     api, *models = options
-    for model in models:
-        network = NETWORKS[model]
+    for number, model in enumerate(models):
+        found = find_network(model)
+        network = found.for_data(found.input_shape or IMAGE, 10, model)
         images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
         config = Config(framework=framework, api=api, strategy="single", model=model)
-        learner = build_learner(config, initial_weights(network, "xavier", 1), RuntimeOptions(device="cpu"))
+        learner = build_learner(config, network, random_weights(network, 1), RuntimeOptions(device="cpu"))
         learner.logits(images)  # the next ones must not be those of these weights
-        learner.load(initial_weights(network, "xavier", 0))
-        np.save(f"{model}.npy", learner.logits(images))
+        learner.load(random_weights(network))
+        np.savez(f"{number}.npz", images=images, logits=learner.logits(images))
 
 
 def pooling(_: str, __: list[str]) -> None:
     """Relu and average pool have the values and the gradients of PyTorch's own, bit for bit."""
     import torch
 
-    from hvdtrain.frameworks.torch.network import ReluAveragePool
+    from hvdtrain.frameworks.torch.network import relu_average_pool
 
     for side in (26, 9):  # with and without a last row that no window covers
         for dtype in (torch.float32, torch.bfloat16):
             for layout in (torch.contiguous_format, torch.channels_last):
                 images = torch.randn(4, 3, side, side).to(dtype, memory_format=layout)
                 results = []
-                for pool in (ReluAveragePool(2), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AvgPool2d(2))):
+                pools = (
+                    lambda pixels: relu_average_pool(pixels, 2),
+                    torch.nn.Sequential(torch.nn.ReLU(), torch.nn.AvgPool2d(2)),
+                )
+                for pool in pools:
                     pixels = images.clone().requires_grad_()
                     pooled = pool(pixels.clone())
                     pooled.backward(torch.linspace(-1, 1, pooled.numel()).view(pooled.shape).to(dtype))

@@ -13,6 +13,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
+from support.networks import LENET_RECORD
 
 HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
 
@@ -38,6 +39,7 @@ def make_run(folder, moved=None, ranks=1, devices=1, host=None, controller="", w
     recorded = {
         "config": to_record(config),
         "places": {"devices": 0},
+        "network": LENET_RECORD,
         "versions": versions,
         **place,
         "host": {**HOST, **(host or {})},
@@ -55,7 +57,8 @@ def make_run(folder, moved=None, ranks=1, devices=1, host=None, controller="", w
 def save(folder, config, moved, step):
     weights = {"w": np.zeros((2, 3), np.float32), "b": np.array([0, moved], np.float32)}
     position = Position(1, 0, step, config.batch_size, config.seed)
-    made = Checkpoint(weights, OptimizerState({}), position, "lenet", config.framework, "sgd", "f1", 0.5, ("0", "1"))
+    named = "lenet", LENET_RECORD, config.framework, "sgd", "f1", 0.5, ("0", "1")
+    made = Checkpoint(weights, OptimizerState({}), position, *named)
     checkpoints.save(folder / "checkpoints", made, keep=3)
 
 

@@ -22,10 +22,11 @@ import numpy as np
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Batch, Dataset
-from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.training import loop, train
@@ -41,11 +42,13 @@ LOSS_SCALE = 256.0
 load_synthetic = functools.cache(load_dataset)
 
 
-def load_few_rows(_: str, network: Network, offline: bool) -> Dataset:
+def load_few_rows(_: str, image_shape: Shape | None, offline: bool) -> Dataset:
     """Synthetic images, `ROWS` to train."""
-    data = load_synthetic("synthetic", network, offline)
-    rows = {"train_images": ROWS, "train_labels": ROWS, "test_images": TEST_ROWS, "test_labels": TEST_ROWS}
-    return dataclasses.replace(data, **{name: getattr(data, name)[:count].copy() for name, count in rows.items()})
+    data = load_synthetic("synthetic", image_shape, offline)
+    train, test = (
+        ArraySource(*source[np.arange(count)]) for source, count in ((data.train, ROWS), (data.test, TEST_ROWS))
+    )
+    return Dataset(data.name, train, test, data.classes)
 
 
 def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Batch]]:
@@ -53,9 +56,9 @@ def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Bat
     original = loop.Training._batches
 
     def batches(self: loop.Training, parts: Any) -> Iterator[Batch]:
-        for step, batch in enumerate(original(self, parts), self.position.step):
+        for batch in original(self, parts):
             batch.weights[:] *= factor
-            if bad and step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
+            if bad and batch.step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
                 batch.weights[0] = np.nan
             yield batch
 

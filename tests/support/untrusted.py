@@ -10,9 +10,9 @@ from typing import Any
 
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.checkpoint_folder import Entry
+from support.networks import LENET, LENET_RECORD
 
 PASSWORD = "correct-horse-battery"
 
@@ -29,9 +29,10 @@ class Harm:
 
 def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **changes: Any) -> Path:
     """Save a valid checkpoint, but for these changes."""
-    weights = initial_weights(NETWORKS["lenet"], "xavier", 0)
+    weights = initial_weights(LENET, "xavier", 0)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Checkpoint(weights, OptimizerState({}), Position(), "lenet", "torch", "sgd", "ab", 0.0, tuple("0123456789"))
+    named = "lenet", LENET_RECORD, "torch", "sgd", "ab", 0.0, tuple("0123456789")
+    made = Checkpoint(weights, OptimizerState({}), Position(), *named)
     return checkpoints.save(folder, Checkpoint(**{**vars(made), **changes}), keep, parent)
 
 

@@ -87,6 +87,16 @@ def test_no_files_import_each_other_in_a_circle():
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
+def test_network_is_imported_when_it_is_asked_for():
+    """The agents of ranks import the package, but need no NumPy."""
+    code = (
+        "import sys, hvdtrain.launch.agent; print('numpy' in sys.modules); from hvdtrain import Network; print(Network)"
+    )
+    command = [sys.executable, "-c", code]
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert output == "False\n<class 'hvdtrain.networks.description.Network'>\n"
+
+
 def test_help_imports_no_framework():
     code = "import sys; from hvdtrain.__main__ import main; main(['--help']); print(*sys.modules)"
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout

@@ -6,7 +6,6 @@ from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import STYLES
 from hvdtrain.launch import program
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system.versions import DISTRIBUTIONS, EXTRAS
 
 
@@ -17,9 +16,8 @@ def test_frameworks():
         assert program.is_own(["python", "-m", f"hvdtrain.{framework}_lenet"])
 
 
-def test_options_name_all_networks_and_styles():
+def test_options_name_all_styles():
     kinds = get_type_hints(Config)
-    assert set(get_args(kinds["model"])) == set(NETWORKS)
     assert set(get_args(kinds["api"])) == {"auto", *(style for styles in STYLES.values() for style in styles)}
 
 

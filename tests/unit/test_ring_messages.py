@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from support.networks import LENET_RECORD
 
 from hvdtrain.collectives.encoding import ARRAYS, TEXT_BYTES, decode, encode
 from hvdtrain.errors import TrainingError
@@ -53,7 +54,8 @@ def test_values_arrive_unchanged(value):
 def test_a_checkpoint_arrives_unchanged():
     weights = {"conv1/weight": np.random.default_rng(0).normal(size=(2, 3)).astype(np.float32)}
     optimizer = OptimizerState({"momentum/conv1/weight": weights["conv1/weight"].T}, 0.1, 7, {"loss_scale": 2.0**15})
-    saved = Checkpoint(weights, optimizer, Position(1, 2, 3, 4), "lenet", "torch", "sgd", "ab", np.float64(0.5), ("a",))
+    named = "lenet", LENET_RECORD, "torch", "sgd", "ab", np.float64(0.5), ("a",)
+    saved = Checkpoint(weights, optimizer, Position(1, 2, 3, 4), *named)
     received = decode(encode((Path("runs/a"), saved)))
     assert_equal(received, (Path("runs/a"), saved))
     assert received[1].weights["conv1/weight"].flags.writeable

@@ -36,7 +36,7 @@ def test_commands(capsys, command, meant):
 
 @pytest.mark.parametrize(
     ("options", "meant"),
-    [(["--model", "lenett"], "lenet"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
+    [(["--framework", "torhc"], "torch"), (["--schedule=cosin"], "cosine"), (["--precision", "bf61"], "bf16")],
 )
 def test_training_options(options, meant):
     with pytest.raises(UserError, match=rf"no such choice \(did you mean {meant}\?\)"):

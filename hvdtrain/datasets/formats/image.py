@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
+from hvdtrain.networks.layers import Shape
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 """Image formats that are read. Pillow knows more, and starts Ghostscript for one of them."""
@@ -17,7 +18,7 @@ SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
 SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
 
 
-def read_image(path: Path, shape: tuple[int, ...], invert: bool) -> np.ndarray:
+def read_image(path: Path, shape: Shape, invert: bool) -> np.ndarray:
     """The image upright, resized to `shape` (channels, height, width), uint8.
 
     invert: exchange light and dark. Transparent pixels become 0, the background of the built-in data sets. Raises

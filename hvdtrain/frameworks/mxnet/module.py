@@ -243,9 +243,8 @@ class ModuleLearner:
 
     def _arrays(self) -> dict[str, mx.nd.NDArray]:
         """Parameters and running statistics on the first device."""
-        return {name: arrays[0] for name, arrays in self._device_parameters().items()} | self._statistics.copies(
-            self._contexts[0]
-        )
+        parameters = {name: arrays[0] for name, arrays in self._device_parameters().items()}
+        return parameters | self._statistics.copies(self._contexts[0])
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._logits(images).asnumpy()

@@ -48,15 +48,16 @@ class BatchNormalization(tf.keras.layers.Layer):
             scale = self.weight * tf.math.rsqrt(self.running_var + self._layer.epsilon)
             return tf.cast((inputs - self.running_mean) * scale + self.bias, x.dtype)
         images = inputs if len(x.shape) == 4 else inputs[:, tf.newaxis, tf.newaxis, :]
-        if self._sum_over_ranks:
+        if self._sum_over_ranks and real_rows is not None:
             y, mean, unbiased = self._over_ranks(images, real_rows, self._sum_over_ranks)
         else:
-            y, mean, unbiased = tf.compat.v1.nn.fused_batch_norm(
-                images, self.weight, self.bias, epsilon=self._layer.epsilon
-            )
+            y, mean, unbiased = self._own_rows(images)
         self._update(self.running_mean, mean)
         self._update(self.running_var, unbiased)
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype)
+
+    def _own_rows(self, images: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
 
     def _over_ranks(
         self, images: tf.Tensor, real_rows: tf.Tensor, sum_over_ranks: SumOverRanks

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.networks import LENET, shaped
 
 from hvdtrain.collectives import grouping
 from hvdtrain.collectives.grouping import choose_count, gradient_groups, split
 from hvdtrain.config.options import Config
-from hvdtrain.networks.description import Dense, Flatten, Network
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.networks.registry import NETWORKS
 
 SIZES = st.lists(st.integers(1, 1 << 30), min_size=1, max_size=60)
@@ -73,25 +75,30 @@ def test_the_chosen_number_is_the_best_of_a_simulated_step(total, rows):
     assert times[chosen - 1] <= min(times) * 1.05 + grouping.MESSAGE_S / 2
 
 
+def sizes_of(network):
+    """Number of elements of each parameter, in the order of the layers."""
+    return {name: math.prod(shape) for name, shape in network.parameters()}
+
+
 def test_built_in_networks_are_one_message():
     for model in NETWORKS:
         config = Config(model=model, batch_size=256)
-        assert gradient_groups(config, 2) == [list(reversed([name for name, _ in NETWORKS[model].parameters()]))]
+        sizes = sizes_of(shaped(model))
+        assert gradient_groups(config, sizes, 2) == [list(reversed(sizes))]
 
 
-def test_a_large_network_is_several_messages_beginning_with_the_last_layer(monkeypatch):
-    layers = (Flatten(), Dense("first", 784, 1024), *(Dense(f"hidden{i}", 1024, 1024) for i in range(24)))
-    monkeypatch.setitem(NETWORKS, "large", Network((1, 28, 28), 10, (*layers, Dense("last", 1024, 10))))
-    groups = gradient_groups(Config(model="large", batch_size=256), 2)
+def test_a_large_network_is_several_messages_beginning_with_the_last_layer():
+    sizes = sizes_of(shaped(Network((Flatten(), *(Dense(1024) for _ in range(25)), Dense(CLASSES)))))
+    groups = gradient_groups(Config(batch_size=256), sizes, 2)
     assert 8 <= len(groups) <= 16
     order = [name for names in groups for name in names]
-    assert order == list(reversed([name for name, _ in NETWORKS["large"].parameters()]))
-    sizes = {name: int(np.prod(shape)) for name, shape in NETWORKS["large"].parameters()}
+    assert order == list(reversed(sizes))
     by_group = [sum(sizes[name] for name in names) for names in groups]
     assert max(by_group) <= 2.5 * np.mean(by_group)
-    assert len(gradient_groups(Config(model="large", batch_size=256, compression="fp16"), 2)) < len(groups)
-    assert len(gradient_groups(Config(model="large", batch_size=256, accumulate=64), 2)) < len(groups)
+    assert len(gradient_groups(Config(batch_size=256, compression="fp16"), sizes, 2)) < len(groups)
+    assert len(gradient_groups(Config(batch_size=256, accumulate=64), sizes, 2)) < len(groups)
 
 
 def test_a_given_number_of_groups_is_used():
-    assert [len(gradient_groups(Config(groups=count), 2)) for count in range(1, 9)] == list(range(1, 9))
+    sizes = sizes_of(LENET)
+    assert [len(gradient_groups(Config(groups=count), sizes, 2)) for count in range(1, 9)] == list(range(1, 9))

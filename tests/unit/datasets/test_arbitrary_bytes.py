@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.data_files import BYTES, FLOATS, SMALL, tiny_mnist
+from support.data_files import BYTES, FLOATS, tiny_mnist
 
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
@@ -38,12 +38,12 @@ def loads_or_rejects(files: dict[str, bytes]) -> None:
         for file, content in files.items():
             Path(name, file).write_bytes(content)
         try:
-            found = load_dataset(name, SMALL)
+            found = load_dataset(name)
         except UserError as error:
             assert str(error).startswith((name, f"--data {name}")) and "\n" not in str(error)
         else:
-            assert len(found.train_images) == len(found.train_labels)
-            assert found.train_images.shape[1:] == SMALL.input_shape
+            assert len(found.train.arrays[0]) == len(found.train.arrays[1])
+            assert found.train.arrays[0].shape[1:] == found.input_shape == (1, 2, 3)
 
 
 IMAGES = tiny_mnist((2, 3))["train-images-idx3-ubyte"]

@@ -12,8 +12,6 @@ from pathlib import Path
 import pytest
 from support.data_files import (
     CIFAR,
-    CIFAR_LENET,
-    LENET,
     MNIST,
     MNIST_GZIP,
     assert_rejected,
@@ -28,11 +26,11 @@ from hvdtrain.datasets.registry import load_dataset
 
 
 def test_files_are_downloaded_once(mirrors: tuple[Mirror, Mirror], cached: Path) -> None:
-    first = load_dataset("mnist", LENET)
-    assert first.train_images.tobytes() == MNIST["train-images-idx3-ubyte"][16:]
+    first = load_dataset("mnist")
+    assert first.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
     assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP) and mirrors[1].requested == []
     assert {path.name for path in cached.iterdir()} - {".lock"} == set(MNIST_GZIP)
-    assert load_dataset("mnist", LENET).fingerprint == first.fingerprint
+    assert load_dataset("mnist").fingerprint == first.fingerprint
     assert len(mirrors[0].requested) == 4
 
 
@@ -49,7 +47,7 @@ def test_next_mirror(fault: str, mirrors: tuple[Mirror, Mirror]) -> None:
         bad.stop_after = 10
     else:
         bad.server.server_close()
-    assert len(load_dataset("mnist", LENET).train_images) == 6
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert sorted(good.requested) == sorted(MNIST_GZIP)
 
 
@@ -57,7 +55,7 @@ def test_mirror_that_sends_nothing_is_given_up(mirrors: tuple[Mirror, Mirror], m
     monkeypatch.setattr(downloads, "SILENCE_S", 0.2)
     mirrors[0].stop_after, mirrors[0].silent_s = 10, 5.0
     began = time.monotonic()
-    assert len(load_dataset("mnist", LENET).train_images) == 6
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert time.monotonic() - began < 4
 
 
@@ -70,7 +68,7 @@ def test_own_mirror_comes_first(mirrors: tuple[Mirror, Mirror], monkeypatch: pyt
     own = mirrors[1]
     own.files = {f"base/mnist/{name}": content for name, content in MNIST_GZIP.items()}
     monkeypatch.setenv("HVDTRAIN_MIRROR", own.url + "base/")
-    assert len(load_dataset("mnist", LENET).train_images) == 6
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert mirrors[0].requested == [] and len(own.requested) == 4
 
 
@@ -106,7 +104,7 @@ def test_cifar10_is_downloaded_as_an_archive(
     mirrors[0].files = {path.name: path.read_bytes()}
     path.unlink()
     monkeypatch.setitem(PUBLISHED, "cifar10", PUBLISHED["cifar10"]._replace(mirrors=(mirrors[0].url,)))
-    assert len(load_dataset("cifar10", CIFAR_LENET).train_images) == 10
+    assert len(load_dataset("cifar10").train.arrays[0]) == 10
     assert (tmp_path / "cache" / "hvdtrain" / "cifar10" / path.name).is_file()
 
 
@@ -120,7 +118,7 @@ def test_offline_never_connects(mirrors: tuple[Mirror, Mirror], cached: Path, mo
     text = assert_rejected("mnist", "--offline", str(cached), mirrors[0].url, *IDX_FILES[2:], offline=True)
     assert "train-" not in text, "these two files exist"
     write_files(cached, MNIST)
-    assert len(load_dataset("mnist", LENET, offline=True).train_images) == 6
+    assert len(load_dataset("mnist", offline=True).train.arrays[0]) == 6
     assert mirrors[0].requested == []
 
 
@@ -137,5 +135,5 @@ def test_progress_on_rank_0(
         monkeypatch.setenv(name, value)
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    load_dataset("mnist", LENET)
+    load_dataset("mnist")
     assert ("train-images-idx3-ubyte.gz" in terminal.getvalue()) == visible

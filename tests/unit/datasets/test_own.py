@@ -11,9 +11,7 @@ import numpy as np
 import pytest
 from support.data_files import (
     BYTES,
-    CIFAR_LENET,
     FLOATS,
-    SMALL,
     assert_rejected,
     idx_bytes,
     save_npz,
@@ -27,12 +25,12 @@ from hvdtrain.datasets.registry import load_dataset
 
 
 def test_pair_of_npz(tmp_path: Path) -> None:
-    found = load_dataset(str(write_own(tmp_path)), SMALL)
-    assert found.train_images.dtype == np.uint8 and found.test_images.dtype == np.float32
-    assert np.array_equal(found.train_images, BYTES[:, np.newaxis])
-    assert np.array_equal(found.test_images, FLOATS[:, np.newaxis].astype(np.float32))
-    assert found.test_labels.dtype == np.int64 and found.test_labels.tolist() == [3, 0]
-    assert found.classes == tuple("0123") and found.train_images.flags.writeable
+    found = load_dataset(str(write_own(tmp_path)))
+    assert found.train.arrays[0].dtype == np.uint8 and found.test.arrays[0].dtype == np.float32
+    assert np.array_equal(found.train.arrays[0], BYTES[:, np.newaxis])
+    assert np.array_equal(found.test.arrays[0], FLOATS[:, np.newaxis].astype(np.float32))
+    assert found.test.arrays[1].dtype == np.int64 and found.test.arrays[1].tolist() == [3, 0]
+    assert found.classes == tuple("0123") and found.train.arrays[0].flags.writeable
 
 
 @pytest.mark.parametrize("layout", ["channels first", "channels last", "Fortran", "big-endian", "half"])
@@ -46,24 +44,24 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
         "half": expected.astype(np.float16),
     }[layout]
     save_npz(tmp_path, "all.npz", x_train=images, y_train=np.arange(5), x_test=images[:2], y_test=np.arange(2))
-    found = load_dataset(str(tmp_path), CIFAR_LENET)
-    assert np.array_equal(found.train_images, expected) and np.array_equal(found.test_images, expected[:2])
-    assert found.train_images.flags.c_contiguous and found.train_images.dtype == np.dtype("float32")
+    found = load_dataset(str(tmp_path))
+    assert np.array_equal(found.train.arrays[0], expected) and np.array_equal(found.test.arrays[0], expected[:2])
+    assert found.train.arrays[0].flags.c_contiguous and found.train.arrays[0].dtype == np.dtype("float32")
 
 
 def test_one_npz_in_a_folder_or_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arrays = {"x_train": BYTES, "y_train": np.arange(5) % 4, "x_test": BYTES[:1], "y_test": np.array([1])}
     save_npz(tmp_path, "anything.npz", **arrays)
-    by_folder = load_dataset(str(tmp_path), SMALL)
+    by_folder = load_dataset(str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert load_dataset("~/anything.npz", SMALL).fingerprint == by_folder.fingerprint
+    assert load_dataset("~/anything.npz").fingerprint == by_folder.fingerprint
     save_npz(tmp_path, "second.npz", **arrays)
-    assert_rejected(tmp_path, str(tmp_path), "holds 2 .npz files", network=SMALL)
+    assert_rejected(tmp_path, str(tmp_path), "holds 2 .npz files")
 
 
 def test_own_idx(tmp_path: Path) -> None:
     write_files(tmp_path, tiny_mnist((2, 3)), packed=False)
-    assert load_dataset(str(tmp_path), SMALL).train_images.shape == (6, 1, 2, 3)
+    assert load_dataset(str(tmp_path)).train.arrays[0].shape == (6, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +81,9 @@ def test_own_idx(tmp_path: Path) -> None:
 )
 def test_own_idx_damaged(tmp_path: Path, file: str, content: bytes, texts: list[str]) -> None:
     write_files(tmp_path, {**tiny_mnist((2, 3)), file: content}, packed=False)
-    assert_rejected(tmp_path, str(tmp_path / file), *texts, "write it again", network=SMALL)
+    assert_rejected(tmp_path, str(tmp_path / file), *texts, "write it again")
     (tmp_path / file).unlink()
-    assert_rejected(tmp_path, str(tmp_path / file), "missing", network=SMALL)
+    assert_rejected(tmp_path, str(tmp_path / file), "missing")
 
 
 class Harm:

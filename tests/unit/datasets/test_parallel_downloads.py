@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from support.data_files import LENET, MNIST_GZIP, MNIST_SHA256
+from support.data_files import MNIST_GZIP, MNIST_SHA256
 from support.jobs import wait_for
 from support.mirror import Mirror
 
@@ -17,10 +17,9 @@ PROGRAM = """
 import sys
 from hvdtrain.datasets import registry
 from hvdtrain.datasets.published import IDX_FILES, PUBLISHED, Published
-from hvdtrain.networks.registry import NETWORKS
 url, *sums = sys.argv[1:]
 PUBLISHED["mnist"] = Published((url,), tuple("0123456789"), dict(zip(IDX_FILES, sums)))
-print(registry.load_dataset("mnist", NETWORKS["lenet"]).fingerprint)
+print(registry.load_dataset("mnist").fingerprint)
 """
 
 
@@ -33,7 +32,7 @@ def test_one_of_several_processes_downloads(mirrors: tuple[Mirror, Mirror]) -> N
     mirrors[0].delay_s = 0.2  # so that the other processes start meanwhile
     processes = [start(mirrors[0]) for _ in range(3)]
     outputs = {process.communicate(timeout=60) for process in processes}
-    assert outputs == {(load_dataset("mnist", LENET).fingerprint + "\n", "")}
+    assert outputs == {(load_dataset("mnist").fingerprint + "\n", "")}
     assert sorted(mirrors[0].requested) == sorted(MNIST_GZIP)
 
 
@@ -47,5 +46,5 @@ def test_killed_during_a_download(mirrors: tuple[Mirror, Mirror], cached: Path) 
     assert [path.name for path in cached.iterdir()] == [".lock"]
     (cached / ".train-images-idx3-ubyte.gz.12345").write_bytes(b"incomplete")
     mirrors[0].stop_after = None
-    assert len(load_dataset("mnist", LENET).train_images) == 6
+    assert len(load_dataset("mnist").train.arrays[0]) == 6
     assert {path.name for path in cached.iterdir()} - {".lock"} == set(MNIST_GZIP)

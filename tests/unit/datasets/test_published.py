@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.data_files import LENET, MNIST, assert_rejected, idx_bytes, write_files
+from support.data_files import MNIST, assert_rejected, idx_bytes, write_files
 
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.registry import load_dataset
@@ -22,30 +22,30 @@ def test_real_data(name: str, mean: float, first: list[int], real_data: Path, mo
     if not (real_data / name).is_dir():
         pytest.skip(f"needs {name}/ in HVDTRAIN_DATA")
     monkeypatch.setenv("HVDTRAIN_DATA", str(real_data))
-    found = load_dataset(name, LENET, offline=True)
-    assert found.train_images.shape == (60000, 1, 28, 28) and found.test_images.shape == (10000, 1, 28, 28)
-    assert found.train_images.dtype == np.uint8 and found.train_images.flags.writeable
-    assert found.train_images.mean() / 255 == pytest.approx(mean, abs=1e-4)
-    assert found.train_labels[:5].tolist() == first
+    found = load_dataset(name, offline=True)
+    assert found.train.arrays[0].shape == (60000, 1, 28, 28) and found.test.arrays[0].shape == (10000, 1, 28, 28)
+    assert found.train.arrays[0].dtype == np.uint8 and found.train.arrays[0].flags.writeable
+    assert found.train.arrays[0].mean() / 255 == pytest.approx(mean, abs=1e-4)
+    assert found.train.arrays[1][:5].tolist() == first
     assert len(found.classes) == 10
 
 
 def test_idx_files_may_be_plain_gzip_or_misnamed(mnist: Path) -> None:
-    packed = load_dataset("mnist", LENET, offline=True)
-    assert packed.train_labels.tolist() == list(MNIST["train-labels-idx1-ubyte"][8:])
-    assert packed.train_images.tobytes() == MNIST["train-images-idx3-ubyte"][16:]
+    packed = load_dataset("mnist", offline=True)
+    assert packed.train.arrays[1].tolist() == list(MNIST["train-labels-idx1-ubyte"][8:])
+    assert packed.train.arrays[0].tobytes() == MNIST["train-images-idx3-ubyte"][16:]
     (mnist / "train-images-idx3-ubyte.gz").write_bytes(MNIST["train-images-idx3-ubyte"])
     labels = mnist / "t10k-labels-idx1-ubyte"
     labels.with_suffix(".gz").unlink()
     labels.write_bytes(MNIST[labels.name])
-    plain = load_dataset("mnist", LENET, offline=True)
-    assert plain.fingerprint == packed.fingerprint and plain.train_images.flags.writeable
+    plain = load_dataset("mnist", offline=True)
+    assert plain.fingerprint == packed.fingerprint and plain.train.arrays[0].flags.writeable
 
 
 def test_cache_is_searched_after_the_users_folder(mnist: Path, tmp_path: Path) -> None:
     write_files(tmp_path / "cache" / "hvdtrain" / "mnist", MNIST)
     (mnist / "train-labels-idx1-ubyte.gz").unlink()
-    assert len(load_dataset("mnist", LENET, offline=True).train_labels) == 6
+    assert len(load_dataset("mnist", offline=True).train.arrays[1]) == 6
 
 
 @pytest.mark.parametrize(

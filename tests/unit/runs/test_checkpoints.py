@@ -2,20 +2,20 @@
 
 import pytest
 from support.jobs import distance
+from support.networks import LENET, LENET_RECORD
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
 
 
 def checkpoint(step=1, score=0.0):
-    weights = initial_weights(NETWORKS["lenet"], "xavier", step)
+    weights = initial_weights(LENET, "xavier", step)
     state = OptimizerState({f"momentum/{name}": value for name, value in weights.items()}, -0.5, 7, {"a": 1})
     position = Position(1, 2, step, 64, 0)
-    return Checkpoint(weights, state, position, "lenet", "torch", "sgd", "ab12", score, ("0", "1"))
+    return Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", score, ("0", "1"))
 
 
 def test_checkpoint_is_loaded_as_saved(tmp_path):
@@ -25,6 +25,7 @@ def test_checkpoint_is_loaded_as_saved(tmp_path):
     assert distance(loaded.optimizer.arrays, saved.optimizer.arrays) == 0
     assert loaded.optimizer._replace(arrays={}) == saved.optimizer._replace(arrays={})
     assert (loaded.position, loaded.classes, loaded.data) == (saved.position, saved.classes, saved.data)
+    assert (loaded.model, loaded.network) == (saved.model, saved.network)
 
 
 def test_newest_and_best_checkpoints_are_kept(tmp_path):

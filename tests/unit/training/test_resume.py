@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from support.fake_learner import FakeLearner, numbered, use_fakes
+from support.fake_learner import NETWORK, FakeLearner, numbered, use_fakes
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
@@ -153,6 +153,6 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
         learner = FakeLearner()
         learner.group = OneOfTwo(rank, said)
         with pytest.raises(UserError, match="exists") as raised:
-            resume(Config(), options, learner, numbered(8), RunLock())
+            resume(Config(), options, NETWORK, learner, numbered(8), RunLock())
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]

@@ -5,6 +5,7 @@ import re
 
 import pytest
 from support.jobs import ROOT
+from support.networks import CIFAR_LENET, LENET
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
@@ -27,10 +28,36 @@ class Pair:
 @pytest.mark.parametrize("name", NAMES)
 def test_option_is_compared_or_free(name):
     if name in FREE_PER_RANK:
-        check_same_options(Pair(name), Config(), RuntimeOptions(), "data")
+        check_same_options(Pair(name), Config(), RuntimeOptions(), LENET, "data")
         return
     with pytest.raises(UserError, match=f"rank 1 has --{name.replace('_', '-')} another, rank 0 has "):
-        check_same_options(Pair(name), Config(), RuntimeOptions(), "data")
+        check_same_options(Pair(name), Config(), RuntimeOptions(), LENET, "data")
+
+
+class Recording:
+    """One rank. values: what it compared."""
+
+    def gather(self, own):
+        self.values = own
+        return [own]
+
+
+class WithOther:
+    """Two ranks, of which rank 1 compares other values."""
+
+    def __init__(self, values):
+        self._values = values
+
+    def gather(self, own):
+        return [own, self._values]
+
+
+def test_layers_are_compared():
+    """A file of one name can have different networks on two hosts."""
+    other = Recording()
+    check_same_options(other, Config(), RuntimeOptions(), CIFAR_LENET, "data")
+    with pytest.raises(UserError, match=r"rank 1 has layers [0-9a-f]{16}, rank 0 has [0-9a-f]{16}; give every rank"):
+        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), LENET, "data")
 
 
 def test_reference_lists_the_free_options():
