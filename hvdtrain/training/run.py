@@ -60,7 +60,7 @@ class Run:
 
     @property
     def unit(self) -> str:
-        """What a row is called."""
+        """What a row is called in messages."""
         return "rows" if isinstance(self.trained, OwnTask) else "images"
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.datasets.arrays import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, OptimizerState
+from hvdtrain.interfaces import Batch, Dataset, OptimizerState, classified
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
@@ -26,7 +26,7 @@ WEIGHTS = initial_weights(NETWORK, "xavier", 0)
 class FakeLearner:
     """A learner whose weights never change."""
 
-    device, devices, state_by_rank, skipped = "cpu", 1, False, 0
+    device, devices, state_by_rank, own_by_rank, skipped = "cpu", 1, False, frozenset(), 0
 
     def __init__(self) -> None:
         self.group = SingleProcess()
@@ -43,9 +43,9 @@ class FakeLearner:
         self.taken.update(batch.rows[batch.weights > 0].tolist())
         return 1.0
 
-    def eval_step(self, images, labels):
+    def eval_step(self, arrays):
         self._limit_calls()
-        return 1.0, labels
+        return classified(1.0, arrays[1], arrays[1])
 
     def weights(self):
         return WEIGHTS
@@ -75,8 +75,7 @@ def use_fakes(monkeypatch, dataset: Dataset) -> list[FakeLearner]:
         made.append(FakeLearner())
         return made[-1]
 
-    monkeypatch.setattr(training, "find_network", lambda model: NETWORK.network)
-    monkeypatch.setattr(training, "load_dataset", lambda name, image_shape, offline: dataset)
+    monkeypatch.setattr(training, "load_trainable", lambda config, runtime: (NETWORK, dataset))
     monkeypatch.setattr(training, "build_learner", build)
     monkeypatch.setattr(plots, "plot_metrics", lambda folder, title: None)
     return made

@@ -3,14 +3,35 @@
 import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.training.evaluation import join_scores, slow_ranks
+from hvdtrain.interfaces import Evaluated, classified
+from hvdtrain.training.evaluation import Scores, Sums, slow_ranks
 
 
 def test_scores_and_per_class_accuracy():
-    scores = join_scores(SingleProcess(), 6.0, np.array([[3.0, 1.0], [0.0, 2.0]]))
-    assert scores[:2] == (1.0, 5 / 6)
+    labels, predicted = np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1, 1])
+    sums = Sums(2)
+    for rows in (slice(0, 4), slice(4, 6)):
+        evaluated = classified(len(labels[rows]), labels[rows], predicted[rows])
+        sums.add(evaluated, (labels[rows], labels[rows]))
+    scores = sums.join(SingleProcess())
+    assert (scores.loss, scores.metrics, scores.score) == (1.0, {"accuracy": 5 / 6}, 5 / 6)
     assert scores.per_class() == [0.75, 1.0]
     assert scores.confusion.tolist() == [[3, 1], [0, 2]]
+
+
+def test_scores_of_a_task():
+    sums = Sums(0)
+    sums.add(Evaluated(4.0, {"error": 3.0, "hits": 1.0}), (np.zeros(2),))
+    sums.add(Evaluated(5.0, {"error": 0.0, "hits": 1.0}), (np.zeros(1),))
+    scores = sums.join(SingleProcess())
+    assert (scores.loss, scores.metrics) == (3.0, {"error": 1.0, "hits": 2 / 3})
+    assert scores.confusion is None and scores.per_class() == []
+
+
+def test_a_lower_loss_is_a_better_score():
+    losses = [-5.0, 0.0, 0.1, 3.0, 1e9]
+    scores = [Scores(loss, {}, None).score for loss in losses]
+    assert scores == sorted(scores, reverse=True) and min(scores) > 0 and len(set(scores)) == len(scores)
 
 
 def test_slow_ranks_take_much_longer_than_the_median():
