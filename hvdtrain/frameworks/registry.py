@@ -111,7 +111,9 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
-    if not isinstance(trained, OwnTask):
+    if isinstance(trained, OwnTask):
+        _check_style(config, entry)
+    else:
         check_groups(config, len(list(trained.parameters())))
     elif not entry.takes_tasks:
         raise UserError(
@@ -129,6 +131,13 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
             f"--devices {runtime.devices}: a batch has {config.batch_size} row(s)", "give each device at least one row"
         )
     return entry
+
+
+def _check_style(config: Config, entry: StrategyEntry[Any]) -> None:
+    """Raise UserError unless the strategy's style trains tasks: only the default one has no graph or loop of its own."""
+    if entry.style != (default := STYLES[config.framework][0]):
+        given = f"--strategy {config.strategy}" if config.api == "auto" else f"--api {config.api}"
+        raise UserError(f"{given}: tasks need --api {default}", "leave out --api, or train a network with --model")
 
 
 def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:

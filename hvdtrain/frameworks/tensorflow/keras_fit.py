@@ -210,7 +210,8 @@ class KerasLearner(TensorFlowLearner):
 
     _strategy: KerasStrategy
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: KerasStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights | None, strategy: KerasStrategy) -> None:
+        self._network = network
         tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
         super().__init__(network, weights, strategy)
 
@@ -226,10 +227,12 @@ class KerasLearner(TensorFlowLearner):
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train on `steps` batches by Keras' loop (see `FitLearner`)."""
         strategy = self._strategy
-        feed = KerasFeed(batches, lambda batch: self._rows(batch, 1), after, self.devices, strategy.summed_ranks)
+        feed = KerasFeed(
+            batches, lambda batch: self._objective.rows(batch, 1), after, self.devices, strategy.summed_ranks
+        )
         channels, height, width = self._network.input_shape
         shapes = [(height, width, channels), *(layer.shape for layer in self._network.dropouts)]
-        shapes += [()] if self._synchronized else []
+        shapes += [()] if self._network.batch_norms and self._config.batch_norm == "sync" else []
         inputs = tuple(tf.TensorSpec((None, *shape), tf.float32) for shape in shapes)
         signature = inputs, tf.TensorSpec((None,), tf.int64), tf.TensorSpec((None,), tf.float32)
         rows = tf.data.Dataset.from_generator(feed.rows, output_signature=signature)

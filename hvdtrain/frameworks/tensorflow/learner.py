@@ -9,13 +9,14 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import choose_device, pad_rows
-from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout, channel_last, scale_pixels
+from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.tensorflow.network import channel_last
+from hvdtrain.frameworks.tensorflow.objective import NetworkObjective, make_objective
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, classified
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.registry import Trainable
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -29,28 +30,26 @@ def select_device(strategy: TensorFlowStrategy) -> str:
 
 
 class TensorFlowLearner:
-    """A Keras network and its step, compiled into one graph, trained with one strategy."""
+    """A Keras model and its step, compiled into one graph, trained with one strategy."""
 
     state_by_rank = False
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: TensorFlowStrategy) -> None:
+    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
         self.group, self.devices = strategy.group, strategy.devices
         self.device = select_device(strategy)
-        self._config, self._network, self._strategy = config, network, strategy
-        self._layout = WeightLayout(network)
-        self.own_by_rank = statistics_by_rank(network, config)
+        self._config, self._strategy = config, strategy
         with strategy.scope():
-            self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
-            sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
-            self._model = KerasNetwork(network, config.precision, sum_over_ranks)
-            self._parameters = self._model.parameters
+            self._objective = make_objective(trained, strategy)
+            self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
-        self.load(weights)
+        self.own_by_rank = self._objective.own_by_rank
+        if weights:
+            self.load(weights)
         strategy.broadcast(self._variables)
         strategy.broadcast(self._optimizer.variables)
 
@@ -61,13 +60,8 @@ class TensorFlowLearner:
     def skipped(self) -> int:
         return int(self._skipped.numpy())
 
-    def _logits(self, images: tf.Tensor) -> tf.Tensor:
-        return tf.cast(self._model(scale_pixels(images), training=False), tf.float32)
-
-    def _weighted_loss(self, weights: tf.Tensor, labels: tf.Tensor, images: tf.Tensor, *others: tf.Tensor) -> tf.Tensor:
-        logits = tf.cast(self._model((scale_pixels(images), *others), training=True), tf.float32)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return tf.reduce_sum(losses * weights)
+    def _weighted_loss(self, weights: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_sum(self._objective.losses(*rows) * weights)
 
     @tf.function(reduce_retracing=True)
     def _step(self, *arguments: tf.Tensor) -> tf.Tensor:
@@ -105,7 +99,7 @@ class TensorFlowLearner:
             with tf.GradientTape() as tape:
                 loss = self._weighted_loss(*part)
                 scaled = self._scale.apply(loss)
-            own = tape.gradient(scaled, self._variables)
+            own = dense(tape.gradient(scaled, self._variables))
             earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
             total += loss
         with tf.GradientTape() as tape:
@@ -121,17 +115,13 @@ class TensorFlowLearner:
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
     def train_step(self, batch: Batch) -> tf.Tensor:
-        rows = self._rows(batch, self.devices * self._config.accumulate)
+        self._objective.seed_step(batch.step)
+        rows = self._objective.rows(batch, self.devices * self._config.accumulate)
         return self._strategy.run(self._step, rows, tf.constant(batch.lr, tf.float32))
 
-    def _rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
-        """The arguments of `_weighted_loss`, padded to a multiple of that many rows."""
-        weights, labels, images, *masks = pad_rows(multiple, *network_rows(self._network, self._config.seed, batch))
-        real = [(weights > 0).astype(np.float32)] if self._synchronized else []
-        return weights, labels, channel_last(images), *masks, *real
-
     def compute_gradients(self, batch: Batch) -> tf.Tensor:
-        return self._only_gradients(*map(tf.constant, self._rows(batch, self._config.accumulate)))[0]
+        self._objective.seed_step(batch.step)
+        return self._only_gradients(*map(tf.constant, self._objective.rows(batch, self._config.accumulate)))[0]
 
     @tf.function(reduce_retracing=True)
     def _only_gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
@@ -139,34 +129,36 @@ class TensorFlowLearner:
         return self._gradients(*rows)
 
     @tf.function(reduce_retracing=True)
-    def _evaluate(self, images: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        logits = self._logits(images)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return tf.reduce_sum(losses), tf.argmax(logits, axis=1)
+    def _evaluate(self, *rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
+        losses, metrics, predicted = self._objective.evaluate(*rows)
+        sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
+        return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        images, labels = arrays
-        loss, predicted = self._evaluate(tf.constant(channel_last(images)), tf.constant(labels))
-        return classified(float(loss), labels, predicted.numpy())
+        loss, metrics, predicted = self._evaluate(*map(tf.constant, self._objective.eval_rows(arrays)))
+        sums = {name: float(value) for name, value in metrics.items()}
+        return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy())
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._logits(tf.constant(channel_last(images))).numpy()
+        if not isinstance(self._objective, NetworkObjective):
+            raise TypeError("a task has outputs of its own")
+        return self._objective.logits(tf.constant(channel_last(images))).numpy()
 
     def weights(self) -> Weights:
-        return {name: self._layout.to_canonical(name, v.numpy()) for name, v in self._arrays().items()}
+        return {name: self._objective.to_canonical(name, v.numpy()) for name, v in self._arrays().items()}
 
     def _arrays(self) -> dict[str, tf.Variable]:
         """Parameters and running statistics."""
-        return self._parameters | self._model.statistics
+        return self._parameters | self._objective.statistics
 
     def load(self, weights: Weights) -> None:
-        self._network.check(weights)
+        self._objective.check(weights)
         for name, variable in self._arrays().items():
-            variable.assign(self._layout.from_canonical(name, weights[name]))
+            variable.assign(self._objective.from_canonical(name, weights[name]))
 
     def optimizer_state(self) -> OptimizerState:
         arrays = {
-            f"{kind}/{name}": self._layout.to_canonical(name, slot.numpy())
+            f"{kind}/{name}": self._objective.to_canonical(name, slot.numpy())
             for kind, slots in self._optimizer.slots.items()
             for name, slot in zip(self._parameters, slots, strict=True)
         }
@@ -176,6 +168,6 @@ class TensorFlowLearner:
         for kind, slots in self._optimizer.slots.items():
             for name, slot in zip(self._parameters, slots, strict=True):
                 value = state.arrays[f"{kind}/{name}"] / np.float32(state.scale)
-                slot.assign(self._layout.from_canonical(name, value))
+                slot.assign(self._objective.from_canonical(name, value))
         self._optimizer.updates.assign(state.updates)
         self._scale.load(state.extra)

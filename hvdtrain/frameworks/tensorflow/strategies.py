@@ -29,6 +29,11 @@ Step = Any
 """A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""
 
 
+def dense(gradients: list[Any]) -> list[tf.Tensor]:
+    """Gradients as tensors: that of an embedding has only the rows that a batch uses."""
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
 class TensorFlowStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
@@ -46,7 +51,7 @@ class TensorFlowStrategy(Strategy):
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         """The gradients of the global batch; called inside of a step."""
-        return tape.gradient(loss, variables)
+        return dense(tape.gradient(loss, variables))
 
     def make_sum_over_ranks(self) -> SumOverRanks:
         """What batch normalization over all ranks calls inside of a step.
@@ -97,7 +102,9 @@ class TensorFlowHorovod(TensorFlowStrategy):
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         groups = self._groups(variables)
-        distributed = self._hvd.DistributedGradientTape(tape, compression=self._compression, op=self._op, groups=groups)
+        distributed = self._hvd.DistributedGradientTape(
+            tape, compression=self._compression, op=self._op, groups=groups, sparse_as_dense=True
+        )
         return distributed.gradient(loss, variables)
 
     def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]] | None:
@@ -128,7 +135,7 @@ class TensorFlowDistributed(TensorFlowStrategy):
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
         total = tf.distribute.get_replica_context().all_reduce(
-            tf.distribute.ReduceOp.SUM, tape.gradient(loss, variables)
+            tf.distribute.ReduceOp.SUM, dense(tape.gradient(loss, variables))
         )
         return [gradient / self.group.size for gradient in total]
 
@@ -205,7 +212,7 @@ class TensorFlowAllreduce(TensorFlowStrategy):
             variable.assign(value)
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
-        gradients = tape.gradient(loss, variables)
+        gradients = dense(tape.gradient(loss, variables))
         flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
         average = tf.ensure_shape(tf.numpy_function(self._average, [flat], tf.float32), flat.shape)
         parts = tf.split(average, [gradient.shape.num_elements() for gradient in gradients])

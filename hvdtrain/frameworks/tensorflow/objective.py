@@ -1,0 +1,321 @@
+"""What a TensorFlow learner trains: a Keras model, and the loss and metrics of each row."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
+from hvdtrain.frameworks.devices import pad_rows
+from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
+from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
+from hvdtrain.interfaces import Batch
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
+
+Tensors = tuple[tf.Tensor, ...]
+PROBED = 4
+"""Rows on which a task is tried out before training."""
+GENERATOR_STATE = "StateVar"
+"""The name of the variable of a `tf.random.Generator`, by which Keras finds it too."""
+
+
+class Evaluation(NamedTuple):
+    """What a model's outputs are worth, for each of n rows."""
+
+    losses: tf.Tensor
+    metrics: dict[str, tf.Tensor]
+    predicted: tf.Tensor | None = None
+    """Classes, int64 (n,), of a network as data."""
+
+
+class Objective(Protocol):
+    """A model, and what its outputs are worth. Arrays and tensors have one row each for n samples.
+
+    It is made in the scope of its strategy. `parameters` are trained; `statistics` are all other variables that a
+    checkpoint has. Both have canonical names.
+    """
+
+    model: tf.keras.Model
+    parameters: dict[str, tf.Variable]
+    statistics: dict[str, tf.Variable]
+    own_by_rank: frozenset[str]
+
+    def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
+        """The weights of the rows, and the arguments of `losses`, padded to a multiple of that many rows."""
+        ...
+
+    def losses(self, *rows: tf.Tensor) -> tf.Tensor:
+        """The loss of each row in training, float32 (n,)."""
+        ...
+
+    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """The arguments of `evaluate` for the arrays of a source."""
+        ...
+
+    def evaluate(self, *rows: tf.Tensor) -> Evaluation:
+        """Losses and metrics of each row in an evaluation."""
+        ...
+
+    def seed_step(self, step: int) -> None:
+        """Seed the model's generators of random numbers for a step, so that a resumed run draws the same numbers."""
+        ...
+
+    def check(self, weights: Weights) -> None:
+        """Raise ValueError unless these are the names and shapes of all variables."""
+        ...
+
+    def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        """TensorFlow's array of a variable, or of its optimizer state, in the canonical layout."""
+        ...
+
+    def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        """The inverse of `to_canonical`."""
+        ...
+
+
+class NetworkObjective:
+    """Classify images with a network as data."""
+
+    def __init__(self, network: ShapedNetwork, strategy: TensorFlowStrategy) -> None:
+        config = strategy.config
+        self._network, self._seed, self._layout = network, config.seed, WeightLayout(network)
+        self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
+        sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
+        self.model = KerasNetwork(network, config.precision, sum_over_ranks)
+        self.parameters, self.statistics = self.model.parameters, self.model.statistics
+        self.own_by_rank = statistics_by_rank(network, config)
+        self.check = network.check
+        self.to_canonical, self.from_canonical = self._layout.to_canonical, self._layout.from_canonical
+
+    def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
+        weights, labels, images, *masks = pad_rows(multiple, *network_rows(self._network, self._seed, batch))
+        real = [(weights > 0).astype(np.float32)] if self._synchronized else []
+        return weights, labels, channel_last(images), *masks, *real
+
+    def losses(self, *rows: tf.Tensor) -> tf.Tensor:
+        labels, images, *others = rows
+        logits = tf.cast(self.model((scale_pixels(images), *others), training=True), tf.float32)
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        images, labels = arrays
+        return channel_last(images), labels
+
+    def evaluate(self, *rows: tf.Tensor) -> Evaluation:
+        images, labels = rows
+        logits = self.logits(images)
+        predicted = tf.argmax(logits, axis=1)
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+        return Evaluation(losses, {"accuracy": predicted == labels}, predicted)
+
+    def logits(self, images: tf.Tensor) -> tf.Tensor:
+        """Logits, float32 (n, classes), of channel-last images."""
+        return tf.cast(self.model(scale_pixels(images), training=False), tf.float32)
+
+    def seed_step(self, step: int) -> None:
+        pass  # dropout's masks come with the rows
+
+
+class TaskObjective:
+    """A task of the user's own. Its model is made with seeded generators, so all ranks begin with the same weights.
+
+    Raises UserError for methods that do not return what they must, found out on the first rows.
+    """
+
+    def __init__(self, task: OwnTask, strategy: TensorFlowStrategy) -> None:
+        self._task, self._seed, self._rank = task, strategy.config.seed, strategy.group.rank
+        self._unused: list[tf.Variable] = []
+        """Parameters that get no gradient."""
+        self._generators: list[tf.Variable] = []
+        """The states of the model's generators of random numbers, in the order in which they were made."""
+        tf.keras.utils.set_random_seed(self._seed % (1 << 32))
+        if strategy.runtime.elastic:
+            # Horovod identifies gradients by names that contain Keras' numbers of layers, and in an elastic job
+            # processes that built different numbers of models must agree on them.
+            tf.keras.backend.reset_uids()
+        with tf.variable_creator_scope(self._create_variable), building(POLICIES[strategy.config.precision]):
+            self.model = self._make_model()
+            inputs, targets = self._first_rows()
+            self._first_outputs(inputs)
+        self._name_variables()
+        self._try_out(inputs, targets)
+
+    def _create_variable(self, following: Any, **options: Any) -> tf.Variable:
+        """Make a variable of the model. Of statistics and generators, each rank has the values of its first device."""
+        is_state = options.get("name") == GENERATOR_STATE
+        if is_state or options.get("trainable") is False:
+            options |= {"synchronization": tf.VariableSynchronization.AUTO, "aggregation": FIRST_REPLICA}
+        variable = following(**options)
+        if is_state:
+            self._generators.append(variable)
+        return variable
+
+    def _make_model(self) -> tf.keras.Model:
+        model = self._task.call("model")
+        if isinstance(model, tf.keras.Model):
+            return model
+        framework = type(model).__module__.partition(".")[0]
+        ancestors = {base.__module__.partition(".")[0] for base in type(model).__mro__} | {framework}
+        known = next((name for name in ("torch", "mxnet") if name in ancestors), None)
+        remedy = f"use --framework {known}" if known else "return a tf.keras.Model"
+        raise self._task.error("model", f"returned {type(model).__name__}, and --framework is tensorflow", remedy)
+
+    def _first_rows(self) -> tuple[Tensors, Tensors]:
+        """Inputs and targets of the first rows."""
+        train = self._task.dataset.train
+        tensors = tuple(map(tf.constant, train[np.arange(min(PROBED, len(train)))]))
+        return tensors[: self._task.inputs], tensors[self._task.inputs :]
+
+    def _first_outputs(self, inputs: Tensors) -> None:
+        """Build the model."""
+        try:
+            self._outputs(inputs, training=False)
+        except Exception as error:
+            shapes = " and ".join(f"{tuple(one.shape)} {one.dtype.name}" for one in inputs)
+            raise self._task.error(
+                "model", f"returned a model that fails on inputs {shapes} ({' '.join(str(error).split()):.300})",
+                "let it take the first array(s) of data()'s rows",
+            ) from error  # fmt: skip
+
+    def _name_variables(self) -> None:
+        """Name variables by their place in the model: Keras' own names contain the number of models made before."""
+        states = {id(state) for state in self._generators}
+        trainable = {id(variable) for variable in self.model.trainable_variables}
+        variables = [variable for variable in self.model.variables if id(variable) not in states]
+        names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
+        self.parameters = {name: one for name, one in names.items() if id(one) in trainable}
+        self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
+        self.own_by_rank = frozenset(self.statistics)
+        if not self.parameters:
+            raise self._task.error("model", "returned a model without trainable variables", "return one that can learn")
+        for variable in self.parameters.values():
+            if variable.dtype != tf.float32:
+                problem = f"returned a model with a variable of type {variable.dtype.name}"
+                raise self._task.error("model", problem, "use float32, and --precision for others")
+
+    def _try_out(self, inputs: Tensors, targets: Tensors) -> None:
+        """Compute losses, metrics and gradients once, and find the parameters without gradients."""
+        before = {name: variable.numpy() for name, variable in self.statistics.items()}
+        with tf.GradientTape() as tape:
+            outputs = self._outputs(inputs, training=True)
+            losses = self._losses_of(outputs, targets)
+        self._metrics_of(outputs, targets)
+        variables = list(self.parameters.values())
+        gradients = tape.gradient(losses, variables)
+        if all(gradient is None for gradient in gradients):
+            raise self._task.error("losses", "returned losses without gradient", "compute them from the outputs")
+        self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
+        for name, value in before.items():
+            self.statistics[name].assign(value)
+
+    def _outputs(self, inputs: Tensors, training: bool) -> Any:
+        outputs = self.model(inputs if len(inputs) > 1 else inputs[0], training=training)
+        return tf.nest.map_structure(_without_half, outputs)
+
+    def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
+        return pad_rows(multiple, batch.weights, *batch.arrays)
+
+    def losses(self, *rows: tf.Tensor) -> tf.Tensor:
+        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        losses = self._losses_of(self._outputs(inputs, training=True), targets)
+        if self._unused:  # a gradient of zeros, so that every strategy treats it like the others
+            losses += 0 * tf.add_n([tf.reduce_sum(variable) for variable in self._unused])
+        return losses
+
+    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        return arrays
+
+    def evaluate(self, *rows: tf.Tensor) -> Evaluation:
+        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        outputs = self._outputs(inputs, training=False)
+        return Evaluation(self._losses_of(outputs, targets), self._metrics_of(outputs, targets))
+
+    def _losses_of(self, outputs: Any, targets: Tensors) -> tf.Tensor:
+        if not self._task.has("losses"):
+            return self._default_losses(outputs, targets)
+        values = self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs)
+        return tf.cast(values, tf.float32)
+
+    def _default_losses(self, outputs: Any, targets: Tensors) -> tf.Tensor:
+        logits = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
+        if logits and len(targets) == 1 and targets[0].dtype == tf.int64 and targets[0].shape.rank == 1:
+            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], outputs)
+        raise self._task.error(
+            "model", "has outputs and targets for which there is no default loss",
+            "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
+        )  # fmt: skip
+
+    def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
+        if not self._task.has("metrics"):
+            return {} if self._task.has("losses") else {"accuracy": tf.argmax(outputs, 1) == targets[0]}
+        found = self._task.call("metrics", outputs, *targets)
+        if not isinstance(found, Mapping):
+            raise self._task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+
+    def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> tf.Tensor:
+        rows = (targets[0] if targets else tf.nest.flatten(outputs)[0]).shape[0]
+        if isinstance(values, tf.Tensor) and values.shape.rank == 1 and values.shape.is_compatible_with([rows]):
+            return values
+        found = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, tf.Tensor) else type(values).__name__
+        raise self._task.error(
+            method, f"returned {found} for {rows} rows", f"return one value per row, ({rows},), not their mean or sum"
+        )
+
+    def seed_step(self, step: int) -> None:
+        for number, state in enumerate(self._generators):
+            words = np.random.SeedSequence([self._seed, 2, step, self._rank, number]).generate_state(
+                state.shape.num_elements(), np.uint64
+            )
+            state.assign(words.view(np.int64))
+
+    def check(self, weights: Weights) -> None:
+        own = self.parameters | self.statistics
+        if weights.keys() != own.keys():
+            raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(own)}")
+        for name, value in weights.items():
+            if value.shape != tuple(own[name].shape):
+                raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(own[name].shape)}")
+
+    def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        return np.array(value)
+
+    def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        return value
+
+
+@contextlib.contextmanager
+def building(policy: str) -> Iterator[None]:
+    """Layers made inside compute by this policy, and draw random numbers from generators whose state can be set."""
+    random, before = tf.keras.backend.experimental, tf.keras.mixed_precision.global_policy()
+    has_generators = random.is_tf_random_generator_enabled()
+    random.enable_tf_random_generator()
+    tf.keras.mixed_precision.set_global_policy(policy)
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+        if not has_generators:
+            random.disable_tf_random_generator()
+
+
+def _kind(variable: tf.Variable) -> str:
+    """The last part of a variable's name, without its number: `kernel`, `moving_mean` and so on."""
+    return variable.name.rpartition("/")[2].partition(":")[0]
+
+
+def _without_half(output: Any) -> Any:
+    """bfloat16 and float16 as float32."""
+    return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
+
+
+def make_objective(trained: Trainable, strategy: TensorFlowStrategy) -> Objective:
+    """The objective of a network or task. Raises UserError for a task that does not work."""
+    return TaskObjective(trained, strategy) if isinstance(trained, OwnTask) else NetworkObjective(trained, strategy)
