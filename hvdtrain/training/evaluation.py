@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable
@@ -10,9 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.datasets import sharding
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
+from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.reduction import sum_arrays
 from hvdtrain.training.run import Run
 
@@ -38,8 +42,10 @@ class Scores(NamedTuple):
             return list(self.confusion.diagonal() / counts)
 
 
-def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float]]:
+def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[], None]) -> tuple[Scores, list[float]]:
     """The scores, and the seconds that each rank took for its share; `on_batch` is called after each batch.
+
+    Rows that are skipped as they cannot be read are added to `bad_rows`, and count in no score.
 
     Call it on every rank. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only
     here each one works without waiting.
@@ -47,20 +53,28 @@ def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float
     classes, began = len(run.dataset.classes), time.perf_counter()
     confusion, loss = np.zeros((classes, classes)), 0.0
     run.share_statistics()
-    for rows in sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size):
-        images, labels = run.dataset.test[rows]
-        batch_loss, predicted = run.learner.eval_step(images, labels)
-        loss += batch_loss
-        np.add.at(confusion, (labels, predicted), 1)
+    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
+    for rows, found in zip(parts, reader.batches("test", ahead), strict=True):
+        bad_rows.add("test", rows, found.bad)
+        images, labels = (np.delete(array, list(found.bad), 0) if found.bad else array for array in found.arrays)
+        if len(labels):
+            batch_loss, predicted = run.learner.eval_step(images, labels)
+            loss += batch_loss
+            np.add.at(confusion, (labels, predicted), 1)
         on_batch()
     seconds = _compare_ranks(run.group, time.perf_counter() - began)
     return join_scores(run.group, loss, confusion), seconds
 
 
 def join_scores(group: Group, loss: float, confusion: np.ndarray) -> Scores:
-    """Sum this rank's (summed loss, confusion matrix) over the group: exactly the scores of a single process."""
+    """Sum this rank's (summed loss, confusion matrix) over the group: exactly the scores of a single process.
+
+    Raises UserError if the matrices count no row.
+    """
     (total,), counts = sum_arrays(group, np.array([loss]), confusion)
     counts = np.rint(counts).astype(np.int64)
+    if not counts.any():
+        raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
     return Scores(total / counts.sum(), counts.trace() / counts.sum(), counts)
 
 

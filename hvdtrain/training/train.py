@@ -10,6 +10,7 @@ from typing import Any
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import recorded, recorded_network
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.interfaces import Dataset, ElasticMemory, Position
@@ -40,7 +41,7 @@ def train(
     Stopped if the job was asked to stop.
     """
     network = _choose_network(config, runtime)
-    dataset = load_dataset(config.data, network.input_shape, runtime.offline)
+    dataset = load_dataset(**_recipe(config, runtime, network))
     shaped = network.for_data(dataset.input_shape, len(dataset.classes), config.model)
 
     def train_with(memory: ElasticMemory | None) -> Path:
@@ -48,6 +49,17 @@ def train(
             return _train(config, runtime, shaped, dataset, examine_host, lock, memory)
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
+
+
+def _recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+    """The arguments of `load_dataset`, as JSON has them."""
+    return {
+        "data": config.data,
+        "image_shape": network.input_shape,
+        "offline": runtime.offline,
+        "image_size": config.resized,
+        "skip_bad_rows": config.on_bad_row == "skip",
+    }
 
 
 def _choose_network(config: Config, runtime: RuntimeOptions) -> Network:
@@ -72,11 +84,14 @@ def _train(
     consistency.check_same_options(learner.group, config, runtime, network, dataset.fingerprint)
     folder, position, parent = resume(config, runtime, network, learner, dataset, lock, memory)
     run = Run(config, runtime, network, learner, dataset, folder, lock)
-    _train_from(run, position, Saver(run, memory, parent), examine_host)
+    with Reader(dataset, runtime.workers, _recipe(config, runtime, network.network)) as reader:
+        _train_from(run, position, reader, Saver(run, memory, parent), examine_host)
     return folder
 
 
-def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callable[[], Findings]) -> None:
+def _train_from(
+    run: Run, position: Position, reader: Reader, saver: Saver, examine_host: Callable[[], Findings]
+) -> None:
     """Train from `position` to the end, and write the result."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
@@ -84,7 +99,7 @@ def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callab
         if run.is_rank_0:
             _write_record(run, examine_host)
         reporter = Reporter(run, position.step)
-    training = Training(run, position, reporter, saver)
+    training = Training(run, position, reader, reporter, saver)
     with training.stop, training.watchdog:
         with contextlib.closing(reporter):
             scores = training.run()
