@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -15,6 +16,7 @@ Framework = Literal["mxnet", "torch", "tensorflow"]
 
 NUMBER_LIMIT = 1 << 53
 """Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
+IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
 MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 
@@ -40,7 +42,11 @@ class Config:
     set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
     """NAME=VALUE for an argument of the task's class; may be given several times."""
     data: str = "digits"
-    """digits, fashion-mnist, mnist, cifar10, synthetic, or a folder with your own data (.npz or IDX files)."""
+    """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
+    image_size: str = ""
+    """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
+    on_bad_row: Literal["stop", "skip"] = "stop"
+    """If a row of the data cannot be read: stop the job, or give the row weight zero."""
     init: Literal["book", "xavier", "he"] = "xavier"
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     seed: int = 0
@@ -96,6 +102,14 @@ class Config:
         for name, problem, remedy in _problems(self):
             raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: {problem}", remedy)
 
+    @property
+    def resized(self) -> tuple[int | None, int, int] | None:
+        """--image-size as (channels, height, width), the first None if it is not given; None without the option."""
+        if not self.image_size:
+            return None
+        *channels, height, width = map(int, self.image_size.split("x"))
+        return (channels or [None])[0], height, width
+
     def global_batch(self, size: int) -> int:
         """Rows of one step over all `size` ranks."""
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
@@ -129,5 +143,11 @@ def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
         for name in ("op", "compression", "groups"):
             if getattr(config, name) != getattr(Config, name):
                 yield name, "only Horovod has this option", "use --strategy horovod"
+    if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
+        yield (
+            "image_size",
+            "is no size of an image",
+            "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color",
+        )
     if config.kvstore != Config.kvstore and config.strategy != "kvstore":
         yield "kvstore", "only --strategy kvstore has this option", "use it together with --strategy kvstore"

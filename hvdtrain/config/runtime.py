@@ -20,7 +20,8 @@ MINIMA = {
     "hang_timeout": 0,
 }
 """The smallest value of each option that has one."""
-FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet", "bind"})
+MOST_WORKERS = 256
+FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet", "bind", "workers"})
 """The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
 calls: with different values, ranks would wait for each other for ever."""
 
@@ -47,6 +48,8 @@ class RuntimeOptions:
     """Allow ranks to join and leave (Elastic Horovod); start the job with launch horovodrun --elastic."""
     devices: int = 0
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
+    workers: int | Literal["auto"] = "auto"
+    """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
     offline: bool = False
     """Never access the network."""
     checkpoint_every: int = 0
@@ -75,5 +78,7 @@ class RuntimeOptions:
                 raise UserError(f"{option} {value}: must be {minimum} or more")
             if value >= NUMBER_LIMIT:
                 raise UserError(f"{option} {value}: is too large")
+        if self.workers != "auto" and not 0 <= self.workers <= MOST_WORKERS:
+            raise UserError(f"--workers {self.workers}: must be auto, or from 0 to {MOST_WORKERS}")
         if self.auto_resume and (self.resume or not self.name):
             raise UserError("--auto-resume: it finds the run by its name", "give the run a --name, and no --resume")

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.networks.shapes import text
 
-MOST_SAMPLED = 1 << 17
-"""Rows that a check for mistakes looks at."""
+MOST_SAMPLED, MOST_READ = 1 << 17, 64
+"""Rows that a check for mistakes looks at, of arrays in memory and of data that is read."""
 MOST_CLASSES = 100_000
 """A larger label is not the number of a class."""
 DARK = 0.1
@@ -42,13 +43,14 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(images)
 
 
-def check_same_shape(where: str, train: np.ndarray, test: np.ndarray) -> None:
-    """Raise UserError unless training and test images, as a `Source` has them, have the same shape."""
-    if train.shape[1:] != test.shape[1:]:
-        raise UserError(
-            f"{where}: train images are {text(train.shape[1:])}, test images {text(test.shape[1:])}",
-            "resize them to one shape",
-        )
+def check_same_shape(name: str, dataset: Dataset) -> None:
+    """Raise UserError unless training and test images have the same shape.
+
+    name: of the data in messages.
+    """
+    train, test = (source[np.zeros(1, np.int64)][0].shape[1:] for source in (dataset.train, dataset.test))
+    if train != test:
+        raise UserError(f"{name}: train images are {text(train)}, test images {text(test)}", "resize them to one shape")
 
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:
@@ -71,15 +73,21 @@ def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | Non
 
 def suspicious(dataset: Dataset) -> list[str]:
     """What is probably wrong with images and labels: each problem with its remedy, in one sentence."""
-    (images, labels), (test_images, test_labels) = (_sample(source) for source in (dataset.train, dataset.test))
-    of_images = _dark("train", images) or _dark("test", test_images)
-    of_labels = _labels(labels, test_labels, len(dataset.classes))
-    return [f"--data {dataset.name}: {problem}" for problem in (of_images, *of_labels) if problem]
+    sources = dataset.train, dataset.test
+    (images, labels), (test_images, test_labels) = map(_sample, sources)
+    problems = [_dark("train", images) or _dark("test", test_images)]
+    if labels is not None and test_labels is not None:
+        problems += _labels(labels, test_labels, len(dataset.classes))
+    advice = [one for source in sources for one in getattr(source, "advice", ())]
+    return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice]
 
 
-def _sample(source: Source) -> tuple[np.ndarray, ...]:
-    """Up to MOST_SAMPLED rows, evenly spread."""
-    return source[np.unique(np.linspace(0, len(source) - 1, MOST_SAMPLED).astype(np.int64))]
+def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
+    """Images of evenly spread rows, and labels: theirs if they are in memory, else those that occur, if known."""
+    in_memory = isinstance(source, ArraySource)
+    rows = np.linspace(0, len(source) - 1, MOST_SAMPLED if in_memory else MOST_READ).astype(np.int64)
+    images, labels = source[np.unique(rows)]
+    return images, labels if in_memory else getattr(source, "labels_seen", None)
 
 
 def _dark(part: str, images: np.ndarray) -> str:

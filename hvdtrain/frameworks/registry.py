@@ -45,8 +45,6 @@ class StrategyEntry(Generic[AnyStrategy]):
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
     """Called with what is trained, the initial weights (None for a task), and the strategy."""
-    takes_tasks: bool = False
-    """Whether the learner trains tasks, too, and not only networks as data."""
 
     @property
     def over(self) -> str:
@@ -115,12 +113,6 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
         _check_style(config, entry)
     else:
         check_groups(config, len(list(trained.parameters())))
-    elif not entry.takes_tasks:
-        raise UserError(
-            f"--model {trained.name}: --strategy {entry.name} with --api {entry.style} in {config.framework} trains "
-            "networks as data only",
-            "choose another one for a task",
-        )
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",
@@ -134,7 +126,7 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
 
 
 def _check_style(config: Config, entry: StrategyEntry[Any]) -> None:
-    """Raise UserError unless the strategy's style trains tasks: only the default one has no graph or loop of its own."""
+    """Raise UserError unless the strategy's style is the default one: the others train networks as data only."""
     if entry.style != (default := STYLES[config.framework][0]):
         given = f"--strategy {config.strategy}" if config.api == "auto" else f"--api {config.api}"
         raise UserError(f"{given}: tasks need --api {default}", "leave out --api, or train a network with --model")

@@ -67,6 +67,15 @@ def bind(uses_gpu: bool) -> Binding:
     return _binding
 
 
+def of_rank() -> int:
+    """Hardware threads that this rank has for itself: those it is bound to, or its share of the host's; at least 1."""
+    own = binding()
+    count = len(own.after)
+    if own.after == own.before and not _is_bound(own.after):
+        count //= rank_info.local_size()
+    return max(min(count, cpu_quota() or count), 1)
+
+
 def share(cores: Sequence[Core], local_rank: int, ranks: int) -> Sequence[Core]:
     """The cores of one of `ranks` ranks of the host, next to each other; none if they are not to be bound.
 

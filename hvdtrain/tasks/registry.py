@@ -36,8 +36,19 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    dataset = load_dataset(config.data, network.input_shape, runtime.offline)
+    dataset = load_dataset(**data_recipe(config, runtime, network))
     return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
+
+
+def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+    """The arguments of `load_dataset` for a network, as JSON has them."""
+    return {
+        "data": config.data,
+        "image_shape": network.input_shape,
+        "offline": runtime.offline,
+        "image_size": config.resized,
+        "skip_bad_rows": config.on_bad_row == "skip",
+    }
 
 
 def _recorded_network(config: Config, runtime: RuntimeOptions) -> Network | None:

@@ -18,6 +18,7 @@ class Rule(enum.Enum):
 
     NETWORK = "an error unless the layers are the same, under any name"
     SAME = "an error: the checkpoint has no meaning with another value"
+    DATA = "an error unless the images stay the same: it is part of the data's fingerprint"
     POSITION = "the position is counted anew, so that each row is still taken once in an epoch"
     STATE = "the optimizer's state is converted; what the checkpoint lacks starts from its initial value"
     FROM_HERE = "it applies to the steps from here on"
@@ -32,6 +33,8 @@ RULES = {
     "batch_size": Rule.POSITION,
     "batch_scope": Rule.POSITION,
     "remainder": Rule.POSITION,
+    "image_size": Rule.DATA,
+    "on_bad_row": Rule.FROM_HERE,
     "framework": Rule.STATE,
     "optimizer": Rule.STATE,
     "momentum": Rule.STATE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -11,10 +12,13 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.datasets import sharding
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.own import OwnTask
+from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.reduction import sum_arrays
 from hvdtrain.training.run import Run
 
@@ -48,8 +52,10 @@ class Scores(NamedTuple):
             return list(self.confusion.diagonal() / counts)
 
 
-def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float]]:
+def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[], None]) -> tuple[Scores, list[float]]:
     """The scores, and the seconds that each rank took for its share; `on_batch` is called after each batch.
+
+    Rows that are skipped as they cannot be read are added to `bad_rows`, and count in no score.
 
     Call it on every rank. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only
     here each one works without waiting.
@@ -57,9 +63,12 @@ def evaluate(run: Run, on_batch: Callable[[], None]) -> tuple[Scores, list[float
     began = time.perf_counter()
     sums = Sums(0 if isinstance(run.trained, OwnTask) else len(run.dataset.classes))
     run.share_statistics()
-    for rows in sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size):
-        arrays = run.dataset.test[rows]
-        sums.add(run.learner.eval_step(arrays), arrays)
+    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
+    for rows, found in zip(parts, reader.batches("test", ahead), strict=True):
+        bad_rows.add("test", rows, found.bad)
+        arrays = tuple(np.delete(array, list(found.bad), 0) if found.bad else array for array in found.arrays)
+        if len(arrays[0]):
+            sums.add(run.learner.eval_step(arrays), arrays)
         on_batch()
     seconds = _compare_ranks(run.group, time.perf_counter() - began)
     return sums.join(run.group), seconds
@@ -83,10 +92,15 @@ class Sums:
             np.add.at(self.confusion, (arrays[1], evaluated.predicted), 1)
 
     def join(self, group: Group) -> Scores:
-        """The scores over all ranks: exactly those of a single process. Call it on every rank."""
+        """The scores over all ranks: exactly those of a single process. Call it on every rank.
+
+        Raises UserError if there is no row.
+        """
         names = sorted(set().union(*group.gather(list(self.metrics))))  # a rank without rows has none
         own = np.array([self.rows, self.loss, *(self.metrics.get(name, 0.0) for name in names)])
         (rows, loss, *metrics), counts = sum_arrays(group, own, self.confusion)
+        if not rows:
+            raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
         means = {name: float(value / rows) for name, value in zip(names, metrics, strict=True)}
         return Scores(float(loss / rows), means, np.rint(counts).astype(np.int64) if counts.size else None)
 

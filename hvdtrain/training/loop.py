@@ -10,16 +10,18 @@ from typing import SupportsFloat
 import numpy as np
 
 from hvdtrain.datasets import sharding
+from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import NotFiniteError, Stopped
 from hvdtrain.interfaces import Batch, FitLearner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.training import consistency
+from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.evaluation import Scores, evaluate
 from hvdtrain.training.losses import LossMeter, RankStep
 from hvdtrain.training.preemption import StopRequest
-from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.reporting import DataFigures, Reporter
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import Saver
 from hvdtrain.training.throughput import Throughput
@@ -32,16 +34,17 @@ MOST_ROWS = 8
 class Training:
     """The epochs and steps of one run: when to log, check, evaluate, save and stop.
 
-    position: where training starts, and during `run` where it is. stop, watchdog: enter both around `run`, until the
-    result is written.
+    position: where training starts, and during `run` where it is. reader: of the run's data. stop, watchdog: enter both
+    around `run`, until the result is written.
     """
 
-    def __init__(self, run: Run, position: Position, reporter: Reporter, saver: Saver) -> None:
+    def __init__(self, run: Run, position: Position, reader: Reader, reporter: Reporter, saver: Saver) -> None:
         self.position = position
         self.throughput = Throughput()
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
-        self._run, self._reporter, self._saver = run, reporter, saver
+        self.bad_rows = BadRows()
+        self._run, self._reader, self._reporter, self._saver = run, reader, reporter, saver
         self._meter = LossMeter(run.group)
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout)
@@ -55,6 +58,7 @@ class Training:
         """
         self._reporter.started()
         self._compile()
+        self._reader.wait_until_loaded()
         self._saver.commit(self.position)
         scores = None
         while self.position.step < self._run.last_step:
@@ -98,12 +102,16 @@ class Training:
             self.position = dataclasses.replace(self.position, epoch=start.epoch + 1, rows_in_epoch=0)
 
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
-        """This rank's rows of each step from the current one on, copied when they are asked for."""
-        data = self._run.dataset.train
+        """This rank's rows of each step from the current one on; workers read them ahead."""
+        parts, ahead = itertools.tee(parts)
+        found = self._reader.batches("train", (part.rows for part in ahead))
         for step, part in enumerate(parts, self.position.step):
             with self.throughput.outside:
-                lr = self._run.learning_rate(step)
-                batch = Batch(data[part.rows], part.weights, lr, step, part.rows)
+                with self.throughput.waiting:
+                    rows = next(found)
+                part.weights[list(rows.bad)] = 0
+                self.bad_rows.add("train", part.rows, rows.bad)
+                batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
             yield batch
 
     def _after_step(self, loss: SupportsFloat) -> None:
@@ -187,7 +195,14 @@ class Training:
             self.stop.finishing()
         batches = itertools.count()
         scores, seconds = evaluate(
-            self._run, lambda: self.watchdog.progress(self.position.step, EVALUATION, next(batches))
+            self._run,
+            self._reader,
+            self.bad_rows,
+            lambda: self.watchdog.progress(self.position.step, EVALUATION, next(batches)),
         )
-        self._reporter.evaluated(self.position, scores, seconds)
+        group = self._run.group
+        shares = group.gather(self.throughput.take_wait_share())
+        self._reporter.evaluated(
+            self.position, scores, seconds, DataFigures(shares, self._reader.workers, **self.bad_rows.count(group))
+        )
         return scores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from hvdtrain.datasets.validation import suspicious
 from hvdtrain.interfaces import Position
@@ -14,6 +15,30 @@ from hvdtrain.tasks.own import OwnTask
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
+
+LEAST_WAIT_SHARE = 0.05
+"""Share of the training time in which steps wait for data, from which on it is shown."""
+
+
+class DataFigures(NamedTuple):
+    """How reading went since the last evaluation, and how many rows were bad so far."""
+
+    wait_shares: list[float]
+    """Share of the training time in which steps of each rank waited for data."""
+    workers: int
+    train: int = 0
+    test: int = 0
+
+    def texts(self) -> list[str]:
+        """What is worth showing."""
+        worst = max(self.wait_shares)
+        texts = []
+        if worst >= LEAST_WAIT_SHARE:
+            rank = self.wait_shares.index(worst)
+            texts.append(f"rank {rank} waited for data {worst:.0%} of the time (raise --workers, now {self.workers})")
+        if self.train or self.test:
+            texts.append(f"skipped {self.train} bad train row(s) and {self.test} of test (see logs)")
+        return texts
 
 
 class Reporter:
@@ -66,8 +91,8 @@ class Reporter:
         figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics]
         self._display.update(step, position.epoch + 1, figures)
 
-    def evaluated(self, position: Position, scores: Scores, seconds: list[float]) -> None:
-        """An evaluation, and the seconds that each rank took for its share."""
+    def evaluated(self, position: Position, scores: Scores, seconds: list[float], data: DataFigures) -> None:
+        """An evaluation, and the seconds that each rank took for its share; data: since the last evaluation."""
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = position.step, position.step / self._run.steps_per_epoch
         if self._writer:
@@ -78,7 +103,7 @@ class Reporter:
         test = [f"test loss {scores.loss:.4f}", *(f"test {metric}" for metric in self._metrics)]
         train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
-        self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:]])}")
+        self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
 
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""

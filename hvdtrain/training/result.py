@@ -53,6 +53,8 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
     step_s = max(run.group.gather(throughput.seconds_per_step))
     profiled = bool(run.runtime.profile)
     compile_s = max(run.group.gather(training.compile_s))
+    wait_share = max(run.group.gather(throughput.wait_share))
+    bad_rows = training.bad_rows.count(run.group)
     return {
         "accuracy": scores.metrics.get("accuracy"),
         "metrics": scores.metrics,
@@ -65,6 +67,9 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
         "outside_share": throughput.outside_share,
+        "data_wait_share": wait_share,
+        "bad_rows": bad_rows["train"],
+        "bad_test_rows": bad_rows["test"],
         "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
         "peak_flops": cores.peak_flops(run) if profiled else None,

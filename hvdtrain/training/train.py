@@ -9,6 +9,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.reader import Reader
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.interfaces import Dataset, ElasticMemory, Position
 from hvdtrain.networks.initial_weights import initial_weights
@@ -16,7 +17,7 @@ from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable, load_trainable, record_of
+from hvdtrain.tasks.registry import Trainable, data_recipe, load_trainable, record_of
 from hvdtrain.training import consistency, result
 from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
@@ -62,11 +63,15 @@ def _train(
     consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
     folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
     run = Run(config, runtime, trained, learner, dataset, folder, lock)
-    _train_from(run, position, Saver(run, memory, parent), examine_host)
+    recipe = None if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
+    with Reader(dataset, runtime.workers, recipe) as reader:
+        _train_from(run, position, reader, Saver(run, memory, parent), examine_host)
     return folder
 
 
-def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callable[[], Findings]) -> None:
+def _train_from(
+    run: Run, position: Position, reader: Reader, saver: Saver, examine_host: Callable[[], Findings]
+) -> None:
     """Train from `position` to the end, and write the result."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
@@ -74,7 +79,7 @@ def _train_from(run: Run, position: Position, saver: Saver, examine_host: Callab
         if run.is_rank_0:
             _write_record(run, examine_host)
         reporter = Reporter(run, position.step)
-    training = Training(run, position, reporter, saver)
+    training = Training(run, position, reader, reporter, saver)
     with training.stop, training.watchdog:
         with contextlib.closing(reporter):
             scores = training.run()

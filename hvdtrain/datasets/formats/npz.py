@@ -12,8 +12,8 @@ from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.reading import Arrays, Malformed, wrap_errors
 
 
-def read_npz(path: Path, names: Iterable[str]) -> Arrays:
-    """The named arrays in the .npz file `path`; never unpickles.
+def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
+    """The named arrays in the .npz file `path`, or with `missing` those of them that are there; never unpickles.
 
     Raises UserError if the file is damaged, or an array is missing, pickled or larger than memory.
     """
@@ -23,7 +23,7 @@ def read_npz(path: Path, names: Iterable[str]) -> Arrays:
         if size > reading.MEMORY:
             raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
         with np.load(path, allow_pickle=False) as arrays:
-            return tuple(_array(arrays, name) for name in names)
+            return tuple(_array(arrays, name) for name in names if name in arrays.files or not missing)
 
 
 def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:

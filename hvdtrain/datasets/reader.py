@@ -1,0 +1,109 @@
+"""Reads the rows of coming steps in the background, in their order and with bounded memory."""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Literal
+
+import numpy as np
+
+from hvdtrain.datasets.sources.rows import Rows, RowSource
+from hvdtrain.datasets.worker import WorkerProcess
+from hvdtrain.interfaces import Dataset, Source
+from hvdtrain.system import cores
+
+Part = Literal["train", "test"]
+AHEAD = 2
+"""Batches per worker that are read, or have been read, before they are asked for."""
+MOST_AUTO = 16
+"""Workers that `auto` starts at most."""
+
+
+def read(source: Source, rows: np.ndarray) -> Rows:
+    """These rows of any source."""
+    return source.read(rows) if isinstance(source, RowSource) else Rows(source[rows])
+
+
+class Reader:
+    """Reads the rows of a data set for one rank. Enter it while rows are read; leaving it ends all workers.
+
+    workers: how many batches are read at the same time, by threads; 0 to read each when it is asked for. Where a source
+    says that it needs processes, each thread has one, which loads the data by itself.
+    recipe: the arguments of `load_dataset` for those processes, as JSON has them; None if there are to be none.
+    """
+
+    def __init__(self, dataset: Dataset, workers: int | Literal["auto"], recipe: dict[str, Any] | None = None) -> None:
+        self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
+        self.workers = _auto(self._sources.values()) if workers == "auto" else workers
+        kinds = {getattr(source, "background", "threads") for source in self._sources.values()}
+        self._recipe = recipe if "processes" in kinds else None
+        self._processes: list[WorkerProcess] = []
+        self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def __enter__(self) -> Reader:
+        if self.workers:
+            self._threads = ThreadPoolExecutor(self.workers, "reader")
+            for _ in range(self.workers if self._recipe else 0):
+                self._processes.append(WorkerProcess(self._recipe or {}, self._states()))
+                self._idle.put(self._processes[-1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()  # a thread that waits for it ends, too
+        if self._threads:
+            self._threads.shutdown(wait=bool(self._processes), cancel_futures=True)
+        for process in self._processes:
+            process.close()
+        self._processes, self._threads = [], None
+
+    def wait_until_loaded(self) -> None:
+        """Wait until all processes can read, so that no step does. Raises what loading the data raised there."""
+        for process in self._processes:
+            process.wait_until_loaded()
+
+    def _states(self) -> dict[str, str]:
+        return {part: getattr(source, "state", "") for part, source in self._sources.items()}
+
+    def batches(self, part: Part, rows: Iterable[np.ndarray]) -> Iterator[Rows]:
+        """The rows of each batch, int64 (n,), read; at most AHEAD * workers of them are read ahead.
+
+        Raises what reading a batch raises, when its turn comes.
+        """
+        source, threads = self._sources[part], self._threads
+        if threads is None:
+            for one in rows:
+                yield read(source, one)
+            return
+        pending: deque[Future[Rows]] = deque()
+        try:
+            for one in rows:
+                pending.append(threads.submit(self._read, part, one))
+                if len(pending) >= AHEAD * self.workers:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+    def _read(self, part: Part, rows: np.ndarray) -> Rows:
+        """Called in a thread: read a batch, in a process that is idle if there are processes."""
+        if not self._recipe:
+            return read(self._sources[part], rows)
+        process = self._idle.get()
+        try:
+            return process.read(part, rows)
+        finally:
+            self._idle.put(process)
+
+
+def _auto(sources: Iterable[Source]) -> int:
+    """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
+    if not any(isinstance(source, RowSource) for source in sources):
+        return 0
+    return min(max(cores.of_rank() - 1, 1), MOST_AUTO)

@@ -1,0 +1,170 @@
+"""Data that the user's Python code makes: sources, PyTorch's map-style data sets, and arrays."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, names_or_numbers
+from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+from hvdtrain.system.python_files import load_object
+
+FINGERPRINT_ROWS = 16
+"""Rows that the fingerprint of data without one of its own looks at."""
+PAIR = "return (train, test), or (train, test, classes)"
+
+
+class PythonRows(RowSource):
+    """The rows of an object with `__len__` and `__getitem__`.
+
+    Read in processes, each of which makes an object of its own: Python code holds the interpreter's lock, and need not
+    be safe in threads. An object says otherwise by its attribute `background = "threads"`.
+    """
+
+    def __init__(self, name: str, rows: Any, classes: int, skip: bool) -> None:
+        super().__init__(name, _length(name, rows), classes, skip)
+        self._rows = rows
+        self.background = str(getattr(rows, "background", "processes"))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """That of the object; if it has none, of its type, its length and a few rows.
+
+        Where a row differs when it is read again, as with random augmentation, only labels and shapes count.
+        """
+        own = getattr(self._rows, "fingerprint", None)
+        if own is not None:
+            return str(own)
+        rows = np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_ROWS).astype(np.int64))
+        (images, labels), (again, _) = (self.read(rows).arrays for _ in range(2))
+        digest = hashlib.sha256(f"{type(self._rows).__qualname__} {len(self)} {images.shape} {images.dtype}".encode())
+        digest.update(labels.tobytes())
+        if np.array_equal(images, again):
+            digest.update(images.tobytes())
+        return digest.hexdigest()
+
+
+class MapStyle(PythonRows):
+    """An object that returns the image and the label of one row, as PyTorch's map-style data sets do."""
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        item = self._rows[row]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
+        label = _array(item[1])
+        if label.dtype.kind not in "iu" or label.size != 1:
+            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
+        return _array(item[0]), int(label.reshape(()))
+
+
+class BatchedRows(PythonRows):
+    """A `Source` of the user's, whose rows are checked."""
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        images, labels = self._read(np.array([row]))
+        return images[0], int(labels[0])
+
+    def read(self, rows: np.ndarray) -> Rows:
+        """These rows at once; one by one where something is wrong with them."""
+        shape, dtype = self.form
+        try:
+            images, labels = self._read(rows)
+            images = valid_images(self.name, images)
+            labels = valid_labels(self.name, labels, len(rows), self.classes)
+            if images.shape == (len(rows), *shape) and images.dtype == dtype:
+                return Rows((images, labels))
+        except Exception:  # of the user's code: reading one by one finds the row
+            pass
+        return super().read(rows)
+
+    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        images, labels = map(_array, self._rows[rows])
+        if len(images) != len(rows) or len(labels) != len(rows):
+            raise Malformed(f"has {len(images)} images and {len(labels)} labels for {len(rows)} row numbers")
+        return images, labels
+
+
+def load_python(name: str, reference: str, skip: bool) -> Found:
+    """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
+
+    A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
+    NumPy arrays, images and labels. classes: names, or their number; by default the attribute `classes` of the training
+    data, or the largest of its attribute `targets` plus 1. Raises UserError if it is none of these.
+    """
+    found = load_object(reference, name)
+    if callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
+    if not isinstance(found, tuple | list) or len(found) not in (2, 3):
+        raise UserError(f"{name}: is of type {type(found).__name__}", PAIR)
+    train, test = found[:2]
+    names = _class_names(name, train, found[2] if len(found) == 3 else None)
+    return Found(
+        _source(f"{name}: train", train, len(names), skip), _source(f"{name}: test", test, len(names), skip), names
+    )
+
+
+def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
+    if _is_arrays(part):
+        images = valid_images(name, part[0])
+        return ArraySource(images, valid_labels(name, part[1], len(images), classes))
+    if _takes_row_numbers(part):
+        return BatchedRows(name, part, classes, skip)
+    return MapStyle(name, part, classes, skip)
+
+
+def _is_arrays(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(one, np.ndarray) for one in part)
+
+
+def _takes_row_numbers(part: Any) -> bool:
+    """Whether an object is a `Source`: it has a fingerprint, and returns arrays for an array of row numbers."""
+    if not hasattr(part, "fingerprint"):
+        return False
+    try:
+        arrays = tuple(map(_array, part[np.zeros(1, np.int64)]))
+    except Exception:  # of the user's code, which does not take an array
+        return False
+    return len(arrays) == 2 and all(array.ndim and len(array) == 1 for array in arrays)
+
+
+def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
+    """The names of the classes, or their numbers."""
+    known = getattr(train, "classes", None) if given is None else given
+    if known is None:
+        labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
+        if labels is None:
+            raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
+        known = int(_array(labels).max()) + 1
+    if isinstance(known, int):
+        if not 0 < known <= MOST_CLASSES:
+            raise UserError(f"{name}: has {known} classes", f"give from 1 to {MOST_CLASSES:,}")
+        return tuple(map(str, range(known)))
+    return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
+
+
+def _length(name: str, rows: Any) -> int:
+    try:
+        length = len(rows)
+        rows.__getitem__  # noqa: B018  (whether it has one)
+    except (TypeError, AttributeError):
+        raise UserError(
+            f"{name}: {type(rows).__name__} has no length or no rows", "give it __len__ and __getitem__"
+        ) from None
+    if length < 1:
+        raise UserError(f"{name}: has no rows", "give it at least 1")
+    return length
+
+
+def _array(value: Any) -> np.ndarray:
+    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)

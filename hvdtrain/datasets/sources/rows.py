@@ -1,0 +1,207 @@
+"""Rows that are read when a step needs them, and are checked one by one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.validation import MOST_CLASSES, valid_images
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+from hvdtrain.networks.shapes import text
+
+MOST_FIRST = 1000
+"""How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
+LABELS_AT_ONCE = 1 << 20
+"""Labels that are read at a time."""
+FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
+
+
+class RowError(UserError):
+    """A row that cannot be read, or is unlike the others."""
+
+
+class DataChanged(UserError):
+    """A file of the data changed since training began; no row of it can be trusted, so none is skipped."""
+
+
+class Rows(NamedTuple):
+    """Rows of a source, and which of them are bad."""
+
+    arrays: tuple[np.ndarray, ...]
+    """As `interfaces.Source` has them; a bad row is a copy of a good one, or zeros if there is none."""
+    bad: Mapping[int, RowError] = {}
+    """What is wrong with each bad row, by its position in the arrays."""
+
+
+class RowSource:
+    """A `Source` whose rows are read from files or made by the user's code (see `interfaces.Source`).
+
+    name: of the data in messages, with its part. length: number of rows. classes: number of classes, above all labels.
+    skip: whether bad rows are replaced instead of raised (--on-bad-row). A subclass has `read_row`, `where` and
+    `fingerprint`. Rows are read in several threads at a time.
+    """
+
+    background = "threads"
+    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
+    advice: tuple[str, ...] = ()
+    """What may be a mistake in the data."""
+    labels_seen: np.ndarray | None = None
+    """The labels that occur, in order; None if that is not known without reading all rows."""
+    other_shape = "give all images one shape, or use --on-bad-row skip"
+    """The remedy for a row whose image has another shape than the first."""
+
+    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
+        self.name, self.classes, self.skip = name, classes, skip
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def fingerprint(self) -> str:
+        raise NotImplementedError
+
+    @property
+    def state(self) -> str:
+        """Text that changes when a file does, without reading it: what a worker process compares."""
+        return ""
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
+        raise NotImplementedError
+
+    def where(self, row: int) -> str:
+        """The file, or the member of a file, that holds a row."""
+        return self.name
+
+    @functools.cached_property
+    def form(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of all images: those of the first row that can be read."""
+        first: RowError | None = None
+        for row in range(min(len(self), MOST_FIRST)):
+            try:
+                image, _ = self._valid_row(row)
+                return image.shape, image.dtype
+            except RowError as error:
+                if not self.skip:
+                    raise
+                first = first or error
+        raise UserError(f"{self.name}: none of the first {min(len(self), MOST_FIRST)} rows can be read: {first}")
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.read(rows).arrays
+
+    def read(self, rows: np.ndarray) -> Rows:
+        """These rows. Raises RowError for the first bad one, unless they are skipped; DataChanged."""
+        shape, dtype = self.form
+        images, labels = np.zeros((len(rows), *shape), dtype), np.zeros(len(rows), np.int64)
+        bad: dict[int, RowError] = {}
+        for position, row in enumerate(rows.tolist()):
+            try:
+                images[position], labels[position] = self._like_first(row, *self._valid_row(row))
+            except RowError as error:
+                if not self.skip:
+                    raise
+                bad[position] = error
+        good = next((position for position in range(len(rows)) if position not in bad), None)
+        if bad and good is not None:
+            for array in (images, labels):
+                array[list(bad)] = array[good]
+        return Rows((images, labels), bad)
+
+    def _valid_row(self, row: int) -> tuple[np.ndarray, int]:
+        """Image and label of a row, checked by themselves. Raises RowError, DataChanged."""
+        try:
+            image, label = self.read_row(row)
+            if np.ndim(image) not in (2, 3):
+                raise Malformed(f"the image has shape {np.shape(image)}, not (height, width) or with channels")
+            return valid_images(self._place(row), image[np.newaxis])[0], self._valid_label(label)
+        except (DataChanged, RowError):
+            raise
+        except UserError as error:
+            raise RowError(error.reason, error.remedy) from None
+        except Exception as error:
+            raise self.row_error(row, error) from None
+
+    def _valid_label(self, label: int) -> int:
+        if not 0 <= label < self.classes:
+            raise Malformed(f"the label is {label}, and the data has {self.classes} classes, from 0 on")
+        return label
+
+    def _like_first(self, row: int, image: np.ndarray, label: int) -> tuple[np.ndarray, int]:
+        shape, dtype = self.form
+        if image.shape != shape or image.dtype != dtype:
+            raise RowError(
+                f"{self._place(row)}: the image is {image.dtype} of {text(image.shape)}, the first one is "
+                f"{dtype} of {text(shape)}",
+                self.other_shape,
+            )
+        return image, label
+
+    def _place(self, row: int) -> str:
+        return f"{self.where(row)} (row {row})"
+
+    def row_error(self, row: int, error: Exception) -> RowError:
+        """The error of a row that could not be read for this reason."""
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({one_line(error)})"
+        return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
+
+
+class Found(NamedTuple):
+    """Data in one of the formats."""
+
+    train: Source
+    test: Source
+    classes: tuple[str, ...]
+
+
+class Labels(Protocol):
+    """Labels in a file or in memory."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+    def __getitem__(self, rows: slice) -> np.ndarray: ...
+
+
+def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarray:
+    """Labels of any integer type in the smallest type that holds them, so that many fit into memory.
+
+    where: names them in messages. Raises UserError, naming the first wrong row, if one is below 0 or not below
+    `classes`, or MOST_CLASSES without it.
+    """
+    if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
+        found = f"of type {labels.dtype} and shape {labels.shape}"
+        raise UserError(f"{where}: the labels are {found}", "give integers of shape (n,), n at least 1")
+    limit = classes or MOST_CLASSES
+    found = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
+    for first in range(0, len(found), LABELS_AT_ONCE):
+        part = labels[first : first + LABELS_AT_ONCE]
+        wrong = np.flatnonzero((part < 0) | (part >= limit))
+        if len(wrong):
+            allowed = f"the data has {classes} classes" if classes else f"there may be {MOST_CLASSES:,} classes"
+            raise UserError(
+                f"{where}: the label of row {first + wrong[0]} is {part[wrong[0]]}", f"{allowed}, from 0 on: correct it"
+            )
+        found[first : first + len(part)] = part
+    return found.astype(np.min_scalar_type(int(found.max())), copy=False)
+
+
+def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> tuple[str, ...]:
+    """The names of the classes, or, if there are none, the numbers from 0 to the largest label.
+
+    Raises UserError for a name that is empty or occurs twice.
+    """
+    names = names or tuple(map(str, range(int(labels.max()) + 1)))
+    for number, name in enumerate(names):
+        if not name or names.index(name) < number:
+            problem = (
+                f"occurs twice, as class {names.index(name)} and {number}" if name else f"of class {number} is empty"
+            )
+            raise UserError(f"{where}: the class name {name!r} {problem}", "give each class a name of its own")
+    return names

@@ -1,0 +1,226 @@
+"""Tar archives named as WebDataset's: train-000000.tar, ... with KEY.jpg and KEY.cls for each row.
+
+An index of all members, which is made once, has their offsets, so that a row is read by one seek.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import itertools
+import os
+import re
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pooch
+from filelock import FileLock
+
+from hvdtrain.datasets.formats.reading import Malformed, one_line, wrap_errors
+from hvdtrain.datasets.sources.files import DataFile, check_unchanged, fingerprint, read_class_names
+from hvdtrain.datasets.sources.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
+from hvdtrain.datasets.sources.rows import Found, compact_labels, names_or_numbers
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import write_atomically
+from hvdtrain.system.text import printable
+
+SHARD = re.compile(r"(train|test|val)-.*\.tar")
+IMAGES = tuple(suffix[1:] for suffix in (*SUFFIXES, ".npy"))
+LABEL = "cls"
+LABEL_BYTES = 32
+INDEX = ".hvdtrain-index.npz"
+AGAIN = "write the shard again"
+
+
+class Index(NamedTuple):
+    """The rows of one shard or several; all arrays have a length of n."""
+
+    keys: np.ndarray
+    """Bytes: the member's name without what follows the first period of its last part."""
+    offsets: np.ndarray
+    """Of the image in the shard, int64."""
+    sizes: np.ndarray
+    """Of the image, in bytes, int64."""
+    labels: np.ndarray
+    """int64."""
+    is_npy: np.ndarray
+    """Whether the image is an .npy file, bool."""
+
+
+class TarShards(ImageRows):
+    """The rows of shards, in the order of their names."""
+
+    def __init__(
+        self, name: str, shards: list[Shard], labels: np.ndarray, classes: int, skip: bool, resized: ImageSize
+    ) -> None:
+        super().__init__(name, len(labels), classes, skip, resized)
+        self._shards, self._labels = shards, labels
+        self._begins = np.cumsum([0, *(len(shard.index.keys) for shard in shards)])
+        self.labels_seen = np.unique(labels)
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of the shards, of all labels, and of the size that images get."""
+        paths = [shard.path for shard in self._shards]
+        own = fingerprint(paths, [path.name for path in paths], [shard.size for shard in self._shards])
+        return f"{own} {hashlib.sha256(self._labels.astype('<i8').tobytes()).hexdigest()} {self._resized}"
+
+    def _find(self, row: int) -> tuple[Shard, int]:
+        number = int(np.searchsorted(self._begins, row, side="right")) - 1
+        return self._shards[number], row - int(self._begins[number])
+
+    def where(self, row: int) -> str:
+        shard, number = self._find(row)
+        return f"{shard.path}: {printable(os.fsdecode(bytes(shard.index.keys[number])))}"
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        shard, number = self._find(row)
+        index = shard.index
+        content = bytearray(int(index.sizes[number]))
+        with open(shard.path, "rb", buffering=0) as file:  # there may be more shards than files may be open
+            check_unchanged(shard.path, os.fstat(file.fileno()), shard.size, shard.mtime_ns)
+            if os.preadv(file.fileno(), [content], int(index.offsets[number])) != len(content):
+                raise Malformed("is not complete")
+        member = io.BytesIO(content)
+        image = np.load(member, allow_pickle=False) if index.is_npy[number] else self.decode(member)
+        return image, int(self._labels[row])
+
+
+class Shard(NamedTuple):
+    """An archive, and what is in it."""
+
+    path: Path
+    size: int
+    """In bytes."""
+    mtime_ns: int
+    index: Index
+
+
+def load_tar_shards(name: str, folder: Path, skip: bool, resized: ImageSize) -> Found:
+    """The data in train-*.tar and test-*.tar, or val-*.tar, of a folder; its classes.txt may name the classes.
+
+    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError for a shard that is
+    truncated, and for a key without image or label.
+    """
+    names = sorted(path for path in os.listdir(folder) if SHARD.fullmatch(path))
+    tested = next((part for part in TEST_FOLDERS if any(one.startswith(f"{part}-") for one in names)), None)
+    if tested is None or not any(one.startswith("train-") for one in names):
+        raise UserError(
+            f"{folder}: holds {names[0]}, but no shards of the other part", "give train-*.tar and test-*.tar"
+        )
+    shards = _indexed(folder, [one for one in names if one.startswith(("train-", f"{tested}-"))])
+    known = read_class_names(folder)
+    classes: tuple[str, ...] = known
+    parts = []
+    for part in ("train", tested):
+        own = [shard for shard in shards if shard.path.name.startswith(f"{part}-")]
+        for shard in own:
+            compact_labels(str(shard.path), shard.index.labels, len(known) or None)
+        labels = compact_labels(f"{name}: {part}", np.concatenate([shard.index.labels for shard in own]), None)
+        classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
+        compact_labels(f"{name}: {part}", labels, len(classes))
+        parts.append((f"{name}: {part}", own, labels))
+    train, test = (TarShards(*one, len(classes), skip, resized) for one in parts)
+    return Found(train, test, classes)
+
+
+def _indexed(folder: Path, names: list[str]) -> list[Shard]:
+    """The shards with their indexes, from the cache if it has those of the files as they are.
+
+    The cache is a file in the folder, or in the user's cache where the folder cannot be written to. One process of a
+    host makes it while others wait.
+    """
+    files = [DataFile(folder / name) for name in names]
+    own = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:32]
+    cache = folder / INDEX
+    indexes = Path(pooch.os_cache("hvdtrain")) / "indexes"
+    if not os.access(folder, os.W_OK) and not cache.exists():
+        cache = indexes / f"{own}.npz"
+    cached = _read_cache(cache)
+    if all(file.state in cached for file in files):
+        return [Shard(file.path, file.size, file.mtime_ns, cached[file.state]) for file in files]
+    with wrap_errors(indexes, "free disk space there, or set XDG_CACHE_HOME", "written"):
+        indexes.mkdir(parents=True, exist_ok=True)
+    with FileLock(indexes / f"{own}.lock"):
+        cached = _read_cache(cache)
+        found = {file.state: cached.get(file.state) or _scan(file) for file in files}
+        if found.keys() - cached.keys():
+            _write_cache(cache, found)
+    return [Shard(file.path, file.size, file.mtime_ns, found[file.state]) for file in files]
+
+
+def _read_cache(path: Path) -> dict[str, Index]:
+    """The indexes in the cache, by the `state` of the shard; none if it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            states, ends = arrays["states"].tolist(), arrays["ends"].tolist()
+            whole = [arrays[field] for field in Index._fields]
+    except Exception:  # of the readers of zip and NumPy files; the index is made again
+        return {}
+    parts = itertools.pairwise([0, *ends])
+    return {
+        state: Index(*(array[first:end] for array in whole)) for state, (first, end) in zip(states, parts, strict=False)
+    }
+
+
+def _write_cache(path: Path, indexes: dict[str, Index]) -> None:
+    content = io.BytesIO()
+    whole = {field: np.concatenate([getattr(one, field) for one in indexes.values()]) for field in Index._fields}
+    ends = np.cumsum([len(one.keys) for one in indexes.values()])
+    np.savez(content, states=np.array(list(indexes)), ends=ends, **whole)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content.getvalue())
+    except OSError:
+        pass  # the next job makes it again
+
+
+def _scan(shard: DataFile) -> Index:
+    """The rows of a shard, from its headers. Raises UserError if it is truncated, or a row lacks a part."""
+    rows = []
+    with wrap_errors(shard.path, AGAIN):
+        for key, members in itertools.groupby(_members(shard), key=lambda member: member[0]):
+            images, labels = {}, []
+            for _, suffix, offset, size in members:
+                if suffix in IMAGES:
+                    images[suffix] = offset, size
+                elif suffix == LABEL:
+                    labels.append(_label(shard, offset, size, key))
+            if len(images) != 1 or len(labels) != 1:
+                has = f"{len(images)} images and {len(labels)} .{LABEL} files"
+                raise Malformed(f"has {has} of {key}; give each row one of both, next to each other")
+            ((suffix, (offset, size)),) = images.items()
+            rows.append((os.fsencode(key), offset, size, labels[0], suffix == "npy"))
+        if not rows:
+            raise Malformed("holds no rows (KEY.jpg and KEY.cls)")
+    types = (bytes, np.int64, np.int64, np.int64, bool)
+    return Index(*(np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)))
+
+
+def _members(shard: DataFile) -> Iterator[tuple[str, str, int, int]]:
+    """Key, suffix, offset and size of each file in a shard. Raises Malformed if the end is missing."""
+    with tarfile.open(shard.path, "r:") as archive:
+        try:
+            while member := archive.next():
+                archive.members.clear()  # tarfile's own list, which would grow
+                folder, _, name = member.name.rpartition("/")
+                key, _, suffix = name.partition(".")
+                if member.isreg() and not member.issparse() and key:
+                    yield f"{folder}/{key}".lstrip("/"), suffix.lower(), member.offset_data, member.size
+        except tarfile.TarError as error:
+            raise Malformed(f"is truncated or damaged at byte {archive.offset} ({one_line(error)})") from None
+        end = os.pread(shard.file.fileno(), tarfile.BLOCKSIZE, archive.offset)
+    if len(end) < tarfile.BLOCKSIZE or any(end):
+        raise Malformed(f"is truncated or damaged at byte {archive.offset}: it has no end-of-archive mark there")
+
+
+def _label(shard: DataFile, offset: int, size: int, key: str) -> int:
+    text = os.pread(shard.file.fileno(), min(size, LABEL_BYTES), offset)
+    try:
+        return int(text)
+    except ValueError:
+        raise Malformed(f"has the label {text.decode(errors='replace')!r} in {key}.{LABEL}; give an integer") from None

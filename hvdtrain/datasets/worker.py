@@ -1,0 +1,147 @@
+"""A process that loads the data by itself and reads rows for a rank, where Python's lock would keep threads waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.formats.reading import one_line
+from hvdtrain.datasets.sources.rows import DataChanged, RowError, Rows
+from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.system.processes import describe_status, end_with_parent
+
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1])['path']\n"
+    "from hvdtrain.datasets import worker; worker.main()"
+)
+"""With the rank's own search path, so that it imports what the rank does."""
+ERRORS = {kind.__name__: kind for kind in (UserError, RowError, DataChanged, TrainingError)}
+END_S = 5.0
+"""How long a process that no longer answers may take to end."""
+
+
+class WorkerProcess:
+    """One process, as the rank sees it.
+
+    recipe: the arguments of `load_dataset`. states: of the sources' files, by part, which must be what the process
+    finds. Create it in the main thread: the kernel ends the process when the thread that started it ends.
+    """
+
+    def __init__(self, recipe: dict[str, Any], states: dict[str, str]) -> None:
+        # A new program by exec, not a fork of this process: after MPI_Init a fork shares memory that is registered
+        # with the network, and copies the locks of threads of Horovod and of the framework in whatever state they are.
+        self._connection, theirs = Pipe()
+        what = {"path": sys.path, "recipe": recipe, "states": states, "fd": theirs.fileno(), "parent": os.getpid()}
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", START, json.dumps(what)],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"},
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # a Ctrl-C in the terminal is for the rank, which ends this process
+        )
+        theirs.close()
+
+    def wait_until_loaded(self) -> None:
+        """Wait until the process can read. Raises what loading the data raised there."""
+        self._ask("train", [])
+
+    def read(self, part: str, rows: np.ndarray) -> Rows:
+        """Rows of a part. Raises what reading them raised there; TrainingError if the process ended."""
+        return self._ask(part, rows.tolist())
+
+    def _ask(self, part: str, rows: list[int]) -> Rows:
+        try:
+            self._connection.send_bytes(json.dumps({"part": part, "rows": rows}).encode())
+            answer = json.loads(self._connection.recv_bytes())
+            if "error" in answer:
+                raise ERRORS[answer["error"]](answer["reason"], answer["remedy"])
+            return Rows(
+                tuple(self._receive(*one) for one in answer["arrays"]),
+                {int(position): RowError(*texts) for position, texts in answer["bad"].items()},
+            )
+        except (OSError, EOFError):
+            status = self._process.wait(END_S)
+            raise TrainingError(
+                f"a process that reads data {describe_status(status)}",
+                "look for its message above, and for a lack of memory in dmesg; --workers 0 reads without processes",
+            ) from None
+
+    def _receive(self, dtype: str, shape: list[int]) -> np.ndarray:
+        array = np.empty(shape, dtype)
+        self._connection.recv_bytes_into(array.reshape(-1).view(np.uint8).data)
+        return array
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Wait for the end of a process that was killed."""
+        self._process.wait()
+        self._connection.close()
+
+
+def main() -> None:
+    """Read what the rank asks for, until it ends."""
+    what = json.loads(sys.argv[1])
+    end_with_parent()
+    if os.getppid() != what["parent"]:  # it ended before the line above
+        return
+    connection = Connection(what["fd"])
+    sources, problem = _load(what)
+    while True:
+        try:
+            request = json.loads(connection.recv_bytes())
+            _answer(connection, problem or _read(sources[request["part"]], request["rows"]))
+        except (EOFError, OSError):  # the rank ended
+            return
+
+
+def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
+    """The sources, or why there are none."""
+    from hvdtrain.datasets.registry import load_dataset
+
+    try:
+        dataset = load_dataset(**what["recipe"])
+    except Exception as error:
+        return {}, error
+    sources = {"train": dataset.train, "test": dataset.test}
+    for part, state in what["states"].items():
+        found = getattr(sources[part], "state", "")
+        if found != state:
+            return {}, DataChanged(f"--data {dataset.name}: {part}: the file changed while the job started: {found}")
+    return sources, None
+
+
+def _read(source: Any, rows: list[int]) -> Rows | Exception:
+    """The rows, or what reading them raised; no arrays for no rows."""
+    from hvdtrain.datasets.reader import read
+
+    try:
+        if not rows:
+            return Rows(())
+        return read(source, np.array(rows, np.int64))
+    except Exception as error:
+        return error
+
+
+def _answer(connection: Connection, found: Rows | Exception) -> None:
+    if isinstance(found, Exception):
+        kind = type(found).__name__ if type(found).__name__ in ERRORS else "TrainingError"
+        reason, remedy = (found.reason, found.remedy) if isinstance(found, UserError) else (one_line(found), "")
+        connection.send_bytes(json.dumps({"error": kind, "reason": reason, "remedy": remedy}).encode())
+        return
+    described = {
+        "arrays": [[array.dtype.str, array.shape] for array in found.arrays],
+        "bad": {str(position): [error.reason, error.remedy] for position, error in found.bad.items()},
+    }
+    connection.send_bytes(json.dumps(described).encode())
+    for array in found.arrays:
+        connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
