@@ -159,10 +159,9 @@ class Training:
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
-        unit, where = self._run.unit, f"rank {bad.rank}: loss is not finite at step {bad.step}"
-        text = f"{where}, in training {unit} {self._rows_of(bad)}"
+        text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {self._rows_of(bad)}"
         if self._run.config.on_nan == "stop":
-            raise NotFiniteError(text, f"lower --lr, check these {unit}, or use --on-nan skip")
+            raise NotFiniteError(text, "lower --lr, check these rows, or use --on-nan skip")
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def _rows_of(self, bad: RankStep) -> str:

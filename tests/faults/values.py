@@ -10,7 +10,7 @@ def nan(suite: Suite, launcher: str, framework: str) -> Row:
     """A loss that is not finite on one rank."""
     job = WatchedJob(suite.new_folder(), launcher, framework, "nan")
     job.end(1)
-    job.reported("rank 1: loss is not finite at step 5, in training images", 0, 1)
+    job.reported("rank 1: loss is not finite at step 5, in training rows", 0, 1)
     return Row("NaN on a rank", launcher, framework, state="ended, rank, step and images named")
 
 
