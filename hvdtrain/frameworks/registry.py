@@ -125,7 +125,7 @@ def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -
 
 
 def _check_style(config: Config, entry: StrategyEntry[Any]) -> None:
-    """Raise UserError unless the strategy's style trains tasks: only the default one has no graph or loop of its own."""
+    """Raise UserError unless the strategy's style trains tasks: the others have graphs or loops of their own."""
     if entry.style != (default := STYLES[config.framework][0]):
         given = f"--strategy {config.strategy}" if config.api == "auto" else f"--api {config.api}"
         raise UserError(f"{given}: tasks need --api {default}", "leave out --api, or train a network with --model")
