@@ -6,8 +6,6 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import gluon
 
-from hvdtrain.frameworks.mxnet.network import canonical_name
-
 Groups = list[list[str]]
 """Canonical names of the parameters whose gradients share a message, from `collectives.grouping`."""
 
@@ -36,9 +34,10 @@ class GroupedTrainer(hvd.DistributedTrainer):
     ) -> None:
         super().__init__(parameters, optimizer, compression=compression)
         self._groups = groups
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
 
     def _allreduce_grads(self) -> None:
-        gradients = {canonical_name(parameter.name): parameter.list_grad()[0] for parameter in self._params}
+        gradients = {self._names[id(parameter)]: parameter.list_grad()[0] for parameter in self._params}
         compressed = {name: self._compression.compress(gradient) for name, gradient in gradients.items()}
         op = hvd.Sum if self._average_in_framework else hvd.Average
         allreduce_groups({name: tensor for name, (tensor, _) in compressed.items()}, self._groups, op)

@@ -8,25 +8,15 @@ from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
 from mxnet.contrib import amp
 
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import choose_device, split_rows
-from hvdtrain.frameworks.mxnet.arrays import load_array
-from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
-from hvdtrain.frameworks.mxnet.network import (
-    GluonNetwork,
-    WeightedLoss,
-    canonical_name,
-    channel_multiple,
-    cross_entropy,
-    scale_pixels,
-)
+from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.mxnet.objective import NetworkObjective, make_objective
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy, classified
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.registry import Trainable
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -45,17 +35,6 @@ def device_name(contexts: list[mx.Context]) -> str:
     return str(contexts[0]).partition("(")[0]
 
 
-def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
-    """Labels on the device as float32, MXNet's convention: its bf16 mode does not accept integers."""
-    return load_array(labels.astype(np.float32), context)
-
-
-def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
-    """The evaluation of logits on any device."""
-    loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
-    return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
-
-
 class LazyLoss:
     """The sum of all devices' losses, which the engine may still be computing; MXNet's arrays have no float()."""
 
@@ -67,11 +46,11 @@ class LazyLoss:
 
 
 class MXNetLearner:
-    """A hybridized Gluon network, trained with one strategy."""
+    """A Gluon block, trained with one strategy."""
 
     state_by_rank = False
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: MXNetStrategy) -> None:
+    def __init__(self, trained: Trainable, weights: Weights | None, strategy: MXNetStrategy) -> None:
         config = strategy.config
         if config.precision == "bf16":
             with contextlib.redirect_stdout(io.StringIO()):
@@ -79,23 +58,9 @@ class MXNetLearner:
         self.group = strategy.group
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._config, self._network = config, network
-        self._block = GluonNetwork(network, channel_multiple(self.device, config.precision))
-        self._block.initialize(ctx=self._contexts)
-        arrays = {canonical_name(name): own for name, own in self._block.collect_params().items()}
-        self._parameters = {name: arrays[name] for name, _ in network.parameters()}
-        self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
-        """What `Forward` leaves in the place of the running statistics."""
-        self._statistics = RunningStatistics(network)
-        self.load(weights)
-        self.own_by_rank = statistics_by_rank(network, config)
-        self._loss = WeightedLoss(self._block)
-        self._over_ranks: NormalizationOverRanks | None = None
-        if network.batch_norms and config.batch_norm == "sync":
-            self._over_ranks = self._block.normalize = NormalizationOverRanks(self.group, self._statistics)
-        else:
-            self._loss.hybridize(static_alloc=True, static_shape=True)
-            self._block.hybridize()
+        self._config = config
+        self._objective = make_objective(trained, weights, strategy, self._contexts)
+        self._parameters, self.own_by_rank = self._objective.parameters, self._objective.own_by_rank
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
         self._gradient_divisor = strategy.gradient_divisor
@@ -103,14 +68,14 @@ class MXNetLearner:
         self._create_states()
 
     def _create_states(self) -> None:
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
         for device, (updater, context) in enumerate(zip(self._trainer._updaters, self._contexts, strict=True)):
             for index, parameter in enumerate(self._trainer._params):
-                name = canonical_name(parameter.name)
-                self._states.create(updater, device, index, name, parameter.data(context))
+                self._states.create(updater, device, index, names[id(parameter)], parameter.data(context))
 
     def train_step(self, batch: Batch) -> LazyLoss:
         self._states.set_lr(batch.lr)
-        losses = self._backward(batch)
+        losses = self._objective.backward(batch)
         if self._config.clip_norm or self._config.on_nan == "skip":
             self._trainer.allreduce_grads()
             if self._clip_or_skip():
@@ -120,31 +85,9 @@ class MXNetLearner:
         return LazyLoss(losses)
 
     def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._backward(batch)
+        losses = self._objective.backward(batch)
         mx.nd.waitall()
         return LazyLoss(losses)
-
-    def _backward(self, batch: Batch) -> list[mx.nd.NDArray]:
-        """Queue forward and backward on all devices; returns their losses."""
-        parts = split_rows(self.devices, *network_rows(self._network, self._config.seed, batch))
-        if self._over_ranks:
-            self._over_ranks.begin(batch.weights, self._contexts[0])
-        with autograd.record():
-            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
-            if self._over_ranks:
-                losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
-        autograd.backward(losses)
-        if self._over_ranks:
-            mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
-        elif self._of_batch:
-            left = {name: parameter.data(self._contexts[0]) for name, parameter in self._of_batch.items()}
-            self._statistics.update_from_batch(left, len(parts[0][0]))
-        return losses
-
-    def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
-        weights, labels, images, *masks = rows
-        arrays = [load_array(array, context) for array in (scale_pixels(images), *masks)]
-        return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
     def _clip_or_skip(self) -> bool:
         """Clip the combined gradients; False if they are not finite and the step is to be skipped.
@@ -165,27 +108,19 @@ class MXNetLearner:
                     gradient *= self._config.clip_norm / (norm + CLIP_EPSILON)
         return True
 
-    def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        for name, array in self._statistics.copies(mx.cpu()).items():
-            self._of_batch[name].set_data(array)
-        return self._block(load_array(scale_pixels(images), self._contexts[0]))
-
     def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._logits(images).asnumpy()
+        if not isinstance(self._objective, NetworkObjective):
+            raise TypeError("a task has outputs of its own")
+        return self._objective.logits(images).asnumpy()
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        images, labels = arrays
-        return evaluate(self._logits(images), labels)
+        return self._objective.evaluate(arrays)
 
     def weights(self) -> Weights:
-        arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self._parameters.items()}
-        return {name: array.asnumpy() for name, array in arrays.items()} | dict(self._statistics.arrays)
+        return self._objective.weights()
 
     def load(self, weights: Weights) -> None:
-        self._network.check(weights)
-        for name, parameter in self._parameters.items():
-            parameter.set_data(mx.nd.array(weights[name]))
-        self._statistics.load(weights)
+        self._objective.load(weights)
 
     def optimizer_state(self) -> OptimizerState:
         return self._states.read()

@@ -20,7 +20,7 @@ from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import Rows, pad_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate, load_labels
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
 from hvdtrain.frameworks.mxnet.network import (
     Forward,
     canonical_name,
@@ -30,6 +30,7 @@ from hvdtrain.frameworks.mxnet.network import (
     mxnet_name,
     scale_pixels,
 )
+from hvdtrain.frameworks.mxnet.objective import evaluate, load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported

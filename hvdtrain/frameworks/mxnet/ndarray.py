@@ -20,8 +20,9 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, evaluate
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
 from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
+from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights

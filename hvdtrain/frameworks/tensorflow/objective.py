@@ -16,6 +16,7 @@ from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 
@@ -161,11 +162,7 @@ class TaskObjective:
         model = self._task.call("model")
         if isinstance(model, tf.keras.Model):
             return model
-        framework = type(model).__module__.partition(".")[0]
-        ancestors = {base.__module__.partition(".")[0] for base in type(model).__mro__} | {framework}
-        known = next((name for name in ("torch", "mxnet") if name in ancestors), None)
-        remedy = f"use --framework {known}" if known else "return a tf.keras.Model"
-        raise self._task.error("model", f"returned {type(model).__name__}, and --framework is tensorflow", remedy)
+        raise mistakes.no_model(self._task, model, "tensorflow")
 
     def _first_rows(self) -> tuple[Tensors, Tensors]:
         """Inputs and targets of the first rows."""
@@ -178,11 +175,7 @@ class TaskObjective:
         try:
             self._outputs(inputs, training=False)
         except Exception as error:
-            shapes = " and ".join(f"{tuple(one.shape)} {one.dtype.name}" for one in inputs)
-            raise self._task.error(
-                "model", f"returned a model that fails on inputs {shapes} ({' '.join(str(error).split()):.300})",
-                "let it take the first array(s) of data()'s rows",
-            ) from error  # fmt: skip
+            raise mistakes.failing_model(self._task, inputs, error) from error
 
     def _name_variables(self) -> None:
         """Name variables by their place in the model: Keras' own names contain the number of models made before."""
@@ -194,7 +187,7 @@ class TaskObjective:
         self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
         self.own_by_rank = frozenset(self.statistics)
         if not self.parameters:
-            raise self._task.error("model", "returned a model without trainable variables", "return one that can learn")
+            raise mistakes.nothing_to_train(self._task)
         for variable in self.parameters.values():
             if variable.dtype != tf.float32:
                 problem = f"returned a model with a variable of type {variable.dtype.name}"
@@ -208,9 +201,10 @@ class TaskObjective:
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
         variables = list(self.parameters.values())
-        gradients = tape.gradient(losses, variables)
+        first_copies = [tf.distribute.get_strategy().experimental_local_results(own)[0] for own in variables]
+        gradients = tape.gradient(losses, first_copies)
         if all(gradient is None for gradient in gradients):
-            raise self._task.error("losses", "returned losses without gradient", "compute them from the outputs")
+            raise mistakes.no_gradient(self._task)
         self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
@@ -247,27 +241,21 @@ class TaskObjective:
         logits = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
         if logits and len(targets) == 1 and targets[0].dtype == tf.int64 and targets[0].shape.rank == 1:
             return tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], outputs)
-        raise self._task.error(
-            "model", "has outputs and targets for which there is no default loss",
-            "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
-        )  # fmt: skip
+        raise mistakes.no_default_loss(self._task)
 
     def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": tf.argmax(outputs, 1) == targets[0]}
         found = self._task.call("metrics", outputs, *targets)
         if not isinstance(found, Mapping):
-            raise self._task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+            raise mistakes.no_metrics(self._task, found)
         return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> tf.Tensor:
         rows = (targets[0] if targets else tf.nest.flatten(outputs)[0]).shape[0]
         if isinstance(values, tf.Tensor) and values.shape.rank == 1 and values.shape.is_compatible_with([rows]):
             return values
-        found = f"a tensor of shape {tuple(values.shape)}" if isinstance(values, tf.Tensor) else type(values).__name__
-        raise self._task.error(
-            method, f"returned {found} for {rows} rows", f"return one value per row, ({rows},), not their mean or sum"
-        )
+        raise mistakes.not_per_row(self._task, method, values, tf.is_tensor(values), rows)
 
     def seed_step(self, step: int) -> None:
         for number, state in enumerate(self._generators):
@@ -278,11 +266,7 @@ class TaskObjective:
 
     def check(self, weights: Weights) -> None:
         own = self.parameters | self.statistics
-        if weights.keys() != own.keys():
-            raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(own)}")
-        for name, value in weights.items():
-            if value.shape != tuple(own[name].shape):
-                raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(own[name].shape)}")
+        mistakes.check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
 
     def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         return np.array(value)

@@ -16,6 +16,7 @@ from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 
@@ -91,12 +92,9 @@ class TaskObjective:
         seed_generators(config.seed)
         model = task.call("model")
         if not isinstance(model, nn.Module):
-            framework = type(model).__module__.partition(".")[0]
-            known = {"mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}.get(framework)
-            remedy = f"use --framework {known}" if known else "return a torch.nn.Module"
-            raise task.error("model", f"returned {type(model).__name__}, and --framework is torch", remedy)
+            raise mistakes.no_model(task, model, "torch")
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise task.error("model", "returned a module without trainable parameters", "return one that can learn")
+            raise mistakes.nothing_to_train(task)
         self.model: nn.Module = model
         self.finds_unused = self._try_out()
 
@@ -112,7 +110,7 @@ class TaskObjective:
         losses = self.losses(outputs, target_tensors)
         self.metrics(outputs, target_tensors)
         if not losses.requires_grad:
-            raise self._task.error("losses", "returned losses without gradient", "compute them from the outputs")
+            raise mistakes.no_gradient(self._task)
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
         self.model.load_state_dict(before)
@@ -122,11 +120,7 @@ class TaskObjective:
         try:
             return self.model(*inputs)
         except Exception as error:
-            shapes = " and ".join(f"{tuple(one.shape)} {one.dtype}" for one in inputs)
-            raise self._task.error(
-                "model", f"returned a module that fails on inputs {shapes} ({' '.join(str(error).split()):.300})",
-                "let its forward take the first array(s) of data()'s rows",
-            ) from error  # fmt: skip
+            raise mistakes.failing_model(self._task, inputs, error) from error
 
     def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         return batch.weights, *batch.arrays
@@ -148,29 +142,22 @@ class TaskObjective:
                 low, high = (int(one) for one in (targets[0].min(), targets[0].max()))
                 reason = f"has {outputs.shape[1]} outputs, but labels run from {low} to {high}"
                 raise self._task.error("model", reason, "give it an output for each class, from 0 on") from None
-        raise self._task.error(
-            "model", "has outputs and targets for which there is no default loss",
-            "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
-        )  # fmt: skip
+        raise mistakes.no_default_loss(self._task)
 
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
         found = self._task.call("metrics", outputs, *targets)
         if not isinstance(found, Mapping):
-            raise self._task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+            raise mistakes.no_metrics(self._task, found)
         return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
         rows = len(targets[0]) if targets else _length(outputs)
-        if isinstance(values, torch.Tensor) and values.shape == (rows,):
-            return values
-        found = (
-            f"a tensor of shape {tuple(values.shape)}" if isinstance(values, torch.Tensor) else type(values).__name__
-        )
-        raise self._task.error(
-            method, f"returned {found} for {rows} rows", f"return one value per row, ({rows},), not their mean or sum"
-        )
+        is_tensor = isinstance(values, torch.Tensor)
+        if not is_tensor or values.shape != (rows,):
+            raise mistakes.not_per_row(self._task, method, values, is_tensor, rows)
+        return values
 
 
 def _length(outputs: Any) -> int:
@@ -228,12 +215,7 @@ def module_weights(model: nn.Module) -> Weights:
 
 def load_module(model: nn.Module, weights: Weights) -> None:
     """Set parameters and buffers. Raises ValueError if names or shapes differ."""
-    own = model.state_dict()
-    if weights.keys() != own.keys():
-        raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(own)}")
-    for name, value in weights.items():
-        if value.shape != own[name].shape:
-            raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(own[name].shape)}")
+    mistakes.check_weights(weights, {name: tuple(value.shape) for name, value in model.state_dict().items()})
     model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
 
 

@@ -1,0 +1,316 @@
+"""What Gluon's learner trains: a block, and the loss and metrics of each row."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
+from hvdtrain.frameworks.devices import split_rows
+from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
+from hvdtrain.frameworks.mxnet.network import (
+    GluonNetwork,
+    WeightedLoss,
+    canonical_name,
+    channel_multiple,
+    cross_entropy,
+    scale_pixels,
+)
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.interfaces import Batch, Evaluated, classified
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.tasks import mistakes
+from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.registry import Trainable
+
+Arrays = list[mx.nd.NDArray]
+PROBED = 4
+"""Rows on which a task is tried out before training."""
+
+
+class Objective(Protocol):
+    """A block on all devices of a process, and what its outputs are worth."""
+
+    parameters: Parameters
+    """Those that are trained, by canonical name."""
+    own_by_rank: frozenset[str]
+
+    def backward(self, batch: Batch) -> Arrays:
+        """Queue forward and backward on all devices; returns their losses."""
+        ...
+
+    def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """Evaluate rows of a source."""
+        ...
+
+    def weights(self) -> Weights:
+        """All parameters and running statistics; waits for them."""
+        ...
+
+    def load(self, weights: Weights) -> None:
+        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
+        ...
+
+
+def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
+    """Labels on the device as float32, MXNet's convention: its bf16 mode does not accept integers."""
+    return load_array(labels.astype(np.float32), context)
+
+
+def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
+    """The evaluation of logits on any device."""
+    loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
+    return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
+
+
+class NetworkObjective:
+    """Classify images with a network as data. weights: the initial ones."""
+
+    def __init__(
+        self, network: ShapedNetwork, weights: Weights, strategy: MXNetStrategy, contexts: list[mx.Context]
+    ) -> None:
+        config = strategy.config
+        self._network, self._seed, self._contexts = network, config.seed, contexts
+        multiple = channel_multiple(contexts[0].device_type, config.precision)
+        self._block = GluonNetwork(network, multiple)
+        self._block.initialize(ctx=contexts)
+        arrays = {canonical_name(name): own for name, own in self._block.collect_params().items()}
+        self.parameters = {name: arrays[name] for name, _ in network.parameters()}
+        self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
+        """What `Forward` leaves in the place of the running statistics."""
+        self._statistics = RunningStatistics(network)
+        self.load(weights)
+        self.own_by_rank = statistics_by_rank(network, config)
+        self._loss = WeightedLoss(self._block)
+        self._over_ranks: NormalizationOverRanks | None = None
+        if network.batch_norms and config.batch_norm == "sync":
+            self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self._statistics)
+        else:
+            self._loss.hybridize(static_alloc=True, static_shape=True)
+            self._block.hybridize()
+
+    def backward(self, batch: Batch) -> Arrays:
+        parts = split_rows(len(self._contexts), *network_rows(self._network, self._seed, batch))
+        if self._over_ranks:
+            self._over_ranks.begin(batch.weights, self._contexts[0])
+        with autograd.record():
+            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
+            if self._over_ranks:
+                losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
+        autograd.backward(losses)
+        if self._over_ranks:
+            mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
+        elif self._of_batch:
+            left = {name: parameter.data(self._contexts[0]) for name, parameter in self._of_batch.items()}
+            self._statistics.update_from_batch(left, len(parts[0][0]))
+        return losses
+
+    def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
+        weights, labels, images, *masks = rows
+        arrays = [load_array(array, context) for array in (scale_pixels(images), *masks)]
+        return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
+
+    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        """Logits, (n, classes)."""
+        for name, array in self._statistics.copies(mx.cpu()).items():
+            self._of_batch[name].set_data(array)
+        return self._block(load_array(scale_pixels(images), self._contexts[0]))
+
+    def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
+        return evaluate(self.logits(images), labels)
+
+    def weights(self) -> Weights:
+        arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self.parameters.items()}
+        return {name: array.asnumpy() for name, array in arrays.items()} | dict(self._statistics.arrays)
+
+    def load(self, weights: Weights) -> None:
+        self._network.check(weights)
+        for name, parameter in self.parameters.items():
+            parameter.set_data(mx.nd.array(weights[name]))
+        self._statistics.load(weights)
+
+
+class TaskObjective:
+    """A task of the user's own. Its block is made with seeded generators, so all ranks begin with the same weights.
+
+    Raises UserError for methods that do not return what they must, found out on the first rows.
+    """
+
+    def __init__(self, task: OwnTask, strategy: MXNetStrategy, contexts: list[mx.Context]) -> None:
+        self._task, self._seed, self._rank, self._contexts = task, strategy.config.seed, strategy.group.rank, contexts
+        self._unused: Parameters = {}
+        """Parameters that get no gradient."""
+        random.seed(self._seed)
+        np.random.seed(self._seed % (1 << 32))
+        mx.random.seed(self._seed % (1 << 31))
+        self._block = self._make_block()
+        rows = task.dataset.train[np.arange(min(PROBED, len(task.dataset.train)))]
+        inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in rows])
+        self._first_outputs(inputs)
+        arrays = named_parameters(self._block)
+        self.parameters = {name: own for name, own in arrays.items() if own.grad_req != "null"}
+        self._statistics = {name: own for name, own in arrays.items() if own.grad_req == "null"}
+        self.own_by_rank = frozenset(self._statistics)
+        if not self.parameters:
+            raise mistakes.nothing_to_train(task)
+        self._check_storage()
+        self._try_out(inputs, targets)
+
+    def _make_block(self) -> gluon.Block:
+        block = self._task.call("model")
+        if not isinstance(block, gluon.Block):
+            raise mistakes.no_model(self._task, block, "mxnet")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about parameters that the task initialized
+            block.initialize(ctx=self._contexts)
+        block.collect_params().reset_ctx(self._contexts)
+        return block
+
+    def _split(self, arrays: Arrays) -> tuple[Arrays, Arrays]:
+        """The inputs of the block, and the targets."""
+        return arrays[: self._task.inputs], arrays[self._task.inputs :]
+
+    def _first_outputs(self, inputs: Arrays) -> None:
+        """Run the block, from which parameters get their shapes, and hybridize it if it can be."""
+        try:
+            self._block(*inputs)
+            mx.nd.waitall()
+        except Exception as error:
+            raise mistakes.failing_model(self._task, inputs, error) from error
+        if isinstance(self._block, gluon.HybridBlock):
+            try:
+                self._block.hybridize()
+                self._block(*inputs)
+                mx.nd.waitall()
+            except Exception:  # its hybrid_forward works on arrays only
+                self._block.hybridize(False)
+
+    def _check_storage(self) -> None:
+        for name, parameter in self.parameters.items():
+            if parameter._grad_stype != "default" or parameter._stype != "default":
+                problem = f"returned a model whose parameter {name} is sparse"
+                raise self._task.error("model", problem, "leave out sparse_grad")
+            if np.dtype(parameter.dtype) != np.float32:
+                problem = f"returned a model whose parameter {name} is {np.dtype(parameter.dtype)}"
+                raise self._task.error("model", problem, "use float32")
+
+    def _try_out(self, inputs: Arrays, targets: Arrays) -> None:
+        """Compute losses, metrics and gradients once, and find the parameters without gradients."""
+        before, first = self.weights(), self._contexts[0]
+        with autograd.record():
+            outputs = self._block(*inputs)
+            losses = self._losses(outputs, targets)
+        self._metrics(outputs, targets)
+        for parameter in self.parameters.values():
+            parameter.data(first)._fresh_grad = False
+        try:
+            losses.backward()
+            mx.nd.waitall()
+        except mx.MXNetError as error:
+            raise mistakes.no_gradient(self._task) from error
+        self._unused = {name: own for name, own in self.parameters.items() if not own.data(first)._fresh_grad}
+        if len(self._unused) == len(self.parameters):
+            raise mistakes.no_gradient(self._task)
+        self.load(before)
+
+    def backward(self, batch: Batch) -> Arrays:
+        # So that a resumed run draws the same random numbers.
+        words = np.random.SeedSequence([self._seed, 2, batch.step, self._rank]).generate_state(1)
+        mx.random.seed(int(words[0] >> 1))
+        parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
+        with autograd.record():
+            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
+        autograd.backward(losses)
+        return losses
+
+    def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
+        weights, *arrays = (load_array(np.asarray(array), context) for array in rows)
+        inputs, targets = self._split(arrays)
+        loss = (self._losses(self._block(*inputs), targets) * weights).sum()
+        for parameter in self._unused.values():  # a gradient of zeros, so that every strategy treats it like the others
+            loss = loss + 0 * parameter.data(context).sum()
+        return loss
+
+    def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
+        outputs = self._block(*inputs)
+        losses, metrics = self._losses(outputs, targets), self._metrics(outputs, targets)
+        sums = {name: _total(value) for name, value in metrics.items()}
+        return Evaluated(_total(losses), sums)
+
+    def _losses(self, outputs: Any, targets: Arrays) -> mx.nd.NDArray:
+        if self._task.has("losses"):
+            return self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs)
+        logits = isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2
+        if logits and len(targets) == 1 and targets[0].dtype == np.int64 and targets[0].ndim == 1:
+            return cross_entropy(mx.nd, outputs, targets[0].astype(np.float32))
+        raise mistakes.no_default_loss(self._task)
+
+    def _metrics(self, outputs: Any, targets: Arrays) -> dict[str, mx.nd.NDArray]:
+        if not self._task.has("metrics"):
+            if self._task.has("losses"):
+                return {}
+            return {"accuracy": outputs.argmax(axis=1) == targets[0].astype(np.float32)}
+        found = self._task.call("metrics", outputs, *targets)
+        if not isinstance(found, Mapping):
+            raise mistakes.no_metrics(self._task, found)
+        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+
+    def _of_rows(self, method: str, values: Any, targets: Arrays, outputs: Any) -> mx.nd.NDArray:
+        rows = len(targets[0]) if targets else _length(outputs)
+        is_array = isinstance(values, mx.nd.NDArray)
+        if not is_array or values.shape != (rows,):
+            raise mistakes.not_per_row(self._task, method, values, is_array, rows)
+        return values if values.dtype == np.float32 else values.astype(np.float32)
+
+    def weights(self) -> Weights:
+        mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
+        arrays = self.parameters | self._statistics
+        return {name: parameter.data(self._contexts[0]).asnumpy() for name, parameter in arrays.items()}
+
+    def load(self, weights: Weights) -> None:
+        arrays = self.parameters | self._statistics
+        mistakes.check_weights(weights, {name: parameter.shape for name, parameter in arrays.items()})
+        mx.nd.waitall()
+        for name, parameter in arrays.items():
+            parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))
+
+
+def named_parameters(block: gluon.Block) -> Parameters:
+    """All parameters of a block, by their places in it: Gluon's own names contain the number of blocks made before."""
+    names: dict[int, str] = {}
+    for name, parameter in block._collect_params_with_prefix().items():
+        names.setdefault(id(parameter), name)  # one that two places share has the name of the first
+    found = list(block.collect_params().values())
+    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in enumerate(found)}
+
+
+def _length(outputs: Any) -> int:
+    """Number of rows of a block's outputs."""
+    return len(outputs) if isinstance(outputs, mx.nd.NDArray) else _length(outputs[0])
+
+
+def _total(values: mx.nd.NDArray) -> float:
+    return float(values.asnumpy().astype(np.float64).sum())
+
+
+def make_objective(
+    trained: Trainable, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
+) -> Objective:
+    """The objective of a network, which has weights, or of a task. Raises UserError for a task that does not work."""
+    if isinstance(trained, OwnTask):
+        objective = TaskObjective(trained, strategy, contexts)
+        if weights:
+            objective.load(weights)
+        return objective
+    if weights is None:
+        raise ValueError("a network has no weights of its own")
+    return NetworkObjective(trained, weights, strategy, contexts)

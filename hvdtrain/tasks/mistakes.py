@@ -1,0 +1,75 @@
+"""What can be wrong with a task in any framework: errors in the same words, and the checks that need no tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from hvdtrain.config.options import Framework
+from hvdtrain.errors import UserError
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.own import OwnTask
+
+MODELS: dict[Framework, str] = {
+    "torch": "a torch.nn.Module",
+    "tensorflow": "a tf.keras.Model",
+    "mxnet": "a gluon.Block",
+}
+"""What model() returns."""
+PACKAGES: dict[str, Framework] = {"torch": "torch", "mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}
+"""The packages whose classes a framework's models derive from."""
+
+
+def no_model(task: OwnTask, model: Any, framework: Framework) -> UserError:
+    """model() returned what this framework cannot train."""
+    packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    known = next((PACKAGES[package] for package in packages if package in PACKAGES), framework)
+    remedy = f"use --framework {known}" if known != framework else f"return {MODELS[framework]}"
+    return task.error("model", f"returned {type(model).__name__}, and --framework is {framework}", remedy)
+
+
+def nothing_to_train(task: OwnTask) -> UserError:
+    """The model has no trainable parameters."""
+    return task.error("model", "returned a model without trainable parameters", "return one that can learn")
+
+
+def failing_model(task: OwnTask, inputs: Iterable[Any], error: Exception) -> UserError:
+    """The model does not take these arrays."""
+    shapes = " and ".join(f"{tuple(one.shape)} {getattr(one.dtype, 'name', one.dtype)}" for one in inputs)
+    message = " ".join(str(error).split())
+    problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
+    return task.error("model", problem, "let it take the first array(s) of data()'s rows")
+
+
+def no_default_loss(task: OwnTask) -> UserError:
+    """There are no losses(), and outputs and targets are not those of a classifier."""
+    return task.error(
+        "model", "has outputs and targets for which there is no default loss",
+        "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
+    )  # fmt: skip
+
+
+def no_gradient(task: OwnTask) -> UserError:
+    """The losses do not depend on any parameter."""
+    return task.error("losses", "returned losses without gradient", "compute them from the outputs")
+
+
+def not_per_row(task: OwnTask, method: str, values: Any, is_tensor: bool, rows: int) -> UserError:
+    """A method returned something else than one value per row."""
+    found = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
+    remedy = f"return one value per row, ({rows},), not their mean or sum"
+    return task.error(method, f"returned {found} for {rows} rows", remedy)
+
+
+def no_metrics(task: OwnTask, found: Any) -> UserError:
+    """metrics() returned no dict."""
+    return task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+
+
+def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise ValueError unless the weights have these names and shapes."""
+    if weights.keys() != shapes.keys():
+        raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(shapes)}")
+    for name, value in weights.items():
+        if value.shape != tuple(shapes[name]):
+            raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(shapes[name])}")
