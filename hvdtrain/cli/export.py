@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 
@@ -34,7 +34,7 @@ class ExportOptions:
 
     checkpoint: tyro.conf.Positional[Path]
     """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
-    output: tyro.conf.Positional[str]
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
     framework: Literal["recorded", Framework] = "recorded"
     """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
@@ -68,12 +68,13 @@ def _export(options: ExportOptions) -> None:
 
 def output_format(output: str) -> Format:
     """The format that a name asks for. Raises UserError for a name that is of none."""
-    suffix = os.path.splitext(output.rstrip("/"))[1]
+    name = os.path.basename(output.rstrip("/"))
+    suffix = name[name.rindex(".") :] if "." in name else ""
     kind = SUFFIXES.get(suffix.lower())
-    if output.strip("/") and not suffix:
+    if kind and not output.endswith("/"):
+        return kind
+    if name and not kind and (output.endswith("/") or not suffix):
         return "saved_model"
-    if output.strip("/") and (kind is None) == output.endswith("/"):
-        return kind or "saved_model"
     raise UserError(
         f"{output!r}: no format has such a name{did_you_mean(suffix, SUFFIXES)}",
         "give MODEL.onnx, MODEL.pt2, or FOLDER/ for a SavedModel",
@@ -108,8 +109,8 @@ def _model(path: Path, saved: Checkpoint) -> Model:
     """The network of a checkpoint. Raises UserError for a task, whose model is known to its own class only."""
     if isinstance(saved.network, dict) and "task" in saved.network:
         raise UserError(
-            f"{path}: the model of the task {printable(saved.model)} is code, and export takes networks as data only",
-            f"load the state dict in {path / checkpoints.FILES[0]} into it, and use its framework's own tools",
+            f"{path}: belongs to the task {saved.model}, and export takes networks as data only for now",
+            f"export the task's model with its framework's own tools; its state dict is {checkpoints.FILES[0]} there",
         )
     network = checkpoints.network(path, saved)
     metadata = {

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple, get_args
+from typing import NamedTuple, cast, get_args
 
 import numpy as np
 
@@ -21,13 +21,13 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.requirements import require
 from hvdtrain.interfaces import PIXEL_MAX
 from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.layers import Shape
 from hvdtrain.system.files import replace_folder, write_atomically
-from hvdtrain.system.text import printable
 
 TOLERANCE = 1e-5
 """Of the largest logit, or of 1 if that is less: float32 has seven digits."""
-ROWS = 4
-"""Random images on which logits are compared."""
+BLOCKS = (1, 2, 4, 8)
+"""Random images on which logits are compared: of squares of so many pixels, as averages of noise differ little."""
 EXTRA = "run: pip install 'hvdtrain[onnx]'"
 
 
@@ -55,13 +55,22 @@ class Comparison(NamedTuple):
     problem: str = ""
 
 
+def random_images(shape: Shape) -> np.ndarray:
+    """Images of BLOCKS, uint8 (n, channels, height, width)."""
+    draw, (_, height, width) = np.random.default_rng(0), shape
+    images = np.empty((len(BLOCKS), *shape), np.uint8)
+    for image, block in zip(images, BLOCKS, strict=True):
+        squares = draw.integers(0, 256, (shape[0], -(-height // block), -(-width // block)), np.uint8)
+        image[:] = squares.repeat(block, 1).repeat(block, 2)[:, :height, :width]
+    return images
+
+
 class _Reference:
     """Logits of random images, computed by hvdtrain in a framework, on the CPU."""
 
     def __init__(self, model: Model, framework: Framework) -> None:
-        shape = (ROWS, *model.network.input_shape)
-        images = np.random.default_rng(0).integers(0, 256, shape, np.uint8)
-        config = Config(framework=framework, strategy="single", model=model.name)  # type: ignore[arg-type]
+        images = random_images(model.network.input_shape)
+        config = Config(framework=framework, strategy="single", model=model.name)
         learner = build_learner(config, model.network, model.weights, RuntimeOptions(device="cpu"))
         self._framework, self._logits = framework, learner.logits(images)
         self._images = images.astype(np.float32) / np.float32(PIXEL_MAX)
@@ -73,7 +82,7 @@ class _Reference:
     def compare(self, runtime: str, run: Callable[[np.ndarray], np.ndarray]) -> Comparison:
         """Compare with the logits that `run` returns for float32 images. Raises HvdtrainError if they differ."""
         allowed = TOLERANCE * max(1.0, float(np.abs(self._logits).max()))
-        pairs = [(self._logits[:rows], run(self._images[:rows])) for rows in (1, ROWS)]
+        pairs = [(self._logits[:rows], run(self._images[:rows])) for rows in (1, len(BLOCKS))]
         difference = max(float(np.abs(own - found).max()) for own, found in pairs)
         if not difference <= allowed:  # NaN is no smaller than anything
             raise HvdtrainError(
@@ -106,25 +115,28 @@ def export_onnx(model: Model, path: Path, framework: Framework | None) -> Compar
 
 
 def _compare_onnx(model: Model, content: bytes, framework: Framework | None) -> Comparison:
-    if framework is None:
-        if model.framework not in get_args(Framework):
-            return Comparison(problem=f"{printable(model.framework)} is no framework of this hvdtrain")
-        framework = model.framework
-        try:
-            require([model.framework], framework)  # type: ignore[arg-type]
-        except UserError as error:
-            return Comparison(problem=str(error))
     try:
         runtime = _import_package("onnxruntime")
+        if framework is None:
+            framework = _recorded(model)
     except UserError as error:
         return Comparison(problem=str(error))
-    reference = _Reference(model, framework)  # type: ignore[arg-type]
+    reference = _Reference(model, framework)
     options = runtime.SessionOptions()
     options.intra_op_num_threads = 1  # a pool of threads would be bound to cores that the process may not have
     session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     return reference.compare(
         f"ONNX Runtime {runtime.__version__}", lambda images: session.run(["logits"], {"images": images})[0]
     )
+
+
+def _recorded(model: Model) -> Framework:
+    """The framework that wrote the checkpoint. Raises UserError if it is not installed, or unknown."""
+    if model.framework not in get_args(Framework):
+        raise UserError(f"written by the unknown framework {model.framework!r}", "choose one with --framework")
+    framework = cast(Framework, model.framework)
+    require([framework], framework)
+    return framework
 
 
 def export_program(model: Model, path: Path) -> Comparison:
