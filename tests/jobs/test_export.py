@@ -14,6 +14,8 @@ from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 
+SEED = 170
+"""Of a network with all kinds of layers but global_average_pool."""
 EXPORT = "import sys; from hvdtrain.cli import export; [export.main([sys.argv[1], one]) for one in sys.argv[2:]]"
 ALONE = "import sys; sys.modules['hvdtrain'] = None; import numpy; images = numpy.load('images.npy'); "
 """Begins programs that cannot import hvdtrain."""
@@ -37,10 +39,10 @@ numpy.save('saved_model', model.signatures['serving_default'](images=tensorflow.
 
 
 def save(folder: Path, framework: str) -> None:
-    """A checkpoint as `framework` writes it, of a network with all kinds of layers."""
-    network = random_network(3)
+    """A checkpoint as `framework` writes it, of a random network."""
+    network = random_network(SEED)
     checkpoint = Checkpoint(
-        random_weights(network, 3), OptimizerState({}), Position(), "random", shaped_to_record(network), framework,
+        random_weights(network, SEED), OptimizerState({}), Position(), "random", shaped_to_record(network), framework,
         "sgd", "ab", 0.0, tuple(f"class {number}" for number in range(network.classes)),
     )  # fmt: skip
     folder.mkdir()
@@ -58,7 +60,7 @@ def test_all_formats_have_the_same_logits_without_hvdtrain(tmp_path):
         status, output = run([sys.executable, "-c", EXPORT, framework, *outputs[framework]], tmp_path)
         assert status == 0, output
         assert output.count(f"are those of hvdtrain in {framework}: they differ by at most") == len(outputs[framework])
-    images = random_images(random_network(3).input_shape)[:3] / np.float32(255)
+    images = random_images(random_network(SEED).input_shape)[:3] / np.float32(255)
     np.save(tmp_path / "images.npy", images)
     for program in (RUN_ONNX, RUN_PT2, RUN_SAVED_MODEL):
         status, output = run([sys.executable, "-c", program], tmp_path)
