@@ -76,15 +76,16 @@ class _Reference:
         self._images = images.astype(np.float32) / np.float32(PIXEL_MAX)
         if not np.isfinite(self._logits).all():
             raise UserError(
-                f"--model {model.name}: its logits of random images are not finite", "export another checkpoint"
+                f"the network {model.name}: its logits of random images are not finite", "export another checkpoint"
             )
 
     def compare(self, runtime: str, run: Callable[[np.ndarray], np.ndarray]) -> Comparison:
         """Compare with the logits that `run` returns for float32 images. Raises HvdtrainError if they differ."""
         allowed = TOLERANCE * max(1.0, float(np.abs(self._logits).max()))
         pairs = [(self._logits[:rows], run(self._images[:rows])) for rows in (1, len(BLOCKS))]
-        difference = max(float(np.abs(own - found).max()) for own, found in pairs)
-        if not difference <= allowed:  # NaN is no smaller than anything
+        # NumPy's maximum of NaN and another number is NaN, which is not below anything.
+        difference = float(np.max([np.abs(own - found).max() for own, found in pairs]))
+        if not difference <= allowed:
             raise HvdtrainError(
                 f"the logits of {runtime} differ by {difference:.1g} from those of {self._framework}, more than "
                 f"{allowed:.1g}, so nothing was written",
@@ -105,7 +106,7 @@ def export_onnx(model: Model, path: Path, framework: Framework | None) -> Compar
     size = sum(array.nbytes for array in model.weights.values())
     if size > LARGEST:
         raise UserError(
-            f"--model {model.name}: {size / 2**30:.1f} GiB of weights are more than an ONNX file can hold",
+            f"the network {model.name}: {size / 2**30:.1f} GiB of weights are more than an ONNX file can hold",
             "export to .pt2 or to a SavedModel",
         )
     content = to_onnx(model.network, model.weights, model.metadata).SerializeToString()

@@ -58,9 +58,10 @@ def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
 def replace_folder(path: Path, write: Callable[[Path], Result]) -> Result:
     """Let `write` make a folder under another name next to `path`, then give it that name; returns what it returned.
 
-    A folder that is there already is removed after that, and stays if anything fails. Raises OSError if the disk does
-    not accept the folder, and what `write` raises.
+    A folder that is there already is removed after that, and stays if anything fails; of a symbolic link, its target
+    is replaced. Raises OSError if the disk does not accept the folder, and what `write` raises.
     """
+    path = path.resolve()
     draft, old = (path.with_name(f".{path.name}.{os.getpid()}{ending}") for ending in ("", ".old"))
     try:
         result = write(draft)

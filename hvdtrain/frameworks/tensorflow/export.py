@@ -38,8 +38,8 @@ def save_model(network: ShapedNetwork, weights: Weights, metadata: Mapping[str, 
     module.weights, module.logits = list(variables.values()), logits
     try:
         tf.saved_model.save(module, str(folder), signatures={SIGNATURE: logits})
-    except tf.errors.OpError as error:  # of the disk
-        raise OSError(errno.EIO, error.message, str(folder)) from None
+    except tf.errors.OpError as error:  # of the disk; the message is "<operation> <file>; <reason> [<operation>]"
+        raise OSError(errno.EIO, error.message.rpartition("; ")[2].partition(" [Op")[0], str(folder)) from None
     (folder / METADATA).parent.mkdir()
     (folder / METADATA).write_text(json.dumps(dict(metadata)))
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.frameworks.torch.objective import load_module
+from hvdtrain.frameworks.torch.objective import evaluating, load_module
 from hvdtrain.networks.description import ShapedNetwork, Weights
 
 METADATA = "metadata.json"
@@ -35,8 +35,8 @@ def to_program(network: ShapedNetwork, weights: Weights, metadata: Mapping[str, 
     """A program in evaluation mode: logits (n, classes) of float32 `images` (n, channels, height, width), any n."""
     example = torch.zeros(2, *network.input_shape)  # with one row, n would become a constant
     dynamic = {"images": {0: torch.export.Dim("n")}}
-    module = _Exported(network, weights).eval()
-    with torch.no_grad():
+    module = _Exported(network, weights)
+    with evaluating(module), torch.no_grad():
         program = torch.export.export(module, (example,), dynamic_shapes=dynamic, strict=False)
     content = io.BytesIO()
     torch.export.save(program, content, extra_files={METADATA: json.dumps(dict(metadata))})

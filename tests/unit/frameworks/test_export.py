@@ -13,7 +13,9 @@ from support.random_networks import random_network, random_weights
 from hvdtrain.cli import export
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.frameworks import registry
-from hvdtrain.frameworks.export import Model, export_onnx, random_images
+from hvdtrain.frameworks.export import Model, export_onnx, export_program, random_images
+from hvdtrain.frameworks.torch import export as torch_export
+from hvdtrain.frameworks.torch.export import program_logits
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks import onnx_graph
@@ -71,6 +73,16 @@ def test_a_model_with_other_logits_is_not_written(tmp_path, monkeypatch):
     with pytest.raises(HvdtrainError, match=r"differ by .* from those of torch") as ended:
         export_onnx(model(), tmp_path / "model.onnx", None)
     assert ended.value.exit_status == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_model_with_logits_that_are_not_finite_is_not_written(tmp_path, monkeypatch):
+    def logits(content, images):
+        return np.full((len(images), 7), np.nan) if len(images) > 1 else program_logits(content, images)
+
+    monkeypatch.setattr(torch_export, "program_logits", logits)
+    with pytest.raises(HvdtrainError, match="differ by nan from those of torch"):
+        export_program(model(), tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
 
 
@@ -199,6 +211,7 @@ def test_a_folder_is_replaced_whole_or_not_at_all(tmp_path):
     with pytest.raises(ValueError):
         replace_folder(path, write("bad"))
     assert os.listdir(path) == ["one"]
-    replace_folder(path, write("two"))
+    (tmp_path / "link").symlink_to("saved")
+    replace_folder(tmp_path / "link", write("two"))
     assert os.listdir(path) == ["two"]
-    assert os.listdir(tmp_path) == ["saved"]
+    assert sorted(os.listdir(tmp_path)) == ["link", "saved"]
