@@ -21,13 +21,15 @@ commands:
   scale      predict speed, efficiency, time and cost on more ranks
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
   predict    classify image files with a checkpoint
+  export     write a trained network as ONNX, or in PyTorch's or TensorFlow's own format
 
 Each framework also has its own entry point, whose source shows how to launch it:
   python -m hvdtrain.mxnet_lenet | hvdtrain.torch_lenet | hvdtrain.tensorflow_lenet
 """
 
 COMMANDS = {
-    name: f"cli.{name}" for name in ("train", "launch", "doctor", "bench", "sweep", "scale", "report", "predict")
+    name: f"cli.{name}"
+    for name in ("train", "launch", "doctor", "bench", "sweep", "scale", "report", "predict", "export")
 }
 """The module of each command."""
 

@@ -11,7 +11,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
-extras=${HVDTRAIN_EXTRAS:-pytorch,mxnet,tensorflow,mpi,dev}
+extras=${HVDTRAIN_EXTRAS:-pytorch,mxnet,tensorflow,mpi,onnx,dev}
 constraints=${HVDTRAIN_CONSTRAINTS:-setup/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup

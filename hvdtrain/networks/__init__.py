@@ -1,1 +1,1 @@
-"""Networks as data: layers, shapes and initial weights, without any framework."""
+"""Networks as data: layers, shapes, initial weights and their form in ONNX, without any framework."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hvdtrain.errors import UserError
 
@@ -18,6 +19,8 @@ if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+Result = TypeVar("Result")
 
 RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
@@ -50,6 +53,30 @@ def write_all_atomically(contents: Mapping[Path, str | bytes]) -> None:
         for draft in drafts.values():
             draft.unlink(missing_ok=True)
         raise
+
+
+def replace_folder(path: Path, write: Callable[[Path], Result]) -> Result:
+    """Let `write` make a folder under another name next to `path`, then give it that name; returns what it returned.
+
+    A folder that is there already is removed after that, and stays if anything fails; of a symbolic link, its target
+    is replaced. Raises OSError if the disk does not accept the folder, and what `write` raises.
+    """
+    path = path.resolve()
+    draft, old = (path.with_name(f".{path.name}.{os.getpid()}{ending}") for ending in ("", ".old"))
+    try:
+        result = write(draft)
+        if path.exists():
+            path.rename(old)
+        try:
+            draft.rename(path)
+        except OSError:
+            if old.exists():
+                old.rename(path)
+            raise
+        return result
+    finally:
+        for folder in (draft, old):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def require_writable(folder: Path, option: str) -> None:

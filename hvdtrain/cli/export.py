@@ -1,0 +1,138 @@
+"""hvdtrain export RUN OUTPUT: write a trained network in a format that other programs run."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from hvdtrain import __version__
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import check_choices
+from hvdtrain.config.options import Framework
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
+from hvdtrain.interfaces import Checkpoint
+from hvdtrain.networks.shapes import text
+from hvdtrain.runs import checkpoints
+from hvdtrain.system.text import did_you_mean, printable
+
+Format = Literal["onnx", "pt2", "saved_model"]
+NAMES: dict[Format, str] = {"onnx": "ONNX", "pt2": "a program of torch.export", "saved_model": "a SavedModel"}
+FRAMEWORKS: dict[Format, Framework] = {"pt2": "torch", "saved_model": "tensorflow"}
+"""Of the formats that belong to a framework."""
+SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2"}
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """Write a trained network in a format that other programs run, and compare its logits with hvdtrain's own."""
+
+    checkpoint: tyro.conf.Positional[Path]
+    """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
+    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
+    """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
+    framework: Literal["recorded", Framework] = "recorded"
+    """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
+    force: bool = False
+    """Replace the file or SavedModel that is there already."""
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Write the model and print a line about it; ends the process with an exit status if that fails."""
+    check_choices(argv, ExportOptions)
+    _export(tyro.cli(ExportOptions, prog="python -m hvdtrain export", args=argv))
+
+
+def _export(options: ExportOptions) -> None:
+    kind, output = output_format(options.output), Path(options.output)
+    _check_framework(options, kind)
+    _check_output(kind, output, options.force)
+    path, saved = checkpoints.newest(options.checkpoint)
+    model = _model(path, saved)
+    try:
+        if kind == "onnx":
+            framework = None if options.framework == "recorded" else options.framework
+            comparison = export_onnx(model, output, framework)
+        else:
+            comparison = (export_program if kind == "pt2" else export_saved_model)(model, output)
+    except OSError as error:
+        raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
+    _report(kind, path, output, model, comparison)
+
+
+def output_format(output: str) -> Format:
+    """The format that a name asks for. Raises UserError for a name that is of none."""
+    name = os.path.basename(output.rstrip("/"))
+    suffix = name[name.rindex(".") :] if "." in name else ""
+    kind = SUFFIXES.get(suffix.lower())
+    if kind and not output.endswith("/"):
+        return kind
+    if name and not kind and (output.endswith("/") or not suffix):
+        return "saved_model"
+    raise UserError(
+        f"{output!r}: no format has such a name{did_you_mean(suffix, SUFFIXES)}",
+        "give MODEL.onnx, MODEL.pt2, or FOLDER/ for a SavedModel",
+    )
+
+
+def _check_framework(options: ExportOptions, kind: Format) -> None:
+    own = FRAMEWORKS.get(kind, options.framework)
+    if options.framework not in ("recorded", own):
+        raise UserError(
+            f"--framework {options.framework}: {NAMES[kind]} belongs to {own}, with which it is compared",
+            "leave --framework out",
+        )
+
+
+def _check_output(kind: Format, output: Path, force: bool) -> None:
+    """Raise UserError, before any work, if the output is there already or cannot be written."""
+    if not output.parent.is_dir():
+        raise UserError(f"{output}: there is no folder {output.parent}", "create it, or give another output")
+    if not os.access(output.parent, os.W_OK | os.X_OK):
+        raise UserError(f"{output}: the folder {output.parent} is not writable", "give another output")
+    if not os.path.lexists(output):
+        return
+    folder = kind == "saved_model"
+    if folder != output.is_dir() or (folder and not (output / "saved_model.pb").is_file()):
+        raise UserError(f"{output}: is there already, and is not {NAMES[kind]}", "give another output")
+    if not force:
+        raise UserError(f"{output}: is there already", "give another output, or replace it with --force")
+
+
+def _model(path: Path, saved: Checkpoint) -> Model:
+    """The network of a checkpoint. Raises UserError for a task, whose model is known to its own class only."""
+    if isinstance(saved.network, dict) and "task" in saved.network:
+        raise UserError(
+            f"{path}: belongs to the task {saved.model}, and export takes networks as data only for now",
+            f"export the task's model with its framework's own tools; its state dict is {checkpoints.FILES[0]} there",
+        )
+    network = checkpoints.network(path, saved)
+    metadata = {
+        "model": saved.model,
+        "classes": json.dumps(saved.classes),
+        "images": f"float32 (n, {', '.join(map(str, network.input_shape))}): n, channels, height, width; "
+        "values from 0 to 1, which are pixels from 0 to 255 divided by 255",
+        "step": str(saved.position.step),
+        "hvdtrain": __version__,
+    }
+    return Model(saved.model, network, saved.weights, saved.framework, metadata)
+
+
+def _report(kind: Format, path: Path, output: Path, model: Model, comparison: Comparison) -> None:
+    print(
+        f"{printable(str(path))} written to {printable(str(output))} as {NAMES[kind]}: float32 images of "
+        f"{text(model.network.input_shape)} in [0, 1] to {model.network.classes} logits"
+    )
+    if comparison.problem:
+        print(f"not compared with hvdtrain's own logits: {comparison.problem}")
+    else:
+        print(
+            f"logits of {comparison.runtime} are those of hvdtrain in {comparison.framework}: "
+            f"they differ by at most {comparison.difference:.1g} on random images"
+        )

@@ -1,0 +1,83 @@
+"""hvdtrain export: models that other programs run without hvdtrain, with the same logits in every format."""
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.jobs import FRAMEWORKS, run, train
+from support.random_networks import random_network, random_weights
+
+from hvdtrain.frameworks.export import random_images
+from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.runs import checkpoints
+
+SEED = 170
+"""Of a network with all kinds of layers but global_average_pool."""
+EXPORT = "import sys; from hvdtrain.cli import export; [export.main([sys.argv[1], one]) for one in sys.argv[2:]]"
+ALONE = "import sys; sys.modules['hvdtrain'] = None; import numpy; images = numpy.load('images.npy'); "
+"""Begins programs that cannot import hvdtrain."""
+RUN_ONNX = f"""{ALONE}import onnxruntime
+for name in ('torch', 'mxnet', 'tensorflow'):
+    model = onnxruntime.InferenceSession(name + '.onnx', providers=['CPUExecutionProvider'])
+    numpy.save(name, model.run(None, {{'images': images}})[0])
+"""
+RUN_PT2 = f"""{ALONE}import json, torch
+extra = {{'metadata.json': ''}}
+model = torch.export.load('model.pt2', extra_files=extra).module()
+assert json.loads(json.loads(extra['metadata.json'])['classes'])[3] == 'class 3'
+numpy.save('pt2', model(torch.from_numpy(images)).detach().numpy())
+"""
+RUN_SAVED_MODEL = f"""{ALONE}import json, tensorflow
+model = tensorflow.saved_model.load('saved')
+metadata = json.load(open('saved/assets.extra/metadata.json'))
+assert json.loads(metadata['classes'])[3] == 'class 3'
+numpy.save('saved_model', model.signatures['serving_default'](images=tensorflow.constant(images))['logits'])
+"""
+
+
+def save(folder: Path, framework: str) -> None:
+    """A checkpoint as `framework` writes it, of a random network."""
+    network = random_network(SEED)
+    checkpoint = Checkpoint(
+        random_weights(network, SEED), OptimizerState({}), Position(), "random", shaped_to_record(network), framework,
+        "sgd", "ab", 0.0, tuple(f"class {number}" for number in range(network.classes)),
+    )  # fmt: skip
+    folder.mkdir()
+    checkpoints.save(folder / "checkpoints", checkpoint, keep=1)
+
+
+def test_all_formats_have_the_same_logits_without_hvdtrain(tmp_path):
+    outputs = {
+        "torch": ["torch.onnx", "model.pt2"],
+        "mxnet": ["mxnet.onnx"],
+        "tensorflow": ["tensorflow.onnx", "saved/"],
+    }
+    for framework in FRAMEWORKS:
+        save(tmp_path / framework, framework)
+        status, output = run([sys.executable, "-c", EXPORT, framework, *outputs[framework]], tmp_path)
+        assert status == 0, output
+        assert output.count(f"are those of hvdtrain in {framework}: they differ by at most") == len(outputs[framework])
+    images = random_images(random_network(SEED).input_shape)[:3] / np.float32(255)
+    np.save(tmp_path / "images.npy", images)
+    for program in (RUN_ONNX, RUN_PT2, RUN_SAVED_MODEL):
+        status, output = run([sys.executable, "-c", program], tmp_path)
+        assert status == 0, output
+    found = {name: np.load(tmp_path / f"{name}.npy") for name in (*FRAMEWORKS, "pt2", "saved_model")}
+    assert np.ptp(found["torch"], axis=0).max() > 1e-2
+    for name, logits in found.items():
+        np.testing.assert_allclose(logits, found["torch"], rtol=0, atol=2e-5 * np.abs(logits).max(), err_msg=name)
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".")]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+@pytest.mark.parametrize("model", ["lenet", "resnet20"])
+def test_a_run_of_each_framework_in_each_format(framework, model, tmp_path):
+    folder = train(tmp_path, framework, "--strategy", "single", "--epochs", "1", "--model", model)
+    for output in ("model.onnx", "model.pt2", "saved"):
+        status, output = run(["python", "-m", "hvdtrain", "export", str(folder), output], tmp_path)
+        assert status == 0, output
+        assert "they differ by at most" in output
