@@ -29,6 +29,7 @@ from hvdtrain.interfaces import Batch, Dataset
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
+from hvdtrain.tasks import registry
 from hvdtrain.training import loop, train
 from support.combinations import REFERENCES, Case, options_of
 
@@ -42,9 +43,9 @@ LOSS_SCALE = 256.0
 load_synthetic = functools.cache(load_dataset)
 
 
-def load_few_rows(_: str, image_shape: Shape | None, offline: bool) -> Dataset:
+def load_few_rows(image_shape: Shape | None, **_: object) -> Dataset:
     """Synthetic images, `ROWS` to train."""
-    data = load_synthetic("synthetic", image_shape, offline)
+    data = load_synthetic("synthetic", image_shape)
     train, test = (
         ArraySource(*source[np.arange(count)]) for source, count in ((data.train, ROWS), (data.test, TEST_ROWS))
     )
@@ -70,7 +71,7 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
     steps, after_step = [], loop.Training._after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
-        mock.patch.object(train, "load_dataset", load_few_rows),
+        mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
         mock.patch.object(loop.Training, "_batches", with_changed_weights(factor, config.on_nan == "skip")),
         mock.patch.object(loop.Training, "_after_step", lambda *given: (steps.append(1), after_step(*given))),
