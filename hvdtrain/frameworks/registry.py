@@ -43,7 +43,8 @@ class StrategyEntry(Generic[AnyStrategy]):
     style: str
     """Value of --api."""
     strategy: type[AnyStrategy]
-    learner: Callable[[Any, Weights | None, AnyStrategy], Learner]
+    learner: Callable[[Any, Any, AnyStrategy], Learner]
+    """learner(trained, weights, strategy): `weights` is None for a task."""
 
     @property
     def over(self) -> str:

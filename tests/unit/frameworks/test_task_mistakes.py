@@ -24,6 +24,7 @@ def framework(request):
 @pytest.fixture
 def build(framework):
     """Make a class of the framework's file a task, and build its learner."""
+    before = dict(os.environ)
     file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
     spec = importlib.util.spec_from_file_location(file.stem, file)
     module = importlib.util.module_from_spec(spec)
@@ -34,7 +35,6 @@ def build(framework):
         config = Config(framework=framework, strategy="single", model=task.name, **options)
         return build_learner(config, task, None, RuntimeOptions(device="cpu"))
 
-    before = dict(os.environ)
     yield build
     os.environ.clear()  # the frameworks and their tuning set variables for this process
     os.environ.update(before)
@@ -50,7 +50,6 @@ def build(framework):
         ("NoModel", r"has no method model; give the task that method"),
         ("OneInput", r"model\(\) returned a model that fails on inputs \(4, 4\) .*float32"),
     ],
-    ids=lambda value: value if value.isidentifier() else "",
 )
 def test_a_mistake_is_one_sentence(build, name, message):
     with pytest.raises(UserError, match=message) as error:
