@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -122,6 +123,17 @@ class TorchDDP(TorchStrategy):
         )
 
 
+def _gathered(outputs: list[Any]) -> Any:
+    """The outputs of replicas as one: tensors are concatenated, in mappings and sequences too, as DataParallel does."""
+    first: Any = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, Mapping):
+        return {name: _gathered([one[name] for one in outputs]) for name in first}
+    values = [_gathered(list(parts)) for parts in zip(*outputs, strict=True)]
+    return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+
+
 class CPUReplicas(nn.Module):
     """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
 
@@ -136,13 +148,13 @@ class CPUReplicas(nn.Module):
         self._bodies = [model, *(copy.deepcopy(model) for _ in range(devices - 1))]
         self._threads = ThreadPoolExecutor(devices)
 
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+    def forward(self, *inputs: torch.Tensor) -> Any:
         scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
         # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
         replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
-        return torch.cat(list(applied))
+        return _gathered(list(applied))
 
     @staticmethod
     def _apply(
