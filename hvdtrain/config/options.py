@@ -99,6 +99,8 @@ class Config:
     """Maximum number of steps of the run; 0 for no limit."""
 
     def __post_init__(self) -> None:
+        # A resumed run gets the settings of its record and, from the same command line, once more.
+        object.__setattr__(self, "set", tuple(dict.fromkeys(self.set)))
         for name, problem, remedy in _problems(self):
             raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: {problem}", remedy)
 

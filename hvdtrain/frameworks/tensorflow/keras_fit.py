@@ -210,7 +210,7 @@ class KerasLearner(TensorFlowLearner):
 
     _strategy: KerasStrategy
 
-    def __init__(self, network: ShapedNetwork, weights: Weights | None, strategy: KerasStrategy) -> None:
+    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: KerasStrategy) -> None:
         self._network = network
         tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
         super().__init__(network, weights, strategy)

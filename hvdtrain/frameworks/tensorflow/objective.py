@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import tensorflow as tf
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import pad_rows
 from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
@@ -208,6 +209,19 @@ class TaskObjective:
         self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
+        self._compile(*inputs, *targets)
+
+    def _compile(self, *rows: tf.Tensor) -> None:
+        """Make a graph of an evaluation, which fails for methods that need the values of tensors."""
+        try:
+            tf.function(self.evaluate).get_concrete_function(*rows)
+        except Exception as error:
+            last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+            cause = last.rpartition(f"--model {self._task.name}: ")[2].removesuffix("; correct the task")
+            raise UserError(
+                f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {cause:.400}",
+                "compute with TensorFlow's operations only",
+            ) from error
 
     def _outputs(self, inputs: Tensors, training: bool) -> Any:
         outputs = self.model(inputs if len(inputs) > 1 else inputs[0], training=training)

@@ -123,6 +123,17 @@ class TorchDDP(TorchStrategy):
         )
 
 
+def _gathered(outputs: list[Any]) -> Any:
+    """The outputs of replicas as one: tensors are concatenated, in mappings and sequences too, as DataParallel does."""
+    first: Any = outputs[0]
+    if isinstance(first, torch.Tensor):
+        return torch.cat(outputs)
+    if isinstance(first, Mapping):
+        return {name: _gathered([one[name] for one in outputs]) for name in first}
+    values = [_gathered(list(parts)) for parts in zip(*outputs, strict=True)]
+    return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
+
+
 class CPUReplicas(nn.Module):
     """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
 

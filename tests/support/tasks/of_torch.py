@@ -1,0 +1,81 @@
+"""Tasks in PyTorch, and mistaken ones."""
+
+import numpy as np
+import torch
+from torch import nn
+
+RANDOM = np.random.default_rng(3)
+NUMBERS, KINDS = RANDOM.normal(size=(160, 4)).astype(np.float32), RANDOM.integers(0, 5, 160)
+VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.of_kind, self.last, self.unused = nn.Embedding(5, 3), nn.Linear(7, 1), nn.Linear(2, 2)
+
+    def forward(self, numbers, kinds):
+        return {"value": self.last(torch.cat([numbers, self.of_kind(kinds)], 1))[:, 0]}
+
+
+class Regression:
+    inputs = 2
+
+    def data(self):
+        rows = NUMBERS, KINDS, VALUES
+        return tuple(array[:128] for array in rows), tuple(array[128:] for array in rows)
+
+    def model(self):
+        return TwoInputs()
+
+    def losses(self, outputs, values):
+        return (outputs["value"] - values) ** 2
+
+    def metrics(self, outputs, values):
+        return {"distance": (outputs["value"] - values).abs()}
+
+
+class Classifier:
+    """With batch normalization and random numbers."""
+
+    def __init__(self, width=6):
+        self.width = width
+
+    def data(self):
+        return (NUMBERS[:128], KINDS[:128]), (NUMBERS[128:], KINDS[128:])
+
+    def model(self):
+        width = self.width
+        return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 5))
+
+
+class MeanLoss(Regression):
+    def losses(self, outputs, values):
+        return super().losses(outputs, values).mean()
+
+
+class FailingLoss(Regression):
+    def losses(self, outputs, values):
+        return outputs["price"] - values  # the line that fails
+
+
+class ListMetrics(Regression):
+    def metrics(self, outputs, values):
+        return [values]
+
+
+class NoLoss(Regression):
+    losses = None
+
+
+class NoModel:
+    data = Regression.data
+
+
+class OneInput(Regression):
+    inputs = 1
+
+
+class Foreign(Regression):
+    def model(self):
+        return type("Sequential", (), {"__module__": "keras.src.engine.sequential"})()

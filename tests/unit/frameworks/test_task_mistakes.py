@@ -1,0 +1,88 @@
+"""Mistakes in a task: one sentence that names the method, in every framework, before training."""
+
+import importlib.util
+import os
+import re
+
+import pytest
+from support.jobs import FRAMEWORKS, ROOT
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.tasks.own import make_task
+
+OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request):
+    return request.param
+
+
+@pytest.fixture
+def build(framework):
+    """Make a class of the framework's file a task, and build its learner."""
+    before = dict(os.environ)
+    file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def build(name, **options):
+        task = make_task(f"{file}:{name}", getattr(module, name))
+        config = Config(framework=framework, strategy="single", model=task.name, **options)
+        return build_learner(config, task, None, RuntimeOptions(device="cpu"))
+
+    yield build
+    os.environ.clear()  # the frameworks and their tuning set variables for this process
+    os.environ.update(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("MeanLoss", r"losses\(\) returned a tensor of shape \((1,)?\) for 4 rows; return one value per row, \(4,\)"),
+        ("FailingLoss", r"losses\(\) failed in line \d+ \(KeyError: 'price'\); correct the task"),
+        ("ListMetrics", r"metrics\(\) returned list; return a dict"),
+        ("NoLoss", r"model\(\) has outputs and targets for which there is no default loss"),
+        ("NoModel", r"has no method model; give the task that method"),
+        ("OneInput", r"model\(\) returned a model that fails on inputs \(4, 4\) .*float32"),
+    ],
+)
+def test_a_mistake_is_one_sentence(build, name, message):
+    with pytest.raises(UserError, match=message) as error:
+        build(name)
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_the_line_is_that_of_the_method(build, framework):
+    with pytest.raises(UserError) as error:
+        build("FailingLoss")
+    number = int(re.search(r"line (\d+)", str(error.value))[1])
+    lines = (ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py").read_text().splitlines()
+    assert "the line that fails" in lines[number - 1]
+
+
+def test_a_model_of_another_framework_names_that(build, framework):
+    expected = rf"model\(\) returned Sequential, and --framework is {framework}; use --framework {OTHER[framework]}"
+    with pytest.raises(UserError, match=expected):
+        build("Foreign")
+
+
+def test_a_task_changes_no_state_when_it_is_tried_out(build):
+    statistics = {
+        name: value for name, value in build("Classifier").weights().items() if "running" in name or "mov" in name
+    }
+    assert len(statistics) == 2
+    assert sorted({float(value.sum()) for value in statistics.values()}) == [0.0, 6.0]
+
+
+@pytest.mark.parametrize(("style", "of"), [("fit", "tensorflow"), ("module", "mxnet"), ("ndarray", "mxnet")])
+def test_other_styles_do_not_train_tasks(build, framework, style, of):
+    if framework != of:
+        pytest.skip("a style of another framework")
+    with pytest.raises(UserError, match=f"--api {style}: tasks need --api (loop|gluon)"):
+        build("Regression", api=style)
