@@ -163,8 +163,11 @@ class Found(NamedTuple):
 class Labels(Protocol):
     """Labels in a file or in memory."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
 
     def __getitem__(self, rows: slice) -> np.ndarray: ...
 
@@ -176,8 +179,8 @@ def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarra
     `classes`, or MOST_CLASSES without it.
     """
     if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
-        found = f"of type {labels.dtype} and shape {labels.shape}"
-        raise UserError(f"{where}: the labels are {found}", "give integers of shape (n,), n at least 1")
+        form = f"of type {labels.dtype} and shape {labels.shape}"
+        raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
     limit = classes or MOST_CLASSES
     found = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
     for first in range(0, len(found), LABELS_AT_ONCE):
