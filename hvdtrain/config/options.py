@@ -110,7 +110,7 @@ class Config:
         if not self.image_size:
             return None
         *channels, height, width = map(int, self.image_size.split("x"))
-        return (channels or [None])[0], height, width
+        return channels[0] if channels else None, height, width
 
     def global_batch(self, size: int) -> int:
         """Rows of one step over all `size` ranks."""

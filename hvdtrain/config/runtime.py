@@ -21,6 +21,7 @@ MINIMA = {
 }
 """The smallest value of each option that has one."""
 MOST_WORKERS = 256
+"""More threads or processes of one rank are a mistake."""
 FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet", "bind", "workers"})
 """The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
 calls: with different values, ranks would wait for each other for ever."""

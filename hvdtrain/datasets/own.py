@@ -85,10 +85,10 @@ def _named(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:
 
 def _load_npz(path: Path) -> OwnArrays:
     if path.is_dir() and any(os.path.exists(path / name) for name in ("train.npz", "test.npz")):
-        files = [(path / "train.npz", ("images", "labels")), (path / "test.npz", ("images", "labels"))]
+        files = [(path / name, ["images", "labels"]) for name in ("train.npz", "test.npz")]
     else:
         file = path if path.is_file() else next(one for one in sorted(path.glob("*.npz")) if one.name[0] != ".")
-        files = [(file, ("x_train", "y_train", "x_test", "y_test"))]
+        files = [(file, ["x_train", "y_train", "x_test", "y_test"])]
     arrays = tuple(array for file, names in files for array in read_npz(file, names))
     names = read_npz(files[0][0], ("classes",), missing=True)
     if not names:

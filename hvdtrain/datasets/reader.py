@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hvdtrain.datasets.sources.rows import Rows, RowSource
+from hvdtrain.datasets.sources.rows import Rows, RowSource, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system import cores
@@ -20,11 +20,6 @@ AHEAD = 2
 """Batches per worker that are read, or have been read, before they are asked for."""
 MOST_AUTO = 16
 """Workers that `auto` starts at most."""
-
-
-def read(source: Source, rows: np.ndarray) -> Rows:
-    """These rows of any source."""
-    return source.read(rows) if isinstance(source, RowSource) else Rows(source[rows])
 
 
 class Reader:
@@ -77,7 +72,7 @@ class Reader:
         source, threads = self._sources[part], self._threads
         if threads is None:
             for one in rows:
-                yield read(source, one)
+                yield read_rows(source, one)
             return
         pending: deque[Future[Rows]] = deque()
         try:
@@ -94,7 +89,7 @@ class Reader:
     def _read(self, part: Part, rows: np.ndarray) -> Rows:
         """Called in a thread: read a batch, in a process that is idle if there are processes."""
         if not self._recipe:
-            return read(self._sources[part], rows)
+            return read_rows(self._sources[part], rows)
         process = self._idle.get()
         try:
             return process.read(part, rows)

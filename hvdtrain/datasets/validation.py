@@ -50,7 +50,10 @@ def check_same_shape(name: str, dataset: Dataset) -> None:
     """
     train, test = (source[np.zeros(1, np.int64)][0].shape[1:] for source in (dataset.train, dataset.test))
     if train != test:
-        raise UserError(f"{name}: train images are {text(train)}, test images {text(test)}", "resize them to one shape")
+        raise UserError(
+            f"{name}: train images are {text(train)}, test images {text(test)}",
+            "resize them to one shape, image files by --image-size",
+        )
 
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:

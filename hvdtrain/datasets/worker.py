@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import one_line
-from hvdtrain.datasets.sources.rows import DataChanged, RowError, Rows
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.sources.rows import DataChanged, RowError, Rows, read_rows
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system.processes import describe_status, end_with_parent
 
@@ -106,8 +107,6 @@ def main() -> None:
 
 def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
     """The sources, or why there are none."""
-    from hvdtrain.datasets.registry import load_dataset
-
     try:
         dataset = load_dataset(**what["recipe"])
     except Exception as error:
@@ -122,12 +121,10 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
 
 def _read(source: Any, rows: list[int]) -> Rows | Exception:
     """The rows, or what reading them raised; no arrays for no rows."""
-    from hvdtrain.datasets.reader import read
-
     try:
         if not rows:
             return Rows(())
-        return read(source, np.array(rows, np.int64))
+        return read_rows(source, np.array(rows, np.int64))
     except Exception as error:
         return error
 

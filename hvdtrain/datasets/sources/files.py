@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +30,12 @@ def check_unchanged(path: str | bytes | Path, found: os.stat_result, size: int, 
 
 
 class DataFile:
-    """A file that is open for reading. Raises UserError if it cannot be opened."""
+    """A file of the data, as it was when training began. Raises UserError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with wrap_errors(path, READABLE):
-            self.file = open(path, "rb", buffering=0)  # noqa: SIM115  (it stays open as long as this object)
-            found = os.fstat(self.file.fileno())
+        with wrap_errors(path, READABLE), self.open() as file:
+            found = os.fstat(file.fileno())
         self.size, self.mtime_ns = found.st_size, found.st_mtime_ns
 
     @property
@@ -43,17 +43,27 @@ class DataFile:
         """Name, size and time of the last change."""
         return f"{self.path.name} {self.size} {self.mtime_ns}"
 
-    def check_unchanged(self) -> None:
-        """Raise DataChanged if the file was written to since it was opened."""
-        check_unchanged(self.path, os.fstat(self.file.fileno()), self.size, self.mtime_ns)
+    def open(self) -> FileIO:
+        """Open it for reading by several threads, at offsets. Raises OSError."""
+        return open(self.path, "rb", buffering=0)
 
-    def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill the buffer with the bytes from this offset on. Raises Malformed if the file ends before."""
-        while len(buffer):
-            count = os.preadv(self.file.fileno(), [buffer], offset)
-            if not count:
-                raise Malformed(f"ends at byte {offset}")
-            offset, buffer = offset + count, buffer[count:]
+    def check_unchanged(self, found: os.stat_result) -> None:
+        """Raise DataChanged unless the file is as it was."""
+        check_unchanged(self.path, found, self.size, self.mtime_ns)
+
+
+def read_into(file: FileIO, offset: int, buffer: memoryview) -> None:
+    """Fill the buffer with a file's bytes from this offset on. Raises Malformed if it ends before."""
+    while len(buffer):
+        count = os.preadv(file.fileno(), [buffer], offset)
+        if not count:
+            raise Malformed(f"is truncated: it ends at byte {offset}")
+        offset, buffer = offset + count, buffer[count:]
+
+
+def fingerprint_of(files: Sequence[DataFile]) -> str:
+    """`fingerprint` of these files."""
+    return fingerprint(lambda number: files[number].path, [file.path.name for file in files], [f.size for f in files])
 
 
 class FileArray:
@@ -65,6 +75,7 @@ class FileArray:
 
     def __init__(self, file: DataFile, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
         self.file, self.shape, self.dtype = file, shape, dtype
+        self._opened = file.open()
         self._offset = offset
         self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         end = offset + shape[0] * self._row_bytes
@@ -77,21 +88,22 @@ class FileArray:
 
     def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
         """These rows, in their order; neighbors are read together. Raises Malformed, OSError, DataChanged."""
-        self.file.check_unchanged()
+        self.file.check_unchanged(os.fstat(self._opened.fileno()))
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
         found = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        view = memoryview(found.reshape(-1).view(np.uint8))
+        view = found.reshape(-1).view(np.uint8).data
         begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
         for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
             part = view[begin * self._row_bytes : end * self._row_bytes]
-            self.file.read_into(self._offset + int(rows[begin]) * self._row_bytes, part)
+            read_into(self._opened, self._offset + int(rows[begin]) * self._row_bytes, part)
         return found
 
 
-def fingerprint(paths: Sequence[str | bytes | Path], names: Sequence[str | bytes], sizes: Sequence[int]) -> str:
+def fingerprint(path: Callable[[int], str | bytes | Path], names: Sequence[str | bytes], sizes: Sequence[int]) -> str:
     """SHA-256 of names, sizes (bytes) and some of the content of files, in hexadecimal digits.
 
+    path: of the file with a number.
     Reads at most MOST_BLOCKS blocks of BLOCK bytes, evenly spread over MOST_FILES files, which are evenly spread over
     all: seconds for any amount of data. Copies of the files have the same fingerprint. A file that cannot be read
     counts by its name and size.
@@ -99,12 +111,12 @@ def fingerprint(paths: Sequence[str | bytes | Path], names: Sequence[str | bytes
     digest = hashlib.sha256()
     for name, size in zip(names, sizes, strict=True):
         digest.update(b"%s\0%d\0" % (name if isinstance(name, bytes) else os.fsencode(name), size))
-    chosen = np.unique(np.linspace(0, len(paths) - 1, MOST_FILES).astype(np.int64)).tolist()
+    chosen = np.unique(np.linspace(0, len(names) - 1, MOST_FILES).astype(np.int64)).tolist()
     for number in chosen:
         blocks = max(MOST_BLOCKS // len(chosen), 2)
         offsets = np.unique(np.linspace(0, max(sizes[number] - BLOCK, 0), blocks).astype(np.int64)).tolist()
         try:
-            with open(paths[number], "rb", buffering=0) as file:
+            with open(path(number), "rb", buffering=0) as file:
                 for offset in offsets:
                     digest.update(os.pread(file.fileno(), BLOCK, offset))
         except OSError:

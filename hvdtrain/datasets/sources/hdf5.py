@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
-from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint
+from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of
 from hvdtrain.datasets.sources.npy_files import array_rows, fingerprint_of_labels
 from hvdtrain.datasets.sources.rows import Found, RowSource, compact_labels, names_or_numbers
 
@@ -40,8 +41,7 @@ class ChunkRows(RowSource):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the file, and of all labels."""
-        file = self._file
-        return f"{fingerprint([file.path], [file.path.name], [file.size])} {fingerprint_of_labels(self._labels)}"
+        return f"{fingerprint_of([self._file])} {fingerprint_of_labels(self._labels)}"
 
     @property
     def state(self) -> str:
@@ -51,7 +51,7 @@ class ChunkRows(RowSource):
         return f"{self._file.path}: {self._images.name[1:]}"
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        self._file.check_unchanged()
+        self._file.check_unchanged(os.stat(self._file.path))
         return self._images[row], int(self._labels[row])
 
 
@@ -80,6 +80,8 @@ def load_hdf5(name: str, path: Path, skip: bool) -> Found:
         _rows(f"{name}: {part}", known, file, part, own, len(classes), skip)
         for part, own in zip(("train", "test"), labels, strict=True)
     )
+    if not any(isinstance(one, ChunkRows) for one in (train, test)):
+        file.close()
     return Found(train, test, classes)
 
 

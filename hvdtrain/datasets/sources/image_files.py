@@ -28,7 +28,7 @@ class ImageRows(RowSource):
     """Rows whose images are encoded, such as JPEG.
 
     resized: (channels, height, width) that all images get; without channels those of the first image, and without
-    anything also its size. Gray images get three channels where the first one is in color.
+    anything also its size.
     """
 
     other_shape = "give --image-size HEIGHTxWIDTH, or 1x... for gray and 3x... for color, which all images then get"
@@ -36,18 +36,19 @@ class ImageRows(RowSource):
     def __init__(self, name: str, length: int, classes: int, skip: bool, resized: ImageSize) -> None:
         super().__init__(name, length, classes, skip)
         self._resized = resized
+        self._in_color = False
         # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
         warnings.filterwarnings("ignore", module=r"PIL\.")
 
     def decode(self, file: BinaryIO) -> np.ndarray:
         """The image in a file, in the size that is wanted."""
         channels, *size = self._resized or (None,)
-        return decode(file, channels, (size[0], size[1]) if size else None)
+        image = decode(file, channels, (size[0], size[1]) if size else None)
+        return np.repeat(image, 3, axis=0) if self._in_color and len(image) == 1 else image
 
-    def _like_first(self, row: int, image: np.ndarray, label: int) -> tuple[np.ndarray, int]:
-        if (len(image), self.form[0][0]) == (1, 3):
-            image = np.repeat(image, 3, axis=0)
-        return super()._like_first(row, image, label)
+    def take_colors_of_first(self, test: ImageRows) -> None:
+        """Give gray images three channels, also in the test data, if the first image of these rows is in color."""
+        self._in_color = test._in_color = self.form[0][0] == 3
 
 
 class ClassFolder(NamedTuple):
@@ -92,9 +93,8 @@ class ImageFolder(ImageRows):
         """Of all files, by class and name; and of the size that they get."""
         folders = self._folders
         names = [os.path.basename(folder.path) + b"/" + one for folder in folders for one in folder.names.tolist()]
-        paths = _Paths(self)
         sizes = np.concatenate([folder.sizes for folder in folders]).tolist()
-        return f"{fingerprint(paths, names, sizes)} {self._resized}"
+        return f"{fingerprint(lambda row: self._path(*self._find(row)), names, sizes)} {self._resized}"
 
     def where(self, row: int) -> str:
         return printable(os.fsdecode(self._path(*self._find(row))))
@@ -105,19 +105,6 @@ class ImageFolder(ImageRows):
         with open(path, "rb") as file:
             check_unchanged(path, os.fstat(file.fileno()), int(folder.sizes[number]), int(folder.mtimes_ns[number]))
             return self.decode(file), label
-
-
-class _Paths:
-    """The paths of all rows, made when they are asked for."""
-
-    def __init__(self, rows: ImageFolder) -> None:
-        self._rows = rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, row: int) -> bytes:
-        return self._rows._path(*self._rows._find(row))
 
 
 def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> Found:
@@ -139,16 +126,16 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
                 f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
                 "give both parts the same classes; a folder of test may be empty",
             )
-    parts = []
-    for part in (folder / "train", test):
-        folders = [_scan(part / one) for one in classes]
-        for one in folders if part.name == "train" else ():
-            if not len(one.names):
-                raise UserError(f"{printable(os.fsdecode(one.path))}: holds no image", "remove it, or add images")
-        parts.append(ImageFolder(f"{name}: {part.name}", folders, skip, resized))
-    if not len(parts[1]):
+    train_folders, test_folders = ([_scan(part / one) for one in classes] for part in (folder / "train", test))
+    for found in train_folders:
+        if not len(found.names):
+            raise UserError(f"{printable(os.fsdecode(found.path))}: holds no image", "remove it, or add images")
+    if not any(len(found.names) for found in test_folders):
         raise UserError(f"{test}: holds no image", "put images to test with there")
-    return Found(*parts, tuple(map(printable, classes)))
+    train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
+    test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
+    train_rows.take_colors_of_first(test_rows)
+    return Found(train_rows, test_rows, tuple(map(printable, classes)))
 
 
 def _class_names(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
-from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint, read_class_names
+from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of, read_class_names
 from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, compact_labels, names_or_numbers
 from hvdtrain.datasets.validation import valid_images
 from hvdtrain.errors import UserError
@@ -29,8 +29,7 @@ class ArrayRows(RowSource):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the file of images, and of all labels."""
-        file = self._images.file
-        return f"{fingerprint([file.path], [file.path.name], [file.size])} {fingerprint_of_labels(self._labels)}"
+        return f"{fingerprint_of([self._images.file])} {fingerprint_of_labels(self._labels)}"
 
     @property
     def state(self) -> str:
@@ -91,8 +90,8 @@ def load_npy(name: str, folder: Path, skip: bool) -> Found:
     classes = names_or_numbers(str(folder / "classes.txt"), known, labels[0])
     compact_labels(str(paths[1]), labels[1], len(classes))
     train, test = (
-        array_rows(f"{name}: {part}", *one, len(classes), skip)
-        for part, *one in zip(("train", "test"), images, labels, map(str, paths), strict=True)
+        array_rows(f"{name}: {part}", own, own_labels, str(path), len(classes), skip)
+        for part, own, own_labels, path in zip(("train", "test"), images, labels, paths, strict=True)
     )
     return Found(train, test, classes)
 

@@ -152,6 +152,11 @@ class RowSource:
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
 
 
+def read_rows(source: Source, rows: np.ndarray) -> Rows:
+    """These rows of any source."""
+    return source.read(rows) if isinstance(source, RowSource) else Rows(source[rows])
+
+
 class Found(NamedTuple):
     """Data in one of the formats."""
 
@@ -163,8 +168,11 @@ class Found(NamedTuple):
 class Labels(Protocol):
     """Labels in a file or in memory."""
 
-    shape: tuple[int, ...]
-    dtype: np.dtype
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> np.dtype: ...
 
     def __getitem__(self, rows: slice) -> np.ndarray: ...
 
@@ -176,8 +184,8 @@ def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarra
     `classes`, or MOST_CLASSES without it.
     """
     if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
-        found = f"of type {labels.dtype} and shape {labels.shape}"
-        raise UserError(f"{where}: the labels are {found}", "give integers of shape (n,), n at least 1")
+        form = f"of type {labels.dtype} and shape {labels.shape}"
+        raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
     limit = classes or MOST_CLASSES
     found = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
     for first in range(0, len(found), LABELS_AT_ONCE):
@@ -197,11 +205,13 @@ def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> 
 
     Raises UserError for a name that is empty or occurs twice.
     """
-    names = names or tuple(map(str, range(int(labels.max()) + 1)))
+    first: dict[str, int] = {}
     for number, name in enumerate(names):
-        if not name or names.index(name) < number:
-            problem = (
-                f"occurs twice, as class {names.index(name)} and {number}" if name else f"of class {number} is empty"
+        if not name.strip():
+            raise UserError(f"{where}: the name of class {number} is empty", "give each class a name")
+        if first.setdefault(name, number) != number:
+            raise UserError(
+                f"{where}: the class name {name!r} occurs twice, as class {first[name]} and {number}",
+                "give each class a name of its own",
             )
-            raise UserError(f"{where}: the class name {name!r} {problem}", "give each class a name of its own")
-    return names
+    return names or tuple(map(str, range(int(labels.max()) + 1)))

@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +22,7 @@ import pooch
 from filelock import FileLock
 
 from hvdtrain.datasets.formats.reading import Malformed, one_line, wrap_errors
-from hvdtrain.datasets.sources.files import DataFile, check_unchanged, fingerprint, read_class_names
+from hvdtrain.datasets.sources.files import DataFile, fingerprint_of, read_class_names, read_into
 from hvdtrain.datasets.sources.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
 from hvdtrain.datasets.sources.rows import Found, compact_labels, names_or_numbers
 from hvdtrain.errors import UserError
@@ -59,14 +60,13 @@ class TarShards(ImageRows):
     ) -> None:
         super().__init__(name, len(labels), classes, skip, resized)
         self._shards, self._labels = shards, labels
-        self._begins = np.cumsum([0, *(len(shard.index.keys) for shard in shards)])
+        self._begins = np.cumsum([0, *(len(shard.rows.keys) for shard in shards)])
         self.labels_seen = np.unique(labels)
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the shards, of all labels, and of the size that images get."""
-        paths = [shard.path for shard in self._shards]
-        own = fingerprint(paths, [path.name for path in paths], [shard.size for shard in self._shards])
+        own = fingerprint_of([shard.file for shard in self._shards])
         return f"{own} {hashlib.sha256(self._labels.astype('<i8').tobytes()).hexdigest()} {self._resized}"
 
     def _find(self, row: int) -> tuple[Shard, int]:
@@ -75,16 +75,15 @@ class TarShards(ImageRows):
 
     def where(self, row: int) -> str:
         shard, number = self._find(row)
-        return f"{shard.path}: {printable(os.fsdecode(bytes(shard.index.keys[number])))}"
+        return f"{shard.file.path}: {printable(os.fsdecode(bytes(shard.rows.keys[number])))}"
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
         shard, number = self._find(row)
-        index = shard.index
+        index = shard.rows
         content = bytearray(int(index.sizes[number]))
-        with open(shard.path, "rb", buffering=0) as file:  # there may be more shards than files may be open
-            check_unchanged(shard.path, os.fstat(file.fileno()), shard.size, shard.mtime_ns)
-            if os.preadv(file.fileno(), [content], int(index.offsets[number])) != len(content):
-                raise Malformed("is not complete")
+        with shard.file.open() as file:  # there may be more shards than files may be open at a time
+            shard.file.check_unchanged(os.fstat(file.fileno()))
+            read_into(file, int(index.offsets[number]), memoryview(content))
         member = io.BytesIO(content)
         image = np.load(member, allow_pickle=False) if index.is_npy[number] else self.decode(member)
         return image, int(self._labels[row])
@@ -93,11 +92,8 @@ class TarShards(ImageRows):
 class Shard(NamedTuple):
     """An archive, and what is in it."""
 
-    path: Path
-    size: int
-    """In bytes."""
-    mtime_ns: int
-    index: Index
+    file: DataFile
+    rows: Index
 
 
 def load_tar_shards(name: str, folder: Path, skip: bool, resized: ImageSize) -> Found:
@@ -117,14 +113,15 @@ def load_tar_shards(name: str, folder: Path, skip: bool, resized: ImageSize) -> 
     classes: tuple[str, ...] = known
     parts = []
     for part in ("train", tested):
-        own = [shard for shard in shards if shard.path.name.startswith(f"{part}-")]
+        own = [shard for shard in shards if shard.file.path.name.startswith(f"{part}-")]
         for shard in own:
-            compact_labels(str(shard.path), shard.index.labels, len(known) or None)
-        labels = compact_labels(f"{name}: {part}", np.concatenate([shard.index.labels for shard in own]), None)
+            compact_labels(str(shard.file.path), shard.rows.labels, len(known) or None)
+        labels = compact_labels(f"{name}: {part}", np.concatenate([shard.rows.labels for shard in own]), None)
         classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
         compact_labels(f"{name}: {part}", labels, len(classes))
         parts.append((f"{name}: {part}", own, labels))
     train, test = (TarShards(*one, len(classes), skip, resized) for one in parts)
+    train.take_colors_of_first(test)
     return Found(train, test, classes)
 
 
@@ -142,7 +139,7 @@ def _indexed(folder: Path, names: list[str]) -> list[Shard]:
         cache = indexes / f"{own}.npz"
     cached = _read_cache(cache)
     if all(file.state in cached for file in files):
-        return [Shard(file.path, file.size, file.mtime_ns, cached[file.state]) for file in files]
+        return [Shard(file, cached[file.state]) for file in files]
     with wrap_errors(indexes, "free disk space there, or set XDG_CACHE_HOME", "written"):
         indexes.mkdir(parents=True, exist_ok=True)
     with FileLock(indexes / f"{own}.lock"):
@@ -150,7 +147,7 @@ def _indexed(folder: Path, names: list[str]) -> list[Shard]:
         found = {file.state: cached.get(file.state) or _scan(file) for file in files}
         if found.keys() - cached.keys():
             _write_cache(cache, found)
-    return [Shard(file.path, file.size, file.mtime_ns, found[file.state]) for file in files]
+    return [Shard(file, found[file.state]) for file in files]
 
 
 def _read_cache(path: Path) -> dict[str, Index]:
@@ -182,44 +179,43 @@ def _write_cache(path: Path, indexes: dict[str, Index]) -> None:
 def _scan(shard: DataFile) -> Index:
     """The rows of a shard, from its headers. Raises UserError if it is truncated, or a row lacks a part."""
     rows = []
-    with wrap_errors(shard.path, AGAIN):
-        for key, members in itertools.groupby(_members(shard), key=lambda member: member[0]):
-            images, labels = {}, []
+    with wrap_errors(shard.path, AGAIN), shard.open() as file:
+        for key, members in itertools.groupby(_members(file), key=lambda member: member[0]):
+            images, labels = [], []
             for _, suffix, offset, size in members:
                 if suffix in IMAGES:
-                    images[suffix] = offset, size
+                    images.append((offset, size, suffix == "npy"))
                 elif suffix == LABEL:
-                    labels.append(_label(shard, offset, size, key))
+                    labels.append(_label(file, offset, size, key))
             if len(images) != 1 or len(labels) != 1:
                 has = f"{len(images)} images and {len(labels)} .{LABEL} files"
                 raise Malformed(f"has {has} of {key}; give each row one of both, next to each other")
-            ((suffix, (offset, size)),) = images.items()
-            rows.append((os.fsencode(key), offset, size, labels[0], suffix == "npy"))
+            rows.append((os.fsencode(key), *images[0], labels[0]))
         if not rows:
             raise Malformed("holds no rows (KEY.jpg and KEY.cls)")
-    types = (bytes, np.int64, np.int64, np.int64, bool)
-    return Index(*(np.array(column, kind) for column, kind in zip(zip(*rows, strict=True), types, strict=True)))
+    keys, offsets, sizes, is_npy, numbers = zip(*rows, strict=True)
+    return Index(np.array(keys), *map(np.array, (offsets, sizes, numbers, is_npy)))
 
 
-def _members(shard: DataFile) -> Iterator[tuple[str, str, int, int]]:
+def _members(file: FileIO) -> Iterator[tuple[str, str, int, int]]:
     """Key, suffix, offset and size of each file in a shard. Raises Malformed if the end is missing."""
-    with tarfile.open(shard.path, "r:") as archive:
+    with tarfile.open(fileobj=file, mode="r:") as archive:
         try:
             while member := archive.next():
-                archive.members.clear()  # tarfile's own list, which would grow
+                archive.members.clear()  # type: ignore[attr-defined]  # tarfile's own list, which would grow
                 folder, _, name = member.name.rpartition("/")
                 key, _, suffix = name.partition(".")
                 if member.isreg() and not member.issparse() and key:
                     yield f"{folder}/{key}".lstrip("/"), suffix.lower(), member.offset_data, member.size
         except tarfile.TarError as error:
             raise Malformed(f"is truncated or damaged at byte {archive.offset} ({one_line(error)})") from None
-        end = os.pread(shard.file.fileno(), tarfile.BLOCKSIZE, archive.offset)
+        end = os.pread(file.fileno(), tarfile.BLOCKSIZE, archive.offset)
     if len(end) < tarfile.BLOCKSIZE or any(end):
         raise Malformed(f"is truncated or damaged at byte {archive.offset}: it has no end-of-archive mark there")
 
 
-def _label(shard: DataFile, offset: int, size: int, key: str) -> int:
-    text = os.pread(shard.file.fileno(), min(size, LABEL_BYTES), offset)
+def _label(file: FileIO, offset: int, size: int, key: str) -> int:
+    text = os.pread(file.fileno(), min(size, LABEL_BYTES), offset)
     try:
         return int(text)
     except ValueError:

@@ -1,0 +1,179 @@
+"""Small data sets in the formats that are read row by row, all with the same rows."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+from PIL import Image
+
+CLASSES = ("ape", "bee", "cat")
+PARTS = {"train": 12, "test": 6}
+
+
+def arrays(part: str, shape: tuple[int, ...] = (5, 4)) -> tuple[np.ndarray, np.ndarray]:
+    """Random images, uint8 (n, *shape), and labels in ascending order, as an image folder has them."""
+    generator = np.random.default_rng(len(part))
+    count = PARTS[part]
+    return generator.integers(0, 256, (count, *shape), np.uint8), np.arange(count) * len(CLASSES) // count
+
+
+def png(image: np.ndarray) -> bytes:
+    content = io.BytesIO()
+    Image.fromarray(image).save(content, "PNG")
+    return content.getvalue()
+
+
+def write_npy(folder: Path) -> Path:
+    folder.mkdir()
+    for part in PARTS:
+        images, labels = arrays(part)
+        np.save(folder / f"{part}-images.npy", images)
+        np.save(folder / f"{part}-labels.npy", labels)
+    (folder / "classes.txt").write_text("\n".join(CLASSES) + "\n")
+    return folder
+
+
+def write_images(folder: Path) -> Path:
+    for part in PARTS:
+        for number, (image, label) in enumerate(zip(*arrays(part), strict=True)):
+            inside = folder / part / CLASSES[label]
+            inside.mkdir(parents=True, exist_ok=True)
+            (inside / f"{number:03}.png").write_bytes(png(image))
+    return folder
+
+
+def write_hdf5(folder: Path, **options: object) -> Path:
+    folder.mkdir()
+    with h5py.File(folder / "data.h5", "w") as file:
+        for part in PARTS:
+            images, labels = arrays(part)
+            file.create_dataset(f"{part}/images", data=images, **options)
+            file[f"{part}/labels"] = labels
+        file["classes"] = list(CLASSES)
+    return folder
+
+
+def write_chunks(folder: Path) -> Path:
+    return write_hdf5(folder, chunks=(5, 5, 4), compression="gzip")
+
+
+def write_shard(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def write_tar(folder: Path) -> Path:
+    """Shards of 5 rows; every other image is an .npy file, and one name is longer than a header holds."""
+    folder.mkdir()
+    for part in PARTS:
+        images, labels = arrays(part)
+        for number in range(0, len(labels), 5):
+            members = {}
+            for row in range(number, min(number + 5, len(labels))):
+                key = f"sub.folder/{'long' * 40 if row == 3 else ''}{row:03}"
+                npy = io.BytesIO()
+                np.save(npy, images[row])
+                members |= {f"{key}.npy": npy.getvalue()} if row % 2 else {f"{key}.PNG": png(images[row])}
+                members |= {f"{key}.cls": str(labels[row]).encode(), f"{key}.json": b"{}"}
+            write_shard(folder / f"{part}-{number // 5:06}.tar", members)
+    (folder / "classes.txt").write_text("\n".join(CLASSES))
+    return folder
+
+
+PYTHON = """
+import numpy as np
+
+class Tensor:  # has what hvdtrain uses of a tensor
+    def __init__(self, array):
+        self.array = array
+    def numpy(self):
+        return self.array
+
+class MapStyle:
+    classes = {classes}
+    def __init__(self, part):
+        self.images, self.labels = (np.load("{folder}/" + part + "-" + kind + ".npy") for kind in ("images", "labels"))
+    def __len__(self):
+        return len(self.labels)
+    def __getitem__(self, row):
+        if not 0 <= row < len(self):
+            raise IndexError(row)
+        return Tensor(self.images[row]), self.labels[row]
+
+class Source(MapStyle):
+    fingerprint = "mine"
+    def __getitem__(self, rows):
+        return self.images[rows], self.labels[rows]
+
+def map_style():
+    return MapStyle("train"), MapStyle("test")
+
+def source():
+    return Source("train"), Source("test")
+
+def arrays():
+    train, test = map_style()
+    return (train.images, train.labels), (test.images, test.labels), train.classes
+
+class Broken(MapStyle):
+    def __getitem__(self, row):
+        if row == 4:
+            raise ValueError("no such file")
+        return super().__getitem__(row)
+
+def broken():
+    return Broken("train"), MapStyle("test")
+
+class Killed(MapStyle):
+    def __getitem__(self, row):
+        import os, sys
+        if "-c" in sys.argv[0] and row == 4:
+            os.kill(os.getpid(), 9)
+        return super().__getitem__(row)
+
+def killed():
+    return Killed("train"), MapStyle("test")
+
+class Random(MapStyle):
+    def __getitem__(self, row):
+        image, label = super().__getitem__(row)
+        return np.random.default_rng().integers(0, 256, image.array.shape, np.uint8), label
+
+def random():
+    return Random("train"), MapStyle("test")
+
+nothing = 3
+def fails():
+    return 1 / 0
+def unnamed():
+    train, test = map_style()
+    return list(train), list(test)
+"""
+
+
+def write_python(folder: Path, name: str = "map_style") -> str:
+    """A Python file with data of this name; returns what --data takes."""
+    if not folder.exists():
+        write_npy(folder)
+        (folder / "mine.py").write_text(PYTHON.format(folder=folder, classes=list(CLASSES)))
+    return f"{folder / 'mine.py'}:{name}"
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "npy": write_npy,
+    "images": write_images,
+    "hdf5": write_hdf5,
+    "chunks": write_chunks,
+    "tar": write_tar,
+    "map_style": write_python,
+    "source": lambda folder: write_python(folder, "source"),
+}
+"""Each writes the rows of `arrays`, and returns what --data takes."""

@@ -1,0 +1,183 @@
+"""Rows that are read in the background: the same, in the same order, with bounded memory, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.jobs import ROOT, running, wait_for
+from support.row_data import WRITERS, write_python
+
+from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.reader import AHEAD, Reader
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.sources.rows import RowError, RowSource
+from hvdtrain.errors import TrainingError
+from hvdtrain.interfaces import Dataset
+
+
+class Numbers(RowSource):
+    """Rows that are drawn from their numbers, some of them bad, read after a random time."""
+
+    fingerprint = "numbers"
+
+    def __init__(self, length: int, bad: frozenset[int], skip: bool = True) -> None:
+        super().__init__("numbers", length, 1000, skip)
+        self._bad = bad
+        self.taken = 0
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        time.sleep(np.random.default_rng().random() / 5000)
+        self.taken += 1
+        if row in self._bad and self.taken > 1:  # the first gives the form of all
+            raise ValueError("bad")
+        return np.full((2, 3), row % 256, np.uint8), row
+
+
+def numbers(length: int, bad: frozenset[int] = frozenset(), skip: bool = True) -> Dataset:
+    return Dataset("numbers", Numbers(length, bad, skip), Numbers(length, bad, skip), ("0",) * 1000)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    length=st.integers(1, 60),
+    bad=st.frozensets(st.integers(0, 60), max_size=8),
+    batch=st.integers(1, 9),
+    seed=st.integers(0, 9),
+)
+def test_batches_are_the_same_with_any_number_of_workers(
+    length: int, bad: frozenset[int], batch: int, seed: int
+) -> None:
+    order = np.random.default_rng(seed).permutation(length)
+    batches = [order[first : first + batch] for first in range(0, length, batch)]
+    found = []
+    for workers in (0, 1, 3):
+        with Reader(numbers(length, bad), workers) as reader:
+            found.append([*reader.batches("train", iter(batches)), *reader.batches("test", batches)])
+    for one in found[1:]:
+        for read, expected in zip(one, found[0], strict=True):
+            assert all(map(np.array_equal, read.arrays, expected.arrays))
+            assert read.bad.keys() == expected.bad.keys()
+    for rows, read in zip(batches, found[0], strict=False):
+        good = [position for position, row in enumerate(rows) if row not in bad]
+        assert set(range(len(rows))) - set(good) == set(read.bad)
+        assert read.arrays[1][good].tolist() == rows[good].tolist()
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_all_formats_in_the_background(kind: str, tmp_path: Path) -> None:
+    """With processes where the format has some."""
+    recipe = {"data": str(WRITERS[kind](tmp_path / "data"))}
+    dataset, rows = load_dataset(**recipe), [np.array([5, 0]), np.array([3, 3, 4])]
+    with Reader(dataset, 2, recipe) as reader:
+        assert bool(reader._processes) == (kind in ("chunks", "map_style", "source"))
+        found = [one.arrays for part in ("train", "test") for one in reader.batches(part, rows)]
+    expected = [source[one] for source in (dataset.train, dataset.test) for one in rows]
+    for one, other in zip(found, expected, strict=True):
+        assert all(map(np.array_equal, one, other))
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_few_batches_are_read_ahead(workers: int) -> None:
+    asked = []
+
+    def rows():
+        for row in range(50):
+            asked.append(row)
+            yield np.array([row])
+
+    with Reader(numbers(50), workers) as reader:
+        for taken, _ in enumerate(reader.batches("train", rows()), 1):
+            assert len(asked) <= taken + AHEAD * workers
+    assert len(asked) == 50
+
+
+def test_workers_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = np.zeros((2, 1, 1, 1), np.uint8)
+    source = ArraySource(images, np.zeros(2, np.int64))
+    assert Reader(Dataset("arrays", source, source, ("0",)), "auto").workers == 0
+    for cores, workers in ((1, 1), (2, 1), (4, 3), (100, 16)):
+        monkeypatch.setattr("hvdtrain.system.cores.of_rank", lambda cores=cores: cores)
+        assert Reader(numbers(3), "auto").workers == workers
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_bad_row_is_raised_in_its_turn(workers: int) -> None:
+    dataset = numbers(20, frozenset([11]), skip=False)
+    with Reader(dataset, workers) as reader:
+        found = reader.batches("train", (np.arange(first, first + 2) for first in range(0, 20, 2)))
+        assert [next(found).arrays[1].tolist() for _ in range(5)][-1] == [8, 9]
+        with pytest.raises(RowError, match=r"numbers \(row 11\): cannot be read \(bad\)"):
+            next(found)
+    wait_for(lambda: not [one for one in threading.enumerate() if one.name.startswith("reader")], 10)
+
+
+def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
+    data = write_python(tmp_path / "data", "broken")
+    for skip in (False, True):
+        recipe = {"data": data, "skip_bad_rows": skip}
+        with Reader(load_dataset(**recipe), 1, recipe) as reader:
+            found = reader.batches("train", [np.array([3]), np.array([4, 5])])
+            next(found)
+            if skip:
+                (error,) = next(found).bad.values()
+            else:
+                with pytest.raises(RowError) as caught:
+                    next(found)
+                error = caught.value
+        assert "mine.py:broken: train (row 4): cannot be read (no such file)" in error.reason and error.remedy
+
+
+def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> None:
+    recipe = {"data": write_python(tmp_path / "data", "killed")}
+    with Reader(load_dataset(**recipe), 2, recipe) as reader:
+        reader.wait_until_loaded()
+        with pytest.raises(TrainingError, match="a process that reads data was killed by SIGKILL; look for"):
+            list(reader.batches("train", [np.array([row]) for row in range(9)]))
+        pids = [process._process.pid for process in reader._processes]
+    assert not any(map(running, pids))
+
+
+def test_process_that_finds_another_file_says_so(tmp_path: Path) -> None:
+    path = Path(str(WRITERS["chunks"](tmp_path / "data"))) / "data.h5"
+    recipe = {"data": str(path)}
+    dataset = load_dataset(**recipe)
+    os.utime(path, (1, 1))
+    with Reader(dataset, 1, recipe) as reader, pytest.raises(Exception, match="changed while the job started"):
+        reader.wait_until_loaded()
+
+
+PARENT = """
+import sys, time
+import numpy as np
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.datasets.registry import load_dataset
+recipe = {"data": sys.argv[1]}
+with Reader(load_dataset(**recipe), 2, recipe) as reader:
+    reader.wait_until_loaded()
+    print(*(process._process.pid for process in reader._processes), flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_the_rank(tmp_path: Path, number: int) -> None:
+    data = write_python(tmp_path / "data")
+    command = [sys.executable, "-c", PARENT, data]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment) as parent:
+        assert parent.stdout
+        pids = [int(pid) for pid in re.findall(r"\d+", parent.stdout.readline().decode())]
+        assert len(pids) == 2 and all(map(running, pids))
+        parent.send_signal(number)
+    wait_for(lambda: not any(map(running, pids)), 10)
