@@ -10,7 +10,7 @@ import pytest
 from support.jobs import real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
-SHARE_JOBS = ("tests/contracts/test_parity.py", "tests/contracts/test_strategies.py")
+SHARE_JOBS = tuple(f"tests/contracts/test_{name}.py" for name in ("parity", "strategies", "networks"))
 """Files whose tests compare runs of the same jobs."""
 
 

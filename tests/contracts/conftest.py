@@ -1,4 +1,4 @@
-"""Jobs that test_parity and test_strategies share."""
+"""Jobs that test_parity, test_strategies and test_networks share."""
 
 import pytest
 from support.shared_runs import SharedJobs

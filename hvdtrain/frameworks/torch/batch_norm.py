@@ -36,9 +36,18 @@ class BatchNormalization(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.training and self.group:
             return self._over_ranks(x.float(), self.group).to(x.dtype)
+        if self.training and x.numel() == x.shape[1]:
+            return self._of_one_value(x)
         return nn.functional.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self._momentum, self._epsilon
         )
+
+    def _of_one_value(self, x: torch.Tensor) -> torch.Tensor:
+        """As in the other frameworks: the normalized value is 0, and so is the variance. PyTorch's own refuses it."""
+        with torch.no_grad():
+            self.running_mean.lerp_(x.float().flatten(), self._momentum)
+            self.running_var.mul_(1 - self._momentum)
+        return ((x - x) * _of_channels(self.weight, x) + _of_channels(self.bias, x)).to(x.dtype)
 
     def _over_ranks(self, x: torch.Tensor, group: Group) -> torch.Tensor:
         y, mean, variance, count = _NormalizeOverRanks.apply(

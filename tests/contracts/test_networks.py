@@ -1,0 +1,351 @@
+"""Networks with batch normalization, dropout, groups and residual branches train to the same weights everywhere."""
+
+import json
+
+import numpy as np
+import pytest
+from support import mixed_networks
+from support.jobs import FRAMEWORKS, distance, newest, real_data_folder
+from support.networks import shaped
+from support.parity import checksums
+from support.shared_runs import SharedRun
+
+from hvdtrain.networks.initial_weights import initial_weights
+
+FILE = mixed_networks.__file__
+"""A Python file with networks."""
+STEPS = (
+    *("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0", "--init", "he"),
+    *("--max-steps", "4", "--epochs", "2"),
+)
+UNEVEN = ("--batch-size", "500")
+"""Of 1437 images: two whole batches and 437 rows, which neither two nor three ranks can share evenly."""
+SYNC = ("--batch-norm", "sync")
+STARTS_ONCE = {"ddp", "multiworker", "dist_sync"}
+
+
+def mine(name, *options):
+    """The options of a network of FILE."""
+    return ("--model", f"{FILE}:{name}", *STEPS, *options)
+
+
+def job(framework, name, *options, by="alone", ranks=1, own_job=False):
+    """A run of one process, or of several ranks."""
+    return SharedRun(
+        framework, f"networks-{name}-{ranks}", options, by, ranks, own_job or bool(STARTS_ONCE & {*options})
+    )
+
+
+def run_of(row, name, *options, by="alone", ranks=1):
+    """A run with the strategy of a row of the tables below."""
+    framework, strategy, *others = row
+    name = "-".join([strategy, *others[1:], name])
+    return job(framework, name, "--strategy", strategy, *others, *options, by=by, ranks=ranks)
+
+
+def single(name, *options):
+    """One process of PyTorch without Horovod, with which others are compared."""
+    return job("torch", f"single-{'-'.join([name, *options])}", "--strategy", "single", *mine(name, *options))
+
+
+def two_devices():
+    """PyTorch's hand-written strategy, on the same halves of a batch as two ranks have."""
+    return job("torch", "two-devices", "--strategy", "manual", *mine("MIXED"))
+
+
+def case(own, expected, name, short=True):
+    """Two runs whose weights are the same but for rounding."""
+    marks = [pytest.mark.trains(own, expected), *([] if short else [pytest.mark.matrix])]
+    return pytest.param(own, expected, marks=marks, id=name)
+
+
+def name_of(row):
+    return "-".join(part for part in row if not part.startswith("--"))
+
+
+def assert_same(shared_jobs, own, expected):
+    """Both runs have equal weights and statistics but for rounding, identical on all ranks, and equal scores."""
+    folders = [shared_jobs.folder(one) for one in (own, expected)]
+    assert distance(*(newest(folder).weights for folder in folders)) < 1e-5
+    assert len(set(checksums(folders[0], "ends"))) == 1
+    one, other = (json.loads((folder / "result.json").read_text()) for folder in folders)
+    assert one["confusion"] == other["confusion"]
+
+
+STYLES = [
+    ("mxnet", "single"),
+    ("mxnet", "single", "--api", "module"),
+    ("mxnet", "single", "--api", "ndarray"),
+    ("tensorflow", "single"),
+    ("tensorflow", "single", "--api", "fit"),
+]
+ON_DEVICES = [
+    ("torch", "dataparallel"),
+    ("tensorflow", "mirrored"),
+    ("tensorflow", "mirrored", "--api", "fit"),
+    ("mxnet", "kvstore"),
+    ("mxnet", "kvstore", "--api", "module"),
+    ("mxnet", "manual"),
+]
+HOROVOD = [
+    ("torch", "horovod"),
+    ("mxnet", "horovod"),
+    ("tensorflow", "horovod"),
+    ("tensorflow", "horovod", "--api", "fit"),
+    ("mxnet", "horovod", "--api", "ndarray"),
+]
+SHORT = HOROVOD[:3]
+MODULE = ("mxnet", "horovod", "--api", "module")
+OVER_RANKS = {
+    ("torch", "ddp"): "local",
+    ("torch", "ring"): "local",
+    ("torch", "mpi"): "mpirun",
+    ("tensorflow", "multiworker"): "local",
+    ("tensorflow", "multiworker", "--api", "fit"): "local",
+    ("tensorflow", "ring"): "local",
+    ("tensorflow", "mpi"): "mpirun",
+    ("mxnet", "kvstore", "--kvstore", "dist_sync"): "local",
+    ("mxnet", "ring"): "local",
+    ("mxnet", "mpi"): "mpirun",
+}
+"""Other strategies over ranks, and their launchers."""
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [case(run_of(row, "MIXED", *mine("MIXED")), single("MIXED"), name_of(row)) for row in STYLES],
+)
+def test_all_styles_train_to_the_same_weights(shared_jobs, own, expected):
+    assert_same(shared_jobs, own, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        *(
+            case(run_of(row, "MIXED", *mine("MIXED")), two_devices(), name_of(row), row[1] != "manual")
+            for row in ON_DEVICES
+        ),
+        *(
+            case(
+                run_of(row, "MIXED", *mine("MIXED"), by="gloo", ranks=2), two_devices(), name_of(row), row in SHORT[:2]
+            )
+            for row in [*HOROVOD, MODULE]
+        ),
+    ],
+)
+def test_local_statistics_are_those_of_a_rank_or_a_device(shared_jobs, own, expected):
+    """The running statistics are those of rank 0 or of the first device, which have the same rows."""
+    assert_same(shared_jobs, own, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        case(
+            run_of(row, "sync", *mine("MIXED", *UNEVEN, *SYNC), by=by, ranks=ranks),
+            single("MIXED", *UNEVEN, *SYNC),
+            f"{ranks}-{name_of(row)}",
+            (ranks == 2 and row in SHORT) or (ranks == 3 and row == HOROVOD[0]),
+        )
+        for row, by in [*((row, "gloo") for row in HOROVOD), *OVER_RANKS.items()]
+        for ranks in (2, 3)
+    ],
+)
+def test_synchronized_statistics_are_those_of_one_process(shared_jobs, own, expected):
+    """With the default, --remainder pad, which pads nothing here."""
+    assert_same(shared_jobs, own, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        case(
+            run_of(row, remainder, *mine("WITHOUT_NORM", *UNEVEN, "--remainder", remainder), by=by, ranks=ranks),
+            single("WITHOUT_NORM", *UNEVEN, "--remainder", "exact" if remainder == "pad" else remainder),
+            f"{remainder}-{ranks}-{name_of(row)}",
+            (ranks == 3 and row == HOROVOD[0]) or (ranks == 2 and row in SHORT and remainder == "exact"),
+        )
+        for row, by in [*((row, "gloo") for row in [*HOROVOD, MODULE]), *OVER_RANKS.items()]
+        for remainder in ("pad", "drop", "exact")
+        for ranks in (2, 3)
+    ],
+)
+def test_dropout_is_the_same_for_any_number_of_ranks(shared_jobs, own, expected):
+    assert_same(shared_jobs, own, expected)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        case(
+            run_of(row, "dropout", *mine("WITHOUT_NORM", *UNEVEN), "--devices", "3"),
+            single("WITHOUT_NORM", *UNEVEN, "--remainder", "exact"),
+            name_of(row),
+            row[1] == "kvstore",
+        )
+        for row in [("torch", "manual"), *(row for row in ON_DEVICES if "mirrored" not in row)]
+    ],
+)
+def test_dropout_is_the_same_for_any_number_of_devices(shared_jobs, own, expected):
+    """TensorFlow can split a CPU once in a process; above it is two devices."""
+    assert_same(shared_jobs, own, expected)
+
+
+def on_two_ranks(framework, name, *options, own_job=False):
+    return job(framework, name, *options, by="gloo", ranks=2, own_job=own_job)
+
+
+ACCUMULATE, CLIP = ("--accumulate", "2"), ("--clip-norm", "0.05")
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        *(
+            case(
+                on_two_ranks(name, "accumulate", *mine("WITHOUT_NORM", *ACCUMULATE)),
+                single("WITHOUT_NORM"),
+                f"accumulate-{name}",
+                short=False,
+            )
+            for name in ("torch", "tensorflow")
+        ),
+        *(
+            case(
+                on_two_ranks(name, "clip", *mine("MIXED", *SYNC, *CLIP)),
+                single("MIXED", *SYNC, *CLIP),
+                f"clip-{name}",
+                short=False,
+            )
+            for name in FRAMEWORKS
+        ),
+    ],
+)
+def test_options_have_the_same_effect(shared_jobs, own, expected):
+    assert_same(shared_jobs, own, expected)
+
+
+PARTS = [job(name, "parts", "--strategy", "single", *mine("MIXED", *ACCUMULATE)) for name in ("torch", "tensorflow")]
+
+
+@pytest.mark.matrix
+@pytest.mark.trains(two_devices())
+@pytest.mark.parametrize("own", [pytest.param(own, marks=pytest.mark.trains(own), id=own.framework) for own in PARTS])
+def test_the_parts_of_accumulate_are_normalized_one_by_one(shared_jobs, own):
+    """As on two devices, but for the running statistics, which see both parts."""
+    weights, expected = (newest(shared_jobs.folder(one)).weights for one in (own, two_devices()))
+    differing = {name for name in weights if np.abs(weights[name] - expected[name]).max() > 1e-5}
+    assert differing == {name for name in weights if ".running_" in name}
+
+
+def low_precision_case(framework, precision):
+    options = mine("MIXED", *SYNC, "--precision", precision)
+    # MXNet's bf16 changes all graphs of its process.
+    own = on_two_ranks(framework, precision, *options, own_job=framework == "mxnet")
+    return case(own, single("MIXED", *SYNC), f"{precision}-{framework}", short=False)
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        *(low_precision_case(name, "bf16") for name in FRAMEWORKS),
+        *(low_precision_case(name, "fp16") for name in ("torch", "tensorflow")),
+    ],
+)
+def test_low_precision_moves_the_weights_almost_as_fp32(shared_jobs, own, expected):
+    """Dropout, whose masks are 0 and 4/3 or 2, and sums over ranks are not what low precision changes."""
+    weights, exact = (newest(shared_jobs.folder(one)).weights for one in (own, expected))
+    start = initial_weights(shaped(mixed_networks.MIXED), "he", 0)
+    assert 0 < norm(weights, exact) < 0.1 * norm(exact, start)
+    assert len(set(checksums(shared_jobs.folder(own), "ends"))) == 1
+
+
+def norm(one, other):
+    return sum(float(((one[name] - other[name]) ** 2).sum()) for name in one) ** 0.5
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        case(
+            on_two_ranks("torch", "compile", *mine("MIXED", *SYNC), "--compile", own_job=True),
+            single("MIXED", *SYNC),
+            "sync",
+            short=False,
+        ),
+        case(
+            on_two_ranks("torch", "compile-local", *mine("MIXED"), "--compile", own_job=True),
+            two_devices(),
+            "local",
+            short=False,
+        ),
+    ],
+)
+def test_compiled_networks_train_to_the_same_weights(shared_jobs, own, expected):
+    assert_same(shared_jobs, own, expected)
+
+
+RECIPE = ("--lr", "0.02", "--nesterov", "--batch-size", "300", "--epochs", "2", "--check-sync", "1")
+"""Of five steps in an epoch."""
+
+
+def resumed_case(framework, *options, short=False):
+    """A training of 7 steps, and one that was interrupted after 3, in the middle of an epoch."""
+    name, model = f"resume{'-'.join(options)}", ("--model", f"{FILE}:MIXED")
+    straight, part = (
+        on_two_ranks(framework, f"{name}-{steps}", *model, *RECIPE, *options, "--max-steps", str(steps))
+        for steps in (7, 3)
+    )
+    resume = ("--resume", f"runs/{part.folder_name}", "--max-steps", "7")
+    runs = (part, SharedRun(framework, part.name, resume, "gloo", 2), straight)
+    marks = [pytest.mark.trains(*runs), *([] if short else [pytest.mark.matrix])]
+    return pytest.param(*runs, marks=marks, id=f"{framework}{'-'.join(options)}")
+
+
+@pytest.mark.parametrize(
+    ("part", "resumed", "straight"),
+    [
+        *(resumed_case(name, short=name == "torch") for name in FRAMEWORKS),
+        *(resumed_case(name, *SYNC) for name in FRAMEWORKS),
+        resumed_case("mxnet", "--api", "module"),
+        resumed_case("mxnet", "--api", "ndarray"),
+        resumed_case("tensorflow", "--api", "fit"),
+    ],
+)
+def test_resume_in_an_epoch_is_exact(shared_jobs, part, resumed, straight):
+    """With local statistics those of rank 0 count, and other ranks lose theirs."""
+    shared_jobs.folder(part)  # must be trained before it can be resumed
+    one, other = (newest(shared_jobs.folder(run)) for run in (resumed, straight))
+    assert one.position == other.position
+    assert distance(one.weights, other.weights) == 0
+    assert distance(one.optimizer.arrays, other.optimizer.arrays) == 0
+
+
+RESNET = ("--model", "resnet20", *STEPS, *SYNC)
+SMALL = ("--batch-size", "16", "--max-steps", "3")
+FULL = ("--data", "fashion-mnist", "--max-steps", "16")
+NEEDS_DATA = pytest.mark.skipif(not real_data_folder(), reason="needs HVDTRAIN_DATA, a folder with fashion-mnist/")
+
+
+def resnet_case(framework, name, options, *marks):
+    one, reference = (
+        job(kind, f"resnet20-{name}", "--strategy", "single", *RESNET, *options) for kind in (framework, "torch")
+    )
+    two = on_two_ranks(framework, f"resnet20-{name}", *RESNET, *options)
+    marks = [pytest.mark.trains(two, one, reference), *marks]
+    return pytest.param(two, one, reference, marks=marks, id=f"{name}-{framework}")
+
+
+@pytest.mark.parametrize(
+    ("two", "one", "reference"),
+    [
+        *(resnet_case(name, "small", SMALL) for name in FRAMEWORKS),
+        *(resnet_case(name, "full", FULL, pytest.mark.matrix, NEEDS_DATA) for name in FRAMEWORKS),
+    ],
+)
+def test_resnet20_on_two_ranks_equals_one_process(shared_jobs, two, one, reference):
+    weights, expected, torch = (newest(shared_jobs.folder(run)).weights for run in (two, one, reference))
+    assert distance(weights, expected) < 1e-5
+    assert distance(weights, torch) < 1e-4
+    assert len(set(checksums(shared_jobs.folder(two), "ends"))) == 1
