@@ -164,16 +164,6 @@ class CPUReplicas(nn.Module):
             return torch.func.functional_call(body, parameters, part)
 
 
-def _gathered(outputs: list[Any]) -> Any:
-    """The replicas' outputs as one, in the structure that the module returns."""
-    first = outputs[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(outputs)
-    if isinstance(first, Mapping):
-        return {name: _gathered([one[name] for one in outputs]) for name in first}
-    return tuple(_gathered(list(parts)) for parts in zip(*outputs, strict=True))
-
-
 class TorchDataParallel(TorchStrategy):
     """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
 
