@@ -32,6 +32,7 @@ from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import BROKEN, FILES, LARGEST, MANIFEST, STATE, Damaged, Entry, Line
+from hvdtrain.system.text import printable
 
 __all__ = ["FILES", "LARGEST", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
@@ -110,7 +111,7 @@ def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, byte
 
 def _to_bytes(arrays: Weights) -> bytes:
     """The arrays as a file of safetensors, which takes the bytes of an array as they lie in memory."""
-    return to_bytes({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return to_bytes({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def _write(path: Path, data: bytes) -> None:
