@@ -5,7 +5,7 @@ import os
 import re
 
 import pytest
-from support.jobs import FRAMEWORKS, ROOT
+from support.jobs import ROOT
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
@@ -16,7 +16,10 @@ from hvdtrain.tasks.own import make_task
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
 
 
-@pytest.fixture(params=FRAMEWORKS)
+MATRIX = pytest.mark.matrix
+
+
+@pytest.fixture(params=["torch", pytest.param("tensorflow", marks=MATRIX), pytest.param("mxnet", marks=MATRIX)])
 def framework(request):
     return request.param
 
