@@ -80,10 +80,13 @@ class TarShards(ImageRows):
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
         shard, number = self._find(row)
         index = shard.rows
-        content = bytearray(int(index.sizes[number]))
+        offset, size = int(index.offsets[number]), int(index.sizes[number])
+        if not 0 <= offset <= offset + size <= shard.file.size:
+            raise Malformed(f"ends at byte {offset + size}, and the shard has {shard.file.size}; remove {INDEX}")
+        content = bytearray(size)
         with shard.file.open() as file:  # there may be more shards than files may be open at a time
             shard.file.check_unchanged(os.fstat(file.fileno()))
-            read_into(file, int(index.offsets[number]), memoryview(content))
+            read_into(file, offset, memoryview(content))
         member = io.BytesIO(content)
         image = np.load(member, allow_pickle=False) if index.is_npy[number] else self.decode(member)
         return image, int(self._labels[row])

@@ -261,7 +261,7 @@ def test_hdf5_without_what_it_needs(tmp_path: Path) -> None:
         rejected(tmp_path / "data", str(path), text)
 
     change("test/labels", None, "holds no data set test/labels")
-    change("train", None, "holds no data set train/labels (only classes, test)")
+    change("train", None, "holds no data set train/images (only classes, test)")
     change("train/labels", np.zeros(11, int), "11")
     change("train/labels", np.full(12, 3), "the label of row 0 is 3; the data has 3 classes")
     change("train/images", np.array([b"a"] * 12), "has train/images of type |S1")
