@@ -31,7 +31,9 @@ def to_record(network: Network) -> dict[str, Any]:
 
 
 def _as_list(shape: Any) -> Any:
-    return list(shape) if isinstance(shape, tuple) else shape
+    if not isinstance(shape, tuple | list):
+        return shape
+    return [length.item() if isinstance(length, np.generic) else length for length in shape]
 
 
 def _layer_record(layer: Layer) -> Any:
@@ -140,11 +142,11 @@ def _kind_text(kind: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """The beginning of a value, for messages; Python refuses to print an integer of thousands of digits."""
+    """The beginning of a value, for messages; Python prints no integer of thousands of digits, and no deep nesting."""
     try:
         return f"{value!r:.60}"
-    except ValueError:
-        return "too large a number"
+    except (ValueError, RecursionError):
+        return "too large a value"
 
 
 def shaped_to_record(network: ShapedNetwork) -> dict[str, Any]:
