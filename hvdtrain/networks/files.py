@@ -7,7 +7,7 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.record import from_record
+from hvdtrain.networks.record import from_record, to_record
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system.files import read_toml
 from hvdtrain.system.python_files import is_reference, load_object
@@ -24,14 +24,24 @@ def find_network(model: str) -> Network:
     if model.endswith(".toml"):
         return _from_toml(Path(os.path.expanduser(model)), f"--model {model}")
     if is_reference(model):
-        found = load_object(model, f"--model {model}")
-        if isinstance(found, Network):
-            return found
-        raise UserError(f"--model {model}: is of type {type(found).__name__}", "give a hvdtrain.Network")
+        return _from_python(model, f"--model {model}")
     raise UserError(
         f"--model {model}: no such network{did_you_mean(model, NETWORKS)}",
         f"give {', '.join(NETWORKS)}, a file NETWORK.toml, or FILE.py:NAME",
     )
+
+
+def _from_python(reference: str, option: str) -> Network:
+    """The network as its record has it: with values of the right types, which Python does not check."""
+    found = load_object(reference, option)
+    if not isinstance(found, Network):
+        raise UserError(f"{option}: is of type {type(found).__name__}", "give a hvdtrain.Network")
+    if not isinstance(found.layers, tuple | list):
+        raise UserError(f"{option}: its layers are of type {type(found.layers).__name__}", "give a tuple of layers")
+    try:
+        return from_record(to_record(found))
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", "correct the network (docs/networks.md)") from None
 
 
 def _from_toml(path: Path, option: str) -> Network:

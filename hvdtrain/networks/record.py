@@ -10,8 +10,11 @@ import types
 from collections.abc import Iterator
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
+
 from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.layers import Layer, Residual
+from hvdtrain.networks.shapes import LARGEST
 from hvdtrain.system.text import did_you_mean
 
 KINDS: dict[str, type] = {kind.kind: kind for kind in get_args(Layer)}
@@ -23,17 +26,29 @@ MOST_LAYERS, DEEPEST = 10_000, 20
 
 def to_record(network: Network) -> dict[str, Any]:
     """The network as JSON values; `from_record` is its inverse."""
-    shape = {"input_shape": list(network.input_shape)} if network.input_shape else {}
+    shape = {"input_shape": _as_list(network.input_shape)} if network.input_shape is not None else {}
     return {**shape, "layers": [_layer_record(layer) for layer in network.layers]}
 
 
-def _layer_record(layer: Layer) -> dict[str, Any]:
-    """A layer's type, and the values that are not the default."""
+def _as_list(shape: Any) -> Any:
+    if not isinstance(shape, tuple | list):
+        return shape
+    return [length.item() if isinstance(length, np.generic) else length for length in shape]
+
+
+def _layer_record(layer: Layer) -> Any:
+    """A layer's type, and the values that are not the default; what is no layer stays as it is."""
+    if not isinstance(layer, Layer):
+        return layer
     record: dict[str, Any] = {"type": layer.kind}
     for field in _fields(type(layer)):
         value = getattr(layer, field.name)
-        if value != field.default:
-            record[field.name] = [_layer_record(one) for one in value] if isinstance(layer, Residual) else value
+        if isinstance(value, np.generic):
+            value = value.item()
+        if isinstance(layer, Residual) and isinstance(value, tuple | list):
+            value = [_layer_record(one) for one in value]
+        if (isinstance(layer, Residual) and value) or value != field.default:
+            record[field.name] = value
     return record
 
 
@@ -45,14 +60,14 @@ def from_record(record: Any) -> Network:
         raise ValueError(f"has an unknown key {min(unknown)!r:.60}; it may have input_shape and layers")
     shape = record.get("input_shape")
     if shape is not None and not (_is_shape(shape) and len(shape) == 3):
-        raise ValueError(f"input_shape is {shape!r:.60}, not three numbers: channels, height, width")
+        raise ValueError(f"input_shape is {_text(shape)}, not three numbers: channels, height, width")
     if not 0 < _count(record["layers"]) <= MOST_LAYERS:
         raise ValueError(f"has no layers, or more than {MOST_LAYERS}")
     return Network(_layers(record["layers"], ""), tuple(shape) if shape else None)
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(type(length) is int and length > 0 for length in value)
+    return isinstance(value, list) and all(type(length) is int and 0 < length <= LARGEST for length in value)
 
 
 def _count(layers: Any, depth: int = 0) -> int:
@@ -69,7 +84,7 @@ def _layers(records: list[Any], within: str) -> tuple[Layer, ...]:
 
 def _layer(record: Any, where: str) -> Layer:
     if not isinstance(record, dict) or not isinstance(record.get("type"), str):
-        raise ValueError(f"{where}: is no table with a type")
+        raise ValueError(f"{where}: {_text(record)} is no layer with a type")
     kind = KINDS.get(record["type"])
     if not kind:
         hint = did_you_mean(record["type"], KINDS)
@@ -93,7 +108,7 @@ def _problems(kind: type, values: dict[str, Any]) -> Iterator[str]:
     hints = get_type_hints(kind)
     for name, field in fields.items():
         if name in values and not _has_type(values[name], hints[name]):
-            yield f"{name} is {values[name]!r:.60}"
+            yield f"{name} is {_text(values[name])}, not {_kind_text(hints[name])}"
         if name not in values and field.default is dataclasses.MISSING:
             yield f"{name} is missing"
 
@@ -109,8 +124,29 @@ def _has_type(value: Any, kind: Any) -> bool:
     if get_origin(kind) is tuple:
         return isinstance(value, list)
     if get_args(kind):
-        return value in get_args(kind)
-    return type(value) is kind or (kind is float and type(value) is int)
+        return isinstance(value, str) and value in get_args(kind)
+    if type(value) is int:
+        return kind in (int, float) and abs(value) <= LARGEST
+    return type(value) is kind
+
+
+def _kind_text(kind: Any) -> str:
+    """The values of a type, for messages."""
+    if get_origin(kind) in (Union, types.UnionType):
+        return " or ".join(map(_kind_text, get_args(kind)))
+    if get_origin(kind) is tuple:
+        return "a list of layers"
+    if get_args(kind):
+        return " or ".join(map(repr, get_args(kind)))
+    return {int: f"an integer up to {LARGEST}", float: "a number", bool: "true or false", str: "a text"}[kind]
+
+
+def _text(value: Any) -> str:
+    """The beginning of a value, for messages; Python prints no integer of thousands of digits, and no deep nesting."""
+    try:
+        return f"{value!r:.60}"
+    except (ValueError, RecursionError):
+        return "too large a value"
 
 
 def shaped_to_record(network: ShapedNetwork) -> dict[str, Any]:
@@ -127,6 +163,6 @@ def shaped_from_record(record: Any, model: str) -> ShapedNetwork:
     if not isinstance(record, dict):
         raise ValueError("has no network")
     shape, classes = record.get("input_shape"), record.get("classes")
-    if shape is None or not (_is_shape(shape) and type(classes) is int and classes > 0):
+    if shape is None or not (_is_shape(shape) and type(classes) is int and 0 < classes <= LARGEST):
         raise ValueError("has no input_shape, or no number of classes")
     return from_record(record.get("description")).for_data(tuple(shape), classes, model)

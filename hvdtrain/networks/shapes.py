@@ -86,8 +86,8 @@ class Shaping:
         return layer, output
 
     def _residual(self, layer: Residual, shape: Shape, where: str) -> Residual:
-        body, ends = self.layers(layer.body, shape, f"{where}, body, ")
-        shortcut, beside = self.layers(layer.shortcut, shape, f"{where}, shortcut, ")
+        body, ends = self.layers(layer.body, shape, f"{where} (residual), body, ")
+        shortcut, beside = self.layers(layer.shortcut, shape, f"{where} (residual), shortcut, ")
         if ends != beside:
             raise self._error(where, layer, f"its body makes {text(ends)} and its shortcut {text(beside)}")
         return Residual(body, shortcut)

@@ -51,13 +51,13 @@ def _load(path: Path, option: str) -> ModuleType:
         sys.path.append(str(path.parent))  # last, so that it hides no installed module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise UserError(f"{option}: {_place(path, error)}", "correct the file") from None
     return module
 
 
-def _place(path: Path, error: Exception) -> str:
+def _place(path: Path, error: BaseException) -> str:
     """What failed, and in which line of the file."""
     message = " ".join(str(error).split())
     if isinstance(error, SyntaxError):

@@ -27,6 +27,7 @@ from hvdtrain.frameworks.mxnet.network import (
     channel_multiple,
     cross_entropy,
     logits_symbol,
+    mask_variable,
     mxnet_name,
     scale_pixels,
 )
@@ -188,7 +189,7 @@ class ModuleLearner:
         logger.setLevel(logging.ERROR)  # fit warns that parameters and optimizer exist already
         loss = weighted_loss(logits_symbol(self._network, self._multiple))
         shapes = {"data": self._network.input_shape, "weights": ()}
-        shapes |= {layer.name: layer.shape for layer in self._network.dropouts}
+        shapes |= {mask_variable(layer.name): layer.shape for layer in self._network.dropouts}
         module = ReducingModule(loss, list(shapes), ("label",), logger, self._contexts)
         module.reduce, module.take_statistics = self._strategy.reduce, self._take_statistics
         module.bind([(name, (rows, *shape)) for name, shape in shapes.items()], [("label", (rows,))])

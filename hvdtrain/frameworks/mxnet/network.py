@@ -164,6 +164,11 @@ def canonical_name(name: str) -> str:
     return f"{name.removesuffix(f'_{kind}')}.{kind}"
 
 
+def mask_variable(layer: str) -> str:
+    """The variable of a layer's dropout mask, which is no other's name."""
+    return f"{layer}_mask"
+
+
 def scale_pixels(images: np.ndarray) -> np.ndarray:
     """Images as float32; uint8 pixels are scaled to [0, 1]. In NumPy, ten times faster than in MXNet on the CPU."""
     return np.divide(images, PIXEL_MAX, dtype=np.float32) if images.dtype == np.uint8 else images
@@ -211,5 +216,5 @@ def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
     """
     parameters = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.parameters()}
     statistics = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.statistics()}
-    masks = {name: mx.sym.var(name) for name in mask_names(network)}
+    masks = {name: mx.sym.var(mask_variable(name)) for name in mask_names(network)}
     return Forward(mx.sym, network, parameters | statistics, masks, multiple)(mx.sym.var("data"))

@@ -136,9 +136,12 @@ class KerasSGD(tf.keras.optimizers.Optimizer):
         return self.iterations
 
     def build(self, var_list: list[tf.Variable]) -> None:
+        if getattr(self, "_built", False):  # Keras builds again, with the variables in an order of its own
+            return
         super().build(var_list)
-        if self._options["momentum"] and not self.slots:
+        if self._options["momentum"]:
             self.slots["momentum"] = [self.add_variable_from_reference(v, "momentum") for v in var_list]
+        self._built = True
 
     def update_step(self, gradient: tf.Tensor, variable: tf.Variable) -> None:
         momentum, nesterov, l2 = (self._options[name] for name in ("momentum", "nesterov", "l2"))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
@@ -36,11 +37,18 @@ class TorchNetwork(nn.Module):
         for layer, _ in network.walk():
             match layer:
                 case Conv():
-                    self.add_module(layer.name, _convolution(layer))
+                    self._add(layer.name, _convolution(layer))
                 case Dense():
-                    self.add_module(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
+                    self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
                 case BatchNorm():
-                    self.add_module(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
+                    self._add(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
+
+    def _add(self, name: str, module: nn.Module) -> None:
+        if hasattr(self, name):
+            raise UserError(
+                f"the network's layer {name}: PyTorch's modules have an attribute of this name", "give it another name"
+            )
+        self.add_module(name, module)
 
     def forward(self, pixels: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
         """Logits of float32 images (n, channels, height, width); masks: of dropout, none in an evaluation."""
