@@ -46,8 +46,12 @@ def _from_python(reference: str, option: str) -> Network:
 
 def _from_toml(path: Path, option: str) -> Network:
     try:
-        return from_record(read_toml(path))
+        content = read_toml(path)
     except OSError as error:
         raise UserError(f"{option}: cannot be read ({error.strerror})", "give a TOML file with a network") from None
-    except (ValueError, RecursionError) as error:  # of UTF-8, of TOML, or of the network
-        raise UserError(f"{option}: {' '.join(str(error).split())}", "correct the file (docs/networks.md)") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{option}: is no valid TOML ({' '.join(str(error).split())})", "correct the file") from None
+    try:
+        return from_record(content)
+    except ValueError as error:
+        raise UserError(f"{option}: {error}", "correct the file (docs/networks.md)") from None

@@ -107,7 +107,7 @@ def test_unknown_names(model, problem, tmp_path, monkeypatch):
         (b'[[layers]]\ntype = "conv"\noutputs = 4', "layer 1 (conv): kernel is missing"),
         (b'[[layers]]\ntype = "dense"\noutputs = 10', "layer 1 (dense): it takes features, but gets images of 1x28x28"),
         (SMALL.encode(), "takes images of 1x8x8, but"),
-        (b" " * (1 << 21), "cannot be read (larger than 1 MiB)"),
+        (b" " * (1 << 21), "cannot be read (larger than 32 KiB)"),
     ],
 )
 def test_mistakes_in_toml(content, problem, tmp_path):

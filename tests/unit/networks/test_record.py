@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
+from support.any_networks import shaped_networks
 from support.mixed_networks import NETWORKS as MIXED_NETWORKS
 from support.networks import shaped
 from support.numpy_network import numpy_logits, random_weights
-from support.any_networks import shaped_networks
 
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.networks.description import Network

@@ -130,11 +130,13 @@ def test_a_network_of_one_shape_names_both(model):
         NETWORKS[model].for_data(IMAGE, 10, model)
 
 
-def test_weights_are_checked_by_names_and_shapes():
+def test_weights_are_checked_by_names_types_and_shapes():
     network = shaped("mlp", (1, 2, 2), 3)
-    weights = {name: np.zeros(shape) for name, shape in network.parameters()}
+    weights = {name: np.zeros(shape, np.float32) for name, shape in network.parameters()}
     network.check(weights)
     with pytest.raises(ValueError, match="the parameters are"):
         network.check({**weights, "norm1.running_mean": weights["dense1.bias"]})
+    with pytest.raises(ValueError, match=r"dense2\.bias is float64, not float32"):
+        network.check({**weights, "dense2.bias": np.zeros(3)})
     with pytest.raises(ValueError, match=r"dense2\.bias has shape \(256,\), but the network needs \(3,\)"):
         network.check({**weights, "dense2.bias": weights["dense1.bias"]})
