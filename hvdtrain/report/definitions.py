@@ -88,4 +88,9 @@ DEFINITIONS = (
         "rate, other options and number of steps. The maximum of the runs; compression may differ.",
     ),
     (NONE, "Not measured, or no run to compare with."),
+    (
+        "Test accuracy of classes",
+        "For each class, by the name that the data gives it: the median of all runs, with minimum and maximum. The 20 "
+        "classes of the lowest accuracy are listed.",
+    ),
 )

@@ -10,6 +10,7 @@ from importlib import resources
 import jinja2
 
 from hvdtrain.report.charts import draw
+from hvdtrain.report.classes import class_lines
 from hvdtrain.report.comparison import make_rows
 from hvdtrain.report.csv_table import to_csv
 from hvdtrain.report.definitions import DEFINITIONS, HEADINGS, NONE, NOTE, TEXT_COLUMNS
@@ -28,6 +29,7 @@ class Report:
     def __init__(self, runs: list[FinishedRun], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.unfinished = unfinished
+        self.classes = class_lines(runs)
         self._runs = runs
         self._noted = any(row.note for row in self.rows)
         self.headings = [*HEADINGS[:3], *([NOTE] if self._noted else []), *HEADINGS[3:]]
@@ -107,6 +109,8 @@ class Report:
         for title, pairs in (("Versions", self.versions()), ("Settings", self.settings())):
             parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
         parts.append(f"## Figures\n\n{self.markdown_table()}")
+        if self.classes:
+            parts.append("## Test accuracy of classes\n\n" + _list(self.classes))
         if self.unfinished:
             parts.append("## Unfinished runs\n\n" + _list(self.unfinished))
         parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))

@@ -51,6 +51,11 @@ class JsonRecord:
             if isinstance(value, str | int | float)
         }
 
+    def numbers(self) -> dict[str, float]:
+        """All values that are finite numbers, by name."""
+        found = {printable(name): self.number(name) for name in self._values}
+        return {name: value for name, value in found.items() if value is not None}
+
     def options(self) -> dict[str, Any]:
         """Training options: defaults for those that are missing; known ones must have their default's type."""
         defaults = to_record(Config())

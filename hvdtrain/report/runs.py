@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,6 +60,8 @@ class FinishedRun:
     """Arithmetic of training per second, as a share of the peak of these cores."""
     peak_rss_mb: float | None
     accuracy: float | None
+    per_class: dict[str, float] = field(default_factory=dict)
+    """Accuracy of each class that has test images, by its name."""
 
     @property
     def replicas(self) -> int:
@@ -150,6 +152,7 @@ def read_run(folder: Path) -> FinishedRun:
         peak_share=_ratio(speed, _ratio(result.number("peak_flops"), result.number("flops_per_image"))),
         peak_rss_mb=result.number("peak_rss_mb"),
         accuracy=result.number("accuracy"),
+        per_class=result.record("per_class_accuracy", {}).numbers(),
     )
 
 

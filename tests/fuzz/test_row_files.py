@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from unittest import mock
 
+import h5py
 import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -98,8 +99,15 @@ def test_index(field: str, value: int, content: bytes) -> None:
 
 
 def hdf5_files() -> tuple[bytes, ...]:
+    """Files in one piece and in chunks, without names of classes: HDF5's library may loop on damaged strings."""
+    found = []
     with folder_of() as folder:
-        return tuple((write(folder / write.__name__) / "data.h5").read_bytes() for write in (write_hdf5, write_chunks))
+        for write in (write_hdf5, write_chunks):
+            path = write(folder / write.__name__) / "data.h5"
+            with h5py.File(path, "r+") as file:
+                del file["classes"]
+            found.append(path.read_bytes())
+    return tuple(found)
 
 
 @FUZZ
