@@ -45,10 +45,9 @@ def _layer_record(layer: Layer) -> Any:
         value = getattr(layer, field.name)
         if isinstance(value, np.generic):
             value = value.item()
-        if isinstance(layer, Residual) and isinstance(value, tuple | list):
-            value = [_layer_record(one) for one in value]
-        if (isinstance(layer, Residual) and value) or value != field.default:
-            record[field.name] = value
+        if value != field.default:
+            branch = isinstance(layer, Residual) and isinstance(value, tuple | list)
+            record[field.name] = [_layer_record(one) for one in value] if branch else value
     return record
 
 

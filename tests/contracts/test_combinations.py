@@ -7,9 +7,8 @@ import sys
 
 import numpy as np
 import pytest
-from support.combinations import FEW_STEPS, REFERENCES, Case
+from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
 from support.jobs import FRAMEWORKS, ROOT, launcher, run
-from support.networks import shaped
 
 from hvdtrain.networks.initial_weights import initial_weights
 
@@ -49,7 +48,7 @@ def _problems(folder, case):
     if result["skipped"] != reference["skipped"] or result["steps"] != reference["steps"]:
         yield f"{result}, but one process {reference}"
     weights, expected = (dict(np.load(folder / f"{case.id}{end}.npz")) for end in ("", "-reference"))
-    start = initial_weights(shaped(row.get("model", "lenet")), row.get("init", "xavier"), FEW_STEPS["seed"])
+    start = initial_weights(network_of(row), row.get("init", "xavier"), FEW_STEPS["seed"])
     share = norm(weights, expected) / norm(expected, start)
     # Adasum is between the sum and the average of gradients, so it has no reference.
     if row.get("op") != "adasum" and share > LIMIT[row.get("precision", "fp32")]:

@@ -1,14 +1,27 @@
-"""hvdtrain predict classifies image files with a checkpoint of any framework."""
+"""hvdtrain predict classifies image files with a checkpoint that any framework wrote, or continued."""
+
+from pathlib import Path
 
 import numpy as np
 from PIL import Image
-from support.jobs import FRAMEWORKS, run, train
+from support import mixed_networks
+from support.jobs import FRAMEWORKS, newest, run, train
 
 from hvdtrain.datasets.registry import load_dataset
 
+FEW = ("--batch-size", "64", "--lr", "0.05", "--strategy", "single", "--schedule", "constant", "--init", "he")
 
-def test_predictions_are_the_same_in_all_frameworks(tmp_path):
-    folder = train(tmp_path, "torch", "--strategy", "single", "--epochs", "5")
+
+def test_a_run_moves_through_all_frameworks_which_predict_the_same(tmp_path):
+    """The description of the network is gone after the first steps: checkpoints have it."""
+    description = tmp_path / "net.py"
+    description.write_bytes(Path(mixed_networks.__file__).read_bytes())
+    folder = train(tmp_path, "torch", "--model", "net.py:WITHOUT_DROPOUT", *FEW, "--epochs", "6")
+    description.unlink()
+    resume = ("--resume", "runs/run", "--strategy", "single", "--epochs")
+    for number, framework in enumerate(("mxnet", "tensorflow", "torch"), 7):
+        train(tmp_path, framework, *resume, str(number))
+        assert newest(folder).framework == framework and newest(folder).position.epoch == number
     digits = load_dataset("digits")
     images, labels = digits.test[np.arange(4)]
     for i in range(4):

@@ -14,13 +14,16 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
+from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.files import find_network
+from support import mixed_networks
 from support.covering import Row, covering_array
 from support.networks import shaped
 
-LENET = shaped("lenet")
 REFERENCES = "references"
 """The job that trains the references of all cases."""
 NUMBERS: dict[str, tuple[float | str, ...]] = {
+    "model": ("lenet", "cifar_lenet", f"{mixed_networks.__file__}:WITHOUT_NORM"),
     "momentum": (0.9, 0.0),
     "weight_decay": (0.0, 1e-3),
     "accumulate": (1, 2, 3),
@@ -31,7 +34,7 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "check_sync": (0, 1),
     "profile": (0, 2),
 }
-"""Values of options that are numbers; those of other options are in their types."""
+"""Values of options that are numbers or any text; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}
 FIXED |= {"resume", "auto_resume", "elastic", "offline", "tensorboard", "quiet", "compile", "bind", "set", "on_bad_row"}
 FIXED |= {"image_size", "workers"}
@@ -113,6 +116,11 @@ def options_of(case: Case) -> tuple[Config, RuntimeOptions]:
     return Config(**{**FEW_STEPS, **given, **row}), RuntimeOptions(device="cpu", quiet=True, **runtime)
 
 
+def network_of(row: Row) -> ShapedNetwork:
+    """The network of a case, on synthetic images."""
+    return shaped(find_network(row.get("model", Config.model)))
+
+
 def all_cases(framework: str) -> list[Case]:
     """Cases that have each pair of values at least once."""
     values = factors(framework)
@@ -121,7 +129,7 @@ def all_cases(framework: str) -> list[Case]:
     def works(row: Row) -> bool:
         try:
             config, runtime = options_of(Case(framework, "", row))
-            check_request(config, LENET, runtime)
+            check_request(config, network_of(row), runtime)
         except UserError:
             return False
         return True

@@ -75,7 +75,7 @@ class NormalizationOverRanks:
         self, layer: BatchNorm, x: nd.NDArray, weight: nd.NDArray, bias: nd.NDArray, *_: nd.NDArray
     ) -> nd.NDArray:
         normalize = _NormalizeOverRanks(self._group, self.real_rows, layer.epsilon)
-        y, self.last = normalize(x, weight, bias, self.last)
+        y, self.last = normalize(x.astype("float32", copy=False), weight, bias, self.last)
         self._statistics.update(layer.name, *normalize.moments)
         return y
 

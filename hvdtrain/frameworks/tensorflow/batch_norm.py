@@ -26,7 +26,7 @@ class BatchNormalization(tf.keras.layers.Layer):
     """
 
     def __init__(self, layer: BatchNorm, sum_over_ranks: SumOverRanks | None = None) -> None:
-        super().__init__(name=layer.name)
+        super().__init__(name=layer.name, autocast=False)
         self._layer, self._sum_over_ranks = layer, sum_over_ranks
 
     def build(self, shape: Any) -> None:

@@ -97,10 +97,10 @@ class KerasNetwork(tf.keras.Model):
         for layer, following in itertools.zip_longest(layers, layers[1:]):
             match layer:
                 case Residual():
-                    branches = (
+                    body, shortcut = (
                         self._run(branch, x, masks, real_rows, training) for branch in (layer.body, layer.shortcut)
                     )
-                    x = tf.add(*branches)
+                    x = body + tf.cast(shortcut, body.dtype)
                 case BatchNorm():
                     x = self._own[layer.name](x, real_rows, training=training)
                 case Dropout() if layer.name in masks:

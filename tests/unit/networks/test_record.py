@@ -14,7 +14,7 @@ from support.numpy_network import numpy_logits, random_weights
 
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.layers import Conv, Dense, Relu
+from hvdtrain.networks.layers import Conv, Dense, Relu, Residual
 from hvdtrain.networks.record import from_record, shaped_from_record, shaped_to_record, to_record
 from hvdtrain.networks.registry import NETWORKS
 
@@ -28,11 +28,13 @@ def test_networks_are_read_as_they_were_written(network):
 
 
 def test_a_record_has_the_values_that_are_not_the_default():
-    assert to_record(Network((Conv(4, 3, padding=1), Relu(), Dense("classes", name="last")), (1, 8, 8))) == {
+    layers = (Conv(4, 3, padding=1), Residual((Relu(),)), Residual(()), Dense("classes", name="last"))
+    assert to_record(Network(layers, (1, 8, 8))) == {
         "input_shape": [1, 8, 8],
         "layers": [
             {"type": "conv", "outputs": 4, "kernel": 3, "padding": 1},
-            {"type": "relu"},
+            {"type": "residual", "body": [{"type": "relu"}]},
+            {"type": "residual", "body": []},
             {"type": "dense", "outputs": "classes", "name": "last"},
         ],
     }
