@@ -167,6 +167,8 @@ def test_a_bad_row_among_good_ones_is_named_or_skipped(tmp_path: Path) -> None:
     assert list(found.bad) == [0, 2] and "(row 7)" in str(found.bad[0])
     assert np.array_equal(found.arrays[0], np.repeat(images[[3], np.newaxis], 3, 0))
     assert found.arrays[1].tolist() == [0, 0, 0]  # the label of row 3
+    np.save(folder / "test-images.npy", np.full((6, 5, 4), np.nan))
+    rejected(folder, "test: none of the first 6 rows can be read", "test-images.npy (row 0)", skip_bad_rows=True)
     alone = source.read(np.array([7]))
     assert list(alone.bad) == [0] and not alone.arrays[0].any()
 
