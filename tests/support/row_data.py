@@ -9,7 +9,11 @@ from pathlib import Path
 
 import h5py
 import numpy as np
+import pytest
 from PIL import Image
+
+from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.errors import UserError
 
 CLASSES = ("ape", "bee", "cat")
 PARTS = {"train": 12, "test": 6}
@@ -177,3 +181,16 @@ WRITERS: dict[str, Callable[[Path], object]] = {
     "source": lambda folder: write_python(folder, "source"),
 }
 """Each writes the rows of `arrays`, and returns what --data takes."""
+
+
+def rejected(data: object, *texts: str, **options: object) -> UserError:
+    """Loading or reading the data fails with one line that contains these texts."""
+    with pytest.raises(UserError) as caught:
+        dataset = load_dataset(str(data), **options)
+        for source in (dataset.train, dataset.test):
+            source[np.arange(len(source))]
+    text = str(caught.value)
+    assert "\n" not in text and caught.value.remedy, text
+    for expected in texts:
+        assert expected in text, text
+    return caught.value

@@ -91,7 +91,8 @@ class RowSource:
                 if not self.skip:
                     raise
                 first = first or error
-        raise UserError(f"{self.name}: none of the first {min(len(self), MOST_FIRST)} rows can be read: {first}")
+        count, reason = min(len(self), MOST_FIRST), first.reason if first else ""
+        raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
 
     def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
         return self.read(rows).arrays

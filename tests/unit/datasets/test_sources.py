@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,19 +17,16 @@ from support.row_data import (
     WRITERS,
     arrays,
     png,
+    rejected,
     write_chunks,
     write_images,
     write_npy,
-    write_python,
-    write_shard,
-    write_tar,
 )
 
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.sources import files, tar_shards
+from hvdtrain.datasets.sources import files
 from hvdtrain.datasets.sources.rows import DataChanged, RowError
 from hvdtrain.datasets.validation import suspicious
-from hvdtrain.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -41,19 +37,6 @@ def cache(monkeypatch, tmp_path):
 @pytest.fixture(params=WRITERS)
 def data(request, tmp_path) -> str:
     return str(WRITERS[request.param](tmp_path / "data"))
-
-
-def rejected(data: object, *texts: str, **options: object) -> UserError:
-    """Loading or reading the data fails with one line that contains these texts."""
-    with pytest.raises(UserError) as caught:
-        dataset = load_dataset(str(data), **options)
-        for source in (dataset.train, dataset.test):
-            source[np.arange(len(source))]
-    text = str(caught.value)
-    assert "\n" not in text and caught.value.remedy, text
-    for expected in texts:
-        assert expected in text, text
-    return caught.value
 
 
 def test_all_formats_have_the_same_rows(data: str) -> None:
@@ -167,6 +150,8 @@ def test_a_bad_row_among_good_ones_is_named_or_skipped(tmp_path: Path) -> None:
     assert list(found.bad) == [0, 2] and "(row 7)" in str(found.bad[0])
     assert np.array_equal(found.arrays[0], np.repeat(images[[3], np.newaxis], 3, 0))
     assert found.arrays[1].tolist() == [0, 0, 0]  # the label of row 3
+    np.save(folder / "test-images.npy", np.full((6, 5, 4), np.nan))
+    rejected(folder, "test: none of the first 6 rows can be read", "test-images.npy (row 0)", skip_bad_rows=True)
     alone = source.read(np.array([7]))
     assert list(alone.bad) == [0] and not alone.arrays[0].any()
 
@@ -286,66 +271,6 @@ def test_damaged_chunk_is_a_bad_row(tmp_path: Path) -> None:
     assert list(load_dataset(str(path), skip_bad_rows=True).train.read(np.arange(12)).bad) == [5, 6, 7, 8, 9]
 
 
-ROW = {"1.png": png(np.zeros((5, 4), np.uint8)), "1.cls": b"0"}
-
-
-@pytest.mark.parametrize(
-    ("members", "text"),
-    [
-        ({"1.png": ROW["1.png"]}, "has 1 images and 0 .cls files of 1"),
-        ({"1.cls": b"0"}, "has 0 images and 1 .cls files of 1"),
-        ({**ROW, "1.jpg": b""}, "has 2 images and 1 .cls files of 1"),
-        ({"1.cls": b"0", "2.cls": b"0", "1.png": b"", "2.png": b""}, "has 0 images and 1 .cls files of 1"),
-        ({**ROW, "1.cls": b"ape"}, "has the label 'ape' in 1.cls"),
-        ({**ROW, "1.cls": b"3"}, "the label of row 0 is 3; the data has 3 classes"),
-        ({**ROW, "1.png": b"no image"}, "train-000000.tar: 1 (row 0): cannot be read"),
-        ({"1.npy": b"\x93NUMPY", "1.cls": b"0"}, "train-000000.tar: 1 (row 0): cannot be read"),
-        ({}, "holds no rows"),
-    ],
-)
-def test_shard_with_incomplete_rows(tmp_path: Path, members: dict[str, bytes], text: str) -> None:
-    folder = write_tar(tmp_path / "data")
-    write_shard(folder / "train-000000.tar", members)
-    rejected(folder, str(folder / "train-000000.tar"), text)
-
-
-@pytest.mark.parametrize("length", [0, 100, 600, 1024, 5000, -10240])
-def test_shard_that_is_cut(tmp_path: Path, length: int) -> None:
-    """At any place, also in a header and between two members."""
-    path = write_tar(tmp_path / "data") / "train-000001.tar"
-    path.write_bytes(path.read_bytes()[:length])
-    assert re.search(r"is truncated or damaged at byte|cannot be read", str(rejected(tmp_path / "data", str(path))))
-
-
-def test_shards_of_one_part_only(tmp_path: Path) -> None:
-    folder = write_tar(tmp_path / "data")
-    for path in folder.glob("test-*"):
-        path.unlink()
-    rejected(folder, "no shards of the other part")
-
-
-def test_index_is_made_once_and_again_for_a_shard_that_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, scanned = write_tar(tmp_path / "data"), []
-    scan = tar_shards._scan
-    monkeypatch.setattr(tar_shards, "_scan", lambda shard: scanned.append(shard.path.name) or scan(shard))
-
-    def load() -> list[str]:
-        scanned.clear()
-        dataset = load_dataset(str(folder))
-        dataset.train[np.arange(len(dataset.train))]
-        return scanned
-
-    assert len(load()) == 5 and load() == []
-    os.utime(folder / "train-000001.tar", (1, 1))
-    assert load() == ["train-000001.tar"] and load() == []
-    (folder / tar_shards.INDEX).write_bytes(b"PK damaged")
-    assert len(load()) == 5
-    (folder / tar_shards.INDEX).unlink()
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert len(load()) == 5 and load() == []
-    assert not (folder / tar_shards.INDEX).exists() and list((tmp_path / "cache").rglob("*.npz"))
-
-
 @pytest.mark.parametrize("kind", ["npy", "images", "hdf5", "chunks", "tar"])
 @pytest.mark.parametrize("skip", [False, True])
 def test_file_that_changes_during_training(tmp_path: Path, kind: str, skip: bool) -> None:
@@ -358,43 +283,6 @@ def test_file_that_changes_during_training(tmp_path: Path, kind: str, skip: bool
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataChanged, match=rf"{path.name} changed during training: its size is \d+ bytes, and was \d+"):
         dataset.train[np.arange(12)]
-
-
-def test_python_objects(tmp_path: Path) -> None:
-    data = tmp_path / "data"
-    assert load_dataset(write_python(data, "source")).train.fingerprint == "mine"
-    assert load_dataset(write_python(data, "arrays")).classes == CLASSES
-    assert load_dataset(write_python(data, "arrays")).fingerprint
-    random = write_python(data, "random")
-    assert load_dataset(random).fingerprint == load_dataset(random).fingerprint
-    assert load_dataset(random).fingerprint != load_dataset(write_python(data, "map_style")).fingerprint
-    error = rejected(write_python(data, "broken"), "mine.py:broken: train (row 4): cannot be read (no such file)")
-    assert isinstance(error, RowError)
-    rejected(write_python(data, "nothing"), "mine.py:nothing: is of type int; return (train, test)")
-    rejected(write_python(data, "fails"), "mine.py:fails: ZeroDivisionError: division by zero")
-    rejected(write_python(data, "unnamed"), "the number of classes is not known; return (train, test, classes)")
-    rejected(write_python(data, "map_stile"), "has no map_stile (did you mean map_style?)")
-    rejected(tmp_path / "no.py:name", "no.py")
-
-
-@pytest.mark.parametrize(
-    ("item", "text"),
-    [
-        ("3", "is of type int; return a tuple of image and label"),
-        ("(np.zeros((5, 4), np.uint8), 1.5)", "has a label of type float64"),
-        ("(np.zeros((5, 4), np.uint8), 3)", "the label is 3, and the data has 3 classes, from 0 on"),
-        ("(np.zeros((5, 5), np.uint8), 0)", "the image is uint8 of 1x5x5, the first one is uint8 of 1x5x4"),
-        ("(np.zeros((5, 4), np.float32), 0)", "the image is float32 of 1x5x4, the first one is uint8"),
-        ("(np.zeros(4, np.uint8), 0)", "the image has shape (4,)"),
-    ],
-)
-def test_row_of_a_python_object_that_is_unlike_the_others(tmp_path: Path, item: str, text: str) -> None:
-    reference = write_python(tmp_path / "data")
-    path = tmp_path / "data" / "mine.py"
-    method = f"def __getitem__(self, row):\n        return {item} if row == 3 else super().__getitem__(row)"
-    code = f"\nclass Odd(MapStyle):\n    {method}\n"
-    path.write_text(f"{path.read_text()}{code}\ndata = Odd('train'), MapStyle('test')\n")
-    rejected(reference.replace("map_style", "data"), "train (row 3): ", text)
 
 
 def test_rows_of_a_file_larger_than_the_memory(tmp_path: Path) -> None:
