@@ -36,7 +36,7 @@ OPTIONS = [
     (("--recipe", "cake"), "cake"),
     (("--resume", "nowhere"), "--resume nowhere: no valid config.json"),
     (("--data", "no-such-data"), "no-such-data"),
-    (("--model", "cifar_lenet"), "1x28x28.*3x32x32"),
+    (("--model", "cifar_lenet"), "takes images of 3x32x32, but the data.s are 1x28x28"),
     (("--batch-size", "5000", "--remainder", "drop"), "--batch-size 5000: larger than the 1437 training images"),
     (("--device", "gpu"), "--device gpu: the framework sees no GPU on this host"),
     (("--op", "adasum", "--clip-norm", "1"), "Adasum"),

@@ -31,6 +31,11 @@ def test_options_survive_their_json_form(name):
     assert json.dumps(to_record(RuntimeOptions()))
 
 
+def test_synchronized_batch_normalization_takes_a_batch_in_one_pass():
+    with pytest.raises(UserError, match=r"--batch-norm sync: the parts of --accumulate are normalized one by one"):
+        Config(batch_norm="sync", accumulate=2)
+
+
 @pytest.mark.parametrize("groups", ["auto", 1, 3])
 def test_groups_are_a_number_or_auto_in_a_record(groups):
     record = json.loads(json.dumps(to_record(Config(groups=groups))))

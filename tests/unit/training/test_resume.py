@@ -22,6 +22,8 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.training.compatibility import RULES, check_position, recounted
@@ -106,6 +108,16 @@ def test_an_option_that_must_be_the_same(tmp_path):
         train_in(runs, Config(epochs=1))
         with pytest.raises(UserError, match="--init is book here and xavier in the checkpoint"):
             train_in(runs, Config(epochs=2, init="book"))
+
+
+def test_other_layers_are_refused(monkeypatch):
+    """The file that --model names has changed since, and --auto-resume reads it again."""
+    with fakes(40) as (_, runs):
+        train_in(runs, Config(epochs=1))
+        layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
+        monkeypatch.setattr("hvdtrain.training.train.find_network", lambda model: Network(layers))
+        with pytest.raises(UserError, match="--model lenet is another network than lenet in the checkpoint"):
+            train_in(runs, Config(epochs=2))
 
 
 def test_options_stay_where_they_are_on_a_full_disk(monkeypatch):
