@@ -186,7 +186,11 @@ class KerasFeed(tf.keras.callbacks.Callback):
             yield tuple(inputs), labels, weights
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        rows = next(self._batches)
+        try:
+            rows = next(self._batches)
+        except BaseException:  # of a row that cannot be read
+            self.on_train_end()
+            raise
         self.lr = rows.lr
         weights, labels, images, *others = self._to_rows(rows)
         with tf.device("CPU"):  # the data set distributes them to the devices
