@@ -11,8 +11,6 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.networks.description import Network
-from hvdtrain.networks.record import from_record as from_network_record
 from hvdtrain.system.files import read_json
 
 REMEDY = "give a folder under runs/, or one of its checkpoints"
@@ -27,18 +25,6 @@ def recorded(path: Path) -> Config:
             f"--resume {path}: no valid config.json of a run there ({error})",
             REMEDY,
         ) from None
-
-
-def recorded_network(path: Path, model: str) -> Network | None:
-    """The network of the run at `path`, which `recorded` could read; None if the run is of a task.
-
-    Raises UserError if its record has neither.
-    """
-    try:
-        record = read_json(run_folder(path) / "config.json")["network"]
-        return None if "task" in record else from_network_record(record["description"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
 
 
 def run_folder(path: Path) -> Path:

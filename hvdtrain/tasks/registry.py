@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import recorded, recorded_network
+from hvdtrain.config.record import REMEDY, recorded, run_folder
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.files import find_network
-from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.networks.record import from_record, shaped_to_record
+from hvdtrain.system.files import read_json
 from hvdtrain.system.python_files import is_reference, load_object
 from hvdtrain.tasks.own import OwnTask, make_task
 
@@ -26,7 +28,9 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
     A resumed run keeps the network of its record, whose file may have changed since. Raises UserError if there is no
     such network, task or data, or they do not fit together.
     """
-    network = _recorded_network(config, runtime)
+    network: Network | None = None
+    if runtime.resume and recorded(runtime.resume).model == config.model:
+        network = recorded_network(runtime.resume, config.model)
     if network is None and is_reference(config.model):
         found = load_object(config.model, f"--model {config.model}")
         if not isinstance(found, Network):
@@ -51,11 +55,16 @@ def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> di
     }
 
 
-def _recorded_network(config: Config, runtime: RuntimeOptions) -> Network | None:
-    """The network of the run to resume, if --model is still the same; None for a task and without --resume."""
-    if runtime.resume and recorded(runtime.resume).model == config.model:
-        return recorded_network(runtime.resume, config.model)
-    return None
+def recorded_network(path: Path, model: str) -> Network | None:
+    """The network of the run at `path`; None if it trained a task.
+
+    model: names it in messages. Raises UserError if the run's record has neither.
+    """
+    try:
+        record = read_json(run_folder(path) / "config.json")["network"]
+        return None if "task" in record else from_record(record["description"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
 
 
 def record_of(trained: Trainable) -> dict[str, Any]:

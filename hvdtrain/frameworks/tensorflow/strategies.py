@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -172,8 +173,20 @@ class TensorFlowMirrored(TensorFlowDistributed):
             _set_threads(devices)
             parts = [tf.config.LogicalDeviceConfiguration()] * devices
             tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
-        distribution = tf.distribute.MirroredStrategy([f"{kind}:{i}" for i in range(devices)])
+        distribution = _new_mirrored()([f"{kind}:{i}" for i in range(devices)])
         super().__init__(config, runtime, group, devices, distribution)
+
+
+_numbers = itertools.count()
+"""Of the MirroredStrategies of this process."""
+
+
+def _new_mirrored() -> type[tf.distribute.MirroredStrategy]:
+    """MirroredStrategy, with keys of its own for its collectives.
+
+    By default all in a process use the same keys, for which TensorFlow remembers the shapes of the first network.
+    """
+    return type("Mirrored", (tf.distribute.MirroredStrategy,), {"_collective_key_base": 1000 * next(_numbers)})
 
 
 def _set_threads(devices: int) -> None:
