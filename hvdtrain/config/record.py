@@ -54,6 +54,8 @@ def from_record(record: dict[str, Any]) -> Config:
 
     Raises UserError for values that cannot work.
     """
+    if not isinstance(record, dict):
+        raise TypeError(f"the options are {record!r:.80}")
     for name, kind in get_type_hints(Config).items():
         if name in record and not has_type(record[name], kind):
             raise TypeError(f"{name} is {record[name]!r:.80}")
@@ -78,5 +80,11 @@ def to_record(options: Config | RuntimeOptions) -> dict[str, Any]:
 
 
 def as_json(values: dict[str, Any]) -> dict[str, Any]:
-    """Values of options as JSON values."""
-    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+    """The values with paths as texts and tuples as lists, as JSON has them."""
+    return {name: _as_json(value) for name, value in values.items()}
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
