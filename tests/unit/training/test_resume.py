@@ -14,6 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_learner import NETWORK, FakeLearner, numbered, use_fakes
+from support.networks import shaped
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
@@ -115,8 +116,9 @@ def test_other_layers_are_refused(monkeypatch):
     with fakes(40) as (_, runs):
         train_in(runs, Config(epochs=1))
         layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
-        monkeypatch.setattr("hvdtrain.training.train.find_network", lambda model: Network(layers))
-        with pytest.raises(UserError, match="--model lenet is another network than lenet in the checkpoint"):
+        changed = shaped(Network(layers), NETWORK.input_shape)
+        monkeypatch.setattr("hvdtrain.training.train.load_trainable", lambda *_: (changed, numbered(40)))
+        with pytest.raises(UserError, match=r"--model lenet is not that of the checkpoint \(lenet\), or its layers"):
             train_in(runs, Config(epochs=2))
 
 
