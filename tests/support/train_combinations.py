@@ -128,8 +128,6 @@ def share_process(framework: str) -> None:
         LossScale.INITIAL = LOSS_SCALE
         # Each distribution numbers its collectives from the same number on, so a process can have one only.
         tf.distribute.MultiWorkerMirroredStrategy = functools.cache(tf.distribute.MultiWorkerMirroredStrategy)
-        mirrored = functools.cache(tf.distribute.MirroredStrategy)
-        tf.distribute.MirroredStrategy = lambda devices: mirrored(tuple(devices))
 
 
 def main(job: str) -> None:

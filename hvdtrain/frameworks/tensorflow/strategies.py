@@ -186,7 +186,11 @@ def _new_mirrored() -> type[tf.distribute.MirroredStrategy]:
 
     By default all in a process use the same keys, for which TensorFlow remembers the shapes of the first network.
     """
-    return type("Mirrored", (tf.distribute.MirroredStrategy,), {"_collective_key_base": 1000 * next(_numbers)})
+
+    class Mirrored(tf.distribute.MirroredStrategy):
+        _collective_key_base = 1000 * next(_numbers)
+
+    return Mirrored
 
 
 def _set_threads(devices: int) -> None:
