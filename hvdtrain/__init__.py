@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvdtrain.api import fit as fit
+    from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.runtime import RuntimeOptions as RuntimeOptions
     from hvdtrain.networks.description import Network as Network
@@ -20,6 +21,7 @@ MODULES = {
     "RunFolder": "runs.folder",
     "RuntimeOptions": "config.runtime",
     "fit": "api",
+    "start": "api",
 }
 """Where the names of the package are, which are imported when they are asked for: the agents that launch ranks import
 this package, too."""

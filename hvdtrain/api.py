@@ -1,21 +1,27 @@
-"""Training from Python and notebooks: in this process (`fit`), or in fresh ones (`launch`)."""
+"""Training from Python: of a task in this process (`fit`) or in fresh ones (`launch`), or by a loop (`start`)."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import os
 import subprocess
 import sys
 import time
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
-from hvdtrain.cli.train import examine_host
+from hvdtrain.cli.train import bind_to_cores, ending_process, examine_host, read_options
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import TrainingError
 from hvdtrain.runs.folder import RunFolder
 from hvdtrain.tasks.own import make_task
+
+if TYPE_CHECKING:
+    from hvdtrain.training.own_loop import OwnLoop
 
 
 def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None = None) -> RunFolder:
@@ -39,6 +45,29 @@ def _name(kind: type) -> str:
     except (OSError, TypeError):
         return kind.__qualname__
     return f"{file}:{kind.__qualname__}" if file.endswith(".py") else kind.__qualname__
+
+
+@contextlib.contextmanager
+def start(
+    config: Config | None = None, options: RuntimeOptions | None = None, arguments: Sequence[str] | None = None
+) -> Iterator[OwnLoop]:
+    """Train by a loop of the script's own, on each rank that a launcher started (docs/own.md).
+
+    Without `config` and `options`, the options are those of the command line, or `arguments`; an error then ends the
+    process with one line, as `hvdtrain train` does. Otherwise raises UserError if they do not allow it, TrainingError
+    if training fails, Stopped if the job was asked to stop.
+    """
+    from hvdtrain.training.own_loop import OwnLoop
+
+    script = os.path.basename(sys.argv[0]) or "script"
+    by_command_line = config is None and options is None
+    with ending_process() if by_command_line else contextlib.nullcontext():
+        if by_command_line:
+            config, options = read_options(None, script, list(sys.argv[1:] if arguments is None else arguments))
+        config, options = config or Config(strategy="single"), options or RuntimeOptions()
+        bind_to_cores(options)
+        with OwnLoop(script, config, options, examine_host) as loop:
+            yield loop
 
 
 def launch(task: str, ranks: int = 1, config: Config | None = None, options: RuntimeOptions | None = None) -> RunFolder:
@@ -77,4 +106,4 @@ def _arguments(given: dict[str, Any]) -> list[str]:
     return arguments
 
 
-__all__ = ["RunFolder", "fit", "launch"]
+__all__ = ["RunFolder", "fit", "launch", "start"]

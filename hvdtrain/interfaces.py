@@ -1,7 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner, FitLearner, GradientLearner, CompilingLearner), and what is saved (OptimizerState, Position,
+what trains (Learner and its kinds), and what is saved (OptimizerState, Position,
 Checkpoint, ElasticMemory).
 """
 
@@ -161,7 +161,8 @@ class Strategy:
 class OptimizerState(NamedTuple):
     """The state of an optimizer, in canonical names and layout.
 
-    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32.
+    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32. In a script's
+        own loop: `<name>` of the optimizer and of each object that it keeps, uint8, as the framework writes its state.
     scale: factor contained in the momentum. PyTorch and TensorFlow accumulate gradients (1.0), MXNet accumulates them
         times minus the learning rate. Saving it restores the state bit for bit in the same framework, and allows
         conversion in another one.
@@ -190,7 +191,7 @@ def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evalua
     return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
-class Learner(Protocol):
+class BaseLearner(Protocol):
     """One framework's network and optimizer. Knows tensors and devices, but no files, epochs or schedules."""
 
     group: Group
@@ -208,19 +209,8 @@ class Learner(Protocol):
         """Number of updates skipped because gradients were not finite; the same on every rank."""
         ...
 
-    def train_step(self, batch: Batch) -> SupportsFloat:
-        """One synchronous step on this rank's rows.
-
-        Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
-        """
-        ...
-
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
-        ...
-
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        """Logits, float32 (n, classes); of networks as data only."""
         ...
 
     def weights(self) -> Weights:
@@ -240,6 +230,21 @@ class Learner(Protocol):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Set the state of the optimizer."""
+        ...
+
+
+class Learner(BaseLearner, Protocol):
+    """A learner that makes the steps of training."""
+
+    def train_step(self, batch: Batch) -> SupportsFloat:
+        """One synchronous step on this rank's rows.
+
+        Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
+        """
+        ...
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Logits, float32 (n, classes); of networks as data only."""
         ...
 
 
@@ -277,6 +282,45 @@ class CompilingLearner(Protocol):
 
         Raises an error of any kind if it cannot; the step is then as it was.
         """
+        ...
+
+
+@runtime_checkable
+class OwnLoopLearner(BaseLearner, Protocol):
+    """A learner whose model, optimizer and losses are a script's own; it begins without them.
+
+    The state of its optimizer is empty before the first step.
+    """
+
+    @property
+    def learning_rate(self) -> float:
+        """That of the optimizer's first parameter group."""
+        ...
+
+    def setup(self, model: Any, optimizer: Any, unused_parameters: bool) -> tuple[Any, Any]:
+        """The model and the optimizer that the script uses from then on. Raises UserError if they do not fit.
+
+        unused_parameters: whether parameters may get no gradient in a step.
+        """
+        ...
+
+    def keep(self, states: dict[str, Any]) -> None:
+        """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
+        ...
+
+    def prepare(self, batch: Batch) -> tuple[Any, ...]:
+        """The arrays of the batch on the device, with which the script then computes the losses."""
+        ...
+
+    def step(self, losses: Any) -> SupportsFloat:
+        """Train on the losses of the prepared batch's rows; returns what `train_step` returns.
+
+        Raises UserError for losses that are not a value for each row.
+        """
+        ...
+
+    def evaluate_by(self, function: Callable[..., Any]) -> None:
+        """Evaluate by a function of the script: from arrays to losses, or to losses and a dict of metrics, by row."""
         ...
 
 

@@ -8,12 +8,14 @@ import logging
 import signal
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli.exit_status import INTERRUPTED
 from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options
 from hvdtrain.config.options import Config, Framework
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.agent_pipe import RankError
@@ -36,12 +38,19 @@ def main(
 
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
+    with ending_process():
+        _train(framework, program, _with_model(sys.argv[1:] if argv is None else argv))
+
+
+@contextlib.contextmanager
+def ending_process() -> Iterator[None]:
+    """Prepare this process to be a rank; an error inside ends it, with one line and an exit status."""
     rank, size = 0, 1
     _end_at_once_by_interrupt()
     prepare_streams()
     try:
         _, rank, size, _ = rank_info.detect()
-        _train(framework, program, _with_model(sys.argv[1:] if argv is None else argv), rank)
+        yield
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
         end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank and error.exit_status else 0.0)
@@ -63,9 +72,30 @@ def _with_model(argv: list[str]) -> list[str]:
     return ["--model", *argv] if argv and is_reference(argv[0]) else argv
 
 
-def _train(framework: Framework | None, program: str, argv: list[str], rank: int) -> None:
+def _train(framework: Framework | None, program: str, argv: list[str]) -> None:
+    config, runtime = read_options(framework, program, argv)
+    if rank_info.detect().rank == 0 and not runtime.quiet:
+        print(_starting(config), file=sys.stderr, flush=True)
+    bind_to_cores(runtime)
+    from hvdtrain.training.train import train  # after the line above, as it takes a while
+
+    train(config, runtime, examine_host)
+
+
+def bind_to_cores(runtime: RuntimeOptions) -> None:
+    """Bind this rank to its share of the host's cores; before libraries start threads."""
+    if runtime.bind == "auto":
+        cores.bind(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
+
+
+def read_options(framework: Framework | None, program: str, argv: list[str]) -> tuple[Config, RuntimeOptions]:
+    """The options of a training command line; ends the process where they only ask for help, or cannot be parsed.
+
+    framework, program: see `main`. Raises UserError for a value that cannot work.
+    """
     from hvdtrain.cli.training_options import CommandLine, options_for_defaults, parse_line
 
+    rank = rank_info.detect().rank
     printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
     try:
         with output_errors():
@@ -87,14 +117,7 @@ def _train(framework: Framework | None, program: str, argv: list[str], rank: int
                 raise SystemExit
     except SystemExit as ended:
         end_without_options(rank, int(ended.code or 0), printed.getvalue())
-    config, runtime = parsed.config, parsed.runtime
-    if rank == 0 and not runtime.quiet:
-        print(_starting(config), file=sys.stderr, flush=True)
-    if runtime.bind == "auto":  # before the libraries that start threads
-        cores.bind(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
-    from hvdtrain.training.train import train  # after the line above, as it takes a while
-
-    train(config, runtime, examine_host)
+    return parsed.config, parsed.runtime
 
 
 def _starting(config: Config) -> str:

@@ -17,7 +17,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
+from hvdtrain.interfaces import ElasticMemory, Group, Learner, OwnLoopLearner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
@@ -75,6 +75,26 @@ def build_learner(
     return entry.learner(trained, weights, strategy)
 
 
+OWN_LOOPS = {"torch": "TorchOwnLoop"}
+"""Class in <framework>/own_loop.py of each framework in which a script can have a training loop of its own."""
+
+
+def build_own_loop(config: Config, runtime: RuntimeOptions) -> OwnLoopLearner:
+    """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
+    if config.framework not in OWN_LOOPS:
+        raise UserError(
+            f"--framework {config.framework}: a script with its own training loop needs {' or '.join(OWN_LOOPS)}",
+            "write a task instead (docs/own.md)",
+        )
+    set_environment()
+    keep_freed_memory()
+    entry = check_request(config, None, runtime)
+    with limited_start():
+        strategy = entry.strategy(config, runtime)
+    module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.own_loop")
+    return getattr(module, OWN_LOOPS[config.framework])(strategy)
+
+
 def build_without_communication(
     config: Config, trained: Trainable, weights: Weights | None, runtime: RuntimeOptions, group: Group
 ) -> Learner:
@@ -100,16 +120,17 @@ def build_without_communication(
     return build_learner(config, trained, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, trained: Trainable, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, trained: Trainable | None, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
-    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
+    trained: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
+    missing or does not support an option.
     """
     check_framework_options(config)
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
-    if isinstance(trained, OwnTask):
+    if trained is None or isinstance(trained, OwnTask):
         _check_style(config, entry)
     else:
         check_groups(config, len(list(trained.parameters())))

@@ -15,7 +15,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Learner
+from hvdtrain.interfaces import BaseLearner
 from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
@@ -49,7 +49,11 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
     size: number of ranks. Raises UserError if the folder of that name exists, or cannot be created.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    trained = config.model.rpartition(":")[2] if is_reference(config.model) else Path(config.data).name
+    model = config.model
+    of_data = Path(config.data).name
+    trained = (
+        model.rpartition(":")[2] if is_reference(model) else Path(model).stem if model.endswith(".py") else of_data
+    )
     default = f"{trained}-{config.framework}-{config.strategy}-np{size}-{stamp}"
     names = [runtime.name] if runtime.name else (f"{default}-{n}" if n > 1 else default for n in itertools.count(1))
     for folder in (runtime.runs / name for name in names):
@@ -68,7 +72,7 @@ def _reporting(folder: Path) -> Iterator[None]:
 
 
 def write_options(
-    folder: Path, config: Config, runtime: RuntimeOptions, network: dict[str, Any], learner: Learner
+    folder: Path, config: Config, runtime: RuntimeOptions, network: dict[str, Any], learner: BaseLearner
 ) -> None:
     """Write `config.json`.
 

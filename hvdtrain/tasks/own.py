@@ -8,7 +8,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -34,6 +34,8 @@ class OwnTask:
     task: Any
     dataset: Dataset
     inputs: int
+    kind: ClassVar[str] = "task"
+    """What it is called in messages."""
 
     def record(self) -> dict[str, Any]:
         """The task as JSON values, by which a resumed run recognizes it."""
@@ -132,7 +134,8 @@ def _load_data(name: str, task: Any, inputs: int) -> Dataset:
     data = _call(name, task, "data")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
-    train, test = (_as_source(name, part, rows) for part, rows in zip(("training", "test"), data, strict=True))
+    parts = zip(("training", "test"), data, strict=True)
+    train, test = (as_source(f"--model {name}: the {part} rows", rows) for part, rows in parts)
     first = [tuple(array.shape[1:] for array in source[np.zeros(1, np.int64)]) for source in (train, test)]
     if first[0] != first[1]:
         raise UserError(
@@ -150,9 +153,8 @@ def _texts(shapes: Sequence[tuple[int, ...]]) -> str:
     return " and ".join(map(str, shapes)) or "nothing"
 
 
-def _as_source(name: str, part: str, rows: Any) -> Source:
-    """A source of rows: the task's own, or arrays of equal length."""
-    where = f"--model {name}: the {part} rows"
+def as_source(where: str, rows: Any) -> Source:
+    """A source of rows: the user's own, or arrays of equal length. where: names the rows in messages."""
     if not isinstance(rows, tuple | list):
         if all(hasattr(rows, method) for method in ("__len__", "__getitem__", "fingerprint")):
             return rows

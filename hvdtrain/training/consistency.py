@@ -90,5 +90,6 @@ def check_finite(weights: Weights, step: int) -> None:
     for name, value in weights.items():
         if not np.isfinite(value).all():
             raise NotFiniteError(
-                f"parameter {name} is not finite after step {step}", "lower --lr, or clip gradients with --clip-norm"
+                f"parameter {name} is not finite after step {step}",
+                "lower the learning rate, or clip gradients with --clip-norm",
             )

@@ -31,8 +31,8 @@ SLOW_FACTOR, SLOW_S = 1.5, 0.1
 class Scores(NamedTuple):
     """An evaluation over the whole test set."""
 
-    loss: float
-    """Mean loss, nats."""
+    loss: float | None
+    """Mean loss, nats; None without test rows."""
     metrics: dict[str, float]
     """Means by name; a classifier has `accuracy`."""
     confusion: np.ndarray | None
@@ -40,8 +40,9 @@ class Scores(NamedTuple):
 
     @property
     def score(self) -> float:
-        """Above 0, and greater is better: the accuracy, or a number that falls with the loss."""
-        return self.metrics.get("accuracy", 0.5 - math.atan(self.loss) / math.pi)
+        """0 or above, and greater is better: the accuracy, or a number that falls with the loss; 0 for no number."""
+        score = self.metrics.get("accuracy", 0.5 - math.atan(math.inf if self.loss is None else self.loss) / math.pi)
+        return score if math.isfinite(score) else 0.0
 
     def per_class(self) -> list[float]:
         """Accuracy of each class, NaN for a class without test images; empty for a task."""
@@ -60,6 +61,8 @@ def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[],
     Call it on every rank. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only
     here each one works without waiting.
     """
+    if not len(run.dataset.test):
+        return Scores(None, {}, None), [0.0] * run.group.size
     began = time.perf_counter()
     sums = Sums(0 if isinstance(run.trained, OwnTask) else len(run.dataset.classes))
     run.share_statistics()

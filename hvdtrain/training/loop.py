@@ -12,7 +12,7 @@ import numpy as np
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import NotFiniteError, Stopped
-from hvdtrain.interfaces import Batch, FitLearner, Position
+from hvdtrain.interfaces import Batch, FitLearner, Learner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.training import consistency
@@ -34,8 +34,11 @@ MOST_ROWS = 8
 class Training:
     """The epochs and steps of one run: when to log, check, evaluate, save and stop.
 
-    position: where training starts, and during `run` where it is. reader: of the run's data. stop, watchdog: enter both
-    around `run`, until the result is written.
+    `run` trains to the end. A loop outside, that of a user's script, calls `begin`, then in each epoch `start_epoch`,
+    `after_step` for each batch, and `end_epoch`, and `final_scores` in the end.
+
+    position: where training starts, and then where it is. reader: of the run's data. stop, watchdog: enter both around
+    all of it, until the result is written.
     """
 
     def __init__(self, run: Run, position: Position, reader: Reader, reporter: Reporter, saver: Saver) -> None:
@@ -49,25 +52,40 @@ class Training:
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout)
         self._stopping_rank: int | None = None
+        self._scores: Scores | None = None
+        """Of the last epoch that this process has trained."""
 
-    def run(self) -> Scores:
-        """Train to the last step; returns the last evaluation.
+    def run(self, learner: Learner) -> None:
+        """Train to the last step with the run's learner.
 
         Raises TrainingError if a loss or parameter is not finite, ranks differ or a checkpoint cannot be written;
         Stopped if a rank was asked to stop.
         """
+        self.begin()
+        while self.unfinished:
+            batches, steps = self.start_epoch()
+            if isinstance(learner, FitLearner):
+                learner.fit(batches, steps, self.after_step)
+            else:
+                for batch in batches:
+                    self.after_step(learner.train_step(batch))
+            self.end_epoch()
+
+    def begin(self) -> None:
+        """Before the first step."""
         self._reporter.started()
         self._compile()
         self._reader.wait_until_loaded()
         self._saver.commit(self.position)
-        scores = None
-        while self.position.step < self._run.last_step:
-            self._train_epoch()
-            self._stop_if_asked()
-            scores = self._evaluate()
-            self._saver.save(self.position, scores.score)
-            self._saver.commit(self.position)
-        return scores or self._evaluate()
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are steps to train."""
+        return self.position.step < self._run.last_step
+
+    def final_scores(self) -> Scores:
+        """The evaluation of the weights after the last step."""
+        return self._scores or self._evaluate()
 
     def _compile(self) -> None:
         """Compile the step, if it is to be compiled, before any of it is timed."""
@@ -83,23 +101,25 @@ class Training:
         """Number of steps done when this epoch is complete."""
         return (self.position.epoch + 1) * self._run.steps_per_epoch
 
-    def _train_epoch(self) -> None:
-        """Train to the end of the epoch, or of the run."""
+    def start_epoch(self) -> tuple[Iterator[Batch], int]:
+        """This rank's batches up to the end of the epoch, or of the run, and their number."""
         run, start = self._run, self.position
         rows = sharding.order(run.config.seed, start.epoch, run.samples)[start.rows_in_epoch :]
         self._epoch_start, self._epoch_rows = start, rows
         parts = sharding.batches(rows, run.global_batch, run.remainder, run.group.rank, run.group.size)
         steps = min(self._epoch_end, run.last_step) - start.step
-        batches = self._batches(itertools.islice(parts, steps))
         self.throughput.start(start)
-        if isinstance(run.learner, FitLearner):
-            run.learner.fit(batches, steps, self._after_step)
-        else:
-            for batch in batches:
-                self._after_step(run.learner.train_step(batch))
+        return self._batches(itertools.islice(parts, steps)), steps
+
+    def end_epoch(self) -> None:
+        """After the steps of an epoch, of which the run's last may be a part: log, evaluate and save."""
         self._log_interval()
         if self.position.step == self._epoch_end:
-            self.position = dataclasses.replace(self.position, epoch=start.epoch + 1, rows_in_epoch=0)
+            self.position = dataclasses.replace(self.position, epoch=self.position.epoch + 1, rows_in_epoch=0)
+        self._stop_if_asked()
+        self._scores = self._evaluate()
+        self._saver.save(self.position, self._scores.score)
+        self._saver.commit(self.position)
 
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step from the current one on; workers read them ahead."""
@@ -114,8 +134,8 @@ class Training:
                 batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
             yield batch
 
-    def _after_step(self, loss: SupportsFloat) -> None:
-        """Count a step; log, compare the ranks and save when they are due."""
+    def after_step(self, loss: SupportsFloat) -> None:
+        """Count a step, with what `train_step` returned; log, compare the ranks and save when they are due."""
         at, runtime = self.position, self._run.runtime
         with self.throughput.outside:
             self._meter.add(at.step, loss)
@@ -161,7 +181,7 @@ class Training:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {self._rows_of(bad)}"
         if self._run.config.on_nan == "stop":
-            raise NotFiniteError(text, "lower --lr, check these rows, or use --on-nan skip")
+            raise NotFiniteError(text, "lower the learning rate, check these rows, or use --on-nan skip")
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def _rows_of(self, bad: RankStep) -> str:

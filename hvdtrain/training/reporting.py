@@ -71,8 +71,8 @@ class Reporter:
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if isinstance(run.trained, OwnTask):
             self.show(
-                f"{config.model} is a task: its checkpoints stay in {config.framework}, and where its model has batch "
-                "normalization, each rank normalizes its own rows"
+                f"{config.model} is a {run.trained.kind}: its checkpoints stay in {config.framework}, and where its "
+                "model has batch normalization, each rank normalizes its own rows"
             )
         for problem in suspicious(run.dataset) if run.is_rank_0 and not isinstance(run.trained, OwnTask) else ():
             log.warning("%s", printable(problem))
@@ -97,10 +97,12 @@ class Reporter:
         step, epoch = position.step, position.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=seconds)
+        if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
         epochs, part = self._run.config.epochs, position.rows_in_epoch / self._run.samples
         name = f"{position.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{position.epoch}/{epochs}"
-        test = [f"test loss {scores.loss:.4f}", *(f"test {metric}" for metric in self._metrics)]
+        test = [] if scores.loss is None else [f"test loss {scores.loss:.4f}"]
+        test += [f"test {metric}" for metric in self._metrics]
         train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
@@ -110,10 +112,11 @@ class Reporter:
         self._display.show(text)
 
     def close(self) -> None:
-        """Close the metrics files and end the progress bar; `show` still works."""
+        """Close the metrics files and end the progress bar; `show` still works, and so does `close`."""
         self._display.close()
         if self._writer:
             self._writer.close()
+            self._writer = None
 
 
 class EpochFigures:

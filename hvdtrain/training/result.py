@@ -31,10 +31,9 @@ def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> N
     if not run.is_rank_0:
         return
     _store(run, content)
-    reporter.show(
-        f"{_summary(scores, content['per_class_accuracy'])}, "
-        f"{training.throughput.images_per_s:,.0f} {run.unit}/s, parameters {parameters}, record in {run.folder}"
-    )
+    speed = f"{training.throughput.images_per_s:,.0f} {run.unit}/s"
+    texts = (_summary(scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
+    reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}")
 
 
 def _summary(scores: Scores, per_class: dict[str, float]) -> str:
@@ -43,7 +42,9 @@ def _summary(scores: Scores, per_class: dict[str, float]) -> str:
     if per_class:
         worst = min(per_class, key=lambda name: np.nan_to_num(per_class[name], nan=2.0))  # accuracies end at 1
         texts[-1] += f" (worst class {worst}: {per_class[worst]:.3f})"
-    return ", ".join(texts) or f"test loss {scores.loss:.4f}"
+    if not texts and scores.loss is not None:
+        texts = [f"test loss {scores.loss:.4f}"]
+    return ", ".join(texts)
 
 
 def _content(run: Run, scores: Scores, training: Training, parameters: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Learner, OptimizerState, Position
+from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, ElasticMemory, OptimizerState, Position
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -32,7 +32,7 @@ def resume(
     config: Config,
     runtime: RuntimeOptions,
     trained: Trainable,
-    learner: Learner,
+    learner: BaseLearner,
     dataset: Dataset,
     lock: RunLock,
     memory: ElasticMemory | None = None,
@@ -98,7 +98,7 @@ def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
 
 
 def _restore(
-    config: Config, trained: Trainable, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
+    config: Config, trained: Trainable, learner: BaseLearner, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
     samples = len(dataset.train)
@@ -128,7 +128,7 @@ def _check_weights(trained: Trainable, path: Path, saved: Checkpoint, framework:
         )
 
 
-def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
+def _restore_optimizer(config: Config, learner: BaseLearner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
     state = _own_state(learner, saved)
     if saved.framework != config.framework:
@@ -148,7 +148,7 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
         ) from None
 
 
-def _own_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
+def _own_state(learner: BaseLearner, saved: Checkpoint) -> OptimizerState:
     """This rank's optimizer state: that of rank 0, unless each rank has its own and had its own."""
     group, ranks = learner.group, 1 + len(saved.other_ranks)
     if ranks == 1:

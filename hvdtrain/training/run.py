@@ -10,7 +10,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, OwnLoopLearner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.own import OwnTask
@@ -28,7 +28,7 @@ class Run:
     config: Config
     runtime: RuntimeOptions
     trained: Trainable
-    learner: Learner
+    learner: BaseLearner
     dataset: Dataset
     folder: Path
     lock: RunLock = field(default_factory=RunLock)
@@ -111,8 +111,14 @@ class Run:
             own = {name: weights[name] for name in self.learner.own_by_rank}
             self.learner.load(weights | self.group.broadcast(own))
 
+    @functools.cached_property
+    def _own_loop(self) -> OwnLoopLearner | None:
+        return self.learner if isinstance(self.learner, OwnLoopLearner) else None
+
     def learning_rate(self, step: int) -> float:
-        """Learning rate of the step with this number, counted from 0."""
+        """Learning rate of the step with this number, counted from 0; in a script's own loop, its present one."""
+        if self._own_loop:
+            return self._own_loop.learning_rate
         return learning_rate(self.config, step, self.steps_per_epoch, self.group.size)
 
     def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:

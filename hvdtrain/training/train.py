@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.frameworks.registry import build_learner, run_elastic
-from hvdtrain.interfaces import Dataset, ElasticMemory, Position
+from hvdtrain.interfaces import BaseLearner, Dataset, ElasticMemory, Position
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
@@ -42,49 +42,69 @@ def train(
     trained, dataset = (task, task.dataset) if task else load_trainable(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        with RunLock() as lock:
-            return _train(config, runtime, trained, dataset, examine_host, lock, memory)
+        weights = None if isinstance(trained, OwnTask) else initial_weights(trained, config.init, config.seed)
+        learner = build_learner(config, trained, weights, runtime)
+        with start_run(config, runtime, trained, learner, dataset, examine_host, memory) as started:
+            started.training.run(learner)
+            started.finish()
+        return started.run.folder
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
 
 
-def _train(
+class StartedRun(NamedTuple):
+    """A run that is ready for its first step."""
+
+    run: Run
+    training: Training
+    reporter: Reporter
+
+    def finish(self) -> None:
+        """Write the result, and leave the job in order; call it on every rank, after the last step.
+
+        Raises TrainingError if ranks differ or the result cannot be written.
+        """
+        scores = self.training.final_scores()
+        self.reporter.close()
+        result.write(self.run, scores, self.training, self.reporter)
+        self.run.group.close()
+
+
+@contextlib.contextmanager
+def start_run(
     config: Config,
     runtime: RuntimeOptions,
     trained: Trainable,
+    learner: BaseLearner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
-    lock: RunLock,
-    memory: ElasticMemory | None,
-) -> Path:
-    """Train with the ranks that exist now. An elastic job calls this again, with its memory, after each change."""
-    weights = None if isinstance(trained, OwnTask) else initial_weights(trained, config.init, config.seed)
-    learner = build_learner(config, trained, weights, runtime)
+    memory: ElasticMemory | None = None,
+) -> Iterator[StartedRun]:
+    """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
+
+    An elastic job calls this again, with its memory, after each change of its ranks. Raises what `train` raises.
+    """
     consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
-    folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
-    run = Run(config, runtime, trained, learner, dataset, folder, lock)
-    recipe = None if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
-    with Reader(dataset, runtime.workers, recipe) as reader:
-        _train_from(run, position, reader, Saver(run, memory, parent), examine_host)
-    return folder
+    with RunLock() as lock:
+        folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
+        run = Run(config, runtime, trained, learner, dataset, folder, lock)
+        recipe = None if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
+        with Reader(dataset, runtime.workers, recipe) as reader:
+            saver = Saver(run, memory, parent)
+            reporter = _start_records(run, position, examine_host)
+            training = Training(run, position, reader, reporter, saver)
+            with training.stop, training.watchdog, contextlib.closing(reporter):
+                yield StartedRun(run, training, reporter)
 
 
-def _train_from(
-    run: Run, position: Position, reader: Reader, saver: Saver, examine_host: Callable[[], Findings]
-) -> None:
-    """Train from `position` to the end, and write the result."""
+def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Reporter:
+    """Compare the ranks' weights, and begin to write what the run records."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
     with must_write("the record of this run", run.folder):
         if run.is_rank_0:
             _write_record(run, examine_host)
-        reporter = Reporter(run, position.step)
-    training = Training(run, position, reader, reporter, saver)
-    with training.stop, training.watchdog:
-        with contextlib.closing(reporter):
-            scores = training.run()
-        result.write(run, scores, training, reporter)
-        run.group.close()
+        return Reporter(run, position.step)
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:

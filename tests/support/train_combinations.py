@@ -68,13 +68,13 @@ def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Bat
 
 def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 1.0) -> dict[str, Any]:
     """Train and write the weights; what happened: the numbers of a training, `refused` or `failed`."""
-    steps, after_step = [], loop.Training._after_step
+    steps, after_step = [], loop.Training.after_step
     runtime = dataclasses.replace(runtime, name=name)
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
         mock.patch.object(loop.Training, "_batches", with_changed_weights(factor, config.on_nan == "skip")),
-        mock.patch.object(loop.Training, "_after_step", lambda *given: (steps.append(1), after_step(*given))),
+        mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
             folder = train.train(config, runtime, list)

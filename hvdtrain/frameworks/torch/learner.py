@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.config.options import Config
 from hvdtrain.frameworks.devices import choose_device, split_rows
 from hvdtrain.frameworks.loss_scale import scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
@@ -109,7 +111,7 @@ class TorchLearner:
         loss = self.compute_gradients(batch)
         self._strategy.reduce(self._optimizer)
         self._scaler.unscale_(self._optimizer)
-        finite = self._clip_and_check()
+        finite = clip_and_check(self._parameters.values(), self._config)
         if finite:
             self._strategy.update(self._optimizer, self._scaler)
         self.skipped += self._rescale() or not finite
@@ -134,18 +136,6 @@ class TorchLearner:
         loss = losses @ row_weights
         self._scaler.scale(loss).backward()
         return loss.detach()
-
-    def _clip_and_check(self) -> bool:
-        """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
-
-        Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
-        """
-        skip = self._config.on_nan == "skip"
-        if not (skip or self._config.clip_norm):
-            return True
-        limit = self._config.clip_norm or float("inf")
-        norm = nn.utils.clip_grad_norm_(self._parameters.values(), limit)
-        return not skip or bool(norm.isfinite())
 
     def _rescale(self) -> bool:
         """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
@@ -184,3 +174,15 @@ class TorchLearner:
         write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):
             self._scaler.load_state_dict(state.extra["loss_scale"])
+
+
+def clip_and_check(parameters: Iterable[nn.Parameter], config: Config) -> bool:
+    """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
+
+    Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
+    """
+    skip = config.on_nan == "skip"
+    if not (skip or config.clip_norm):
+        return True
+    norm = nn.utils.clip_grad_norm_(parameters, config.clip_norm or float("inf"))
+    return not skip or bool(norm.isfinite())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -117,10 +118,13 @@ class TorchDDP(TorchStrategy):
                 # The layout is the same in memory, but DDP compares strides with those of the gradient, which PyTorch
                 # makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
-        # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed.
-        return nn.parallel.DistributedDataParallel(
-            model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
-        )
+        with warnings.catch_warnings():
+            # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed. PyTorch's new option
+            # instead of this one would give them at the start, too.
+            warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
+            return nn.parallel.DistributedDataParallel(
+                model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
+            )
 
 
 def _gathered(outputs: list[Any]) -> Any:

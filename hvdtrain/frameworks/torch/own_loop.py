@@ -1,0 +1,209 @@
+"""Steps of a PyTorch script that has a training loop of its own."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.torch.learner import clip_and_check
+from hvdtrain.frameworks.torch.objective import (
+    buffers_by_rank,
+    evaluating,
+    load_module,
+    module_weights,
+    seed_generators,
+    to_tensor,
+)
+from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.networks.description import Weights
+
+OPTIMIZER = "optimizer"
+"""Name of the optimizer's state among those that a checkpoint has."""
+
+
+class TorchOwnLoop:
+    """A learner for `OwnLoopLearner`: it makes a step of the losses that a script has computed."""
+
+    state_by_rank = False
+
+    def __init__(self, strategy: TorchStrategy) -> None:
+        self.group, self.devices = strategy.group, strategy.devices
+        self.device = choose_device(
+            strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
+        )
+        self.skipped = 0
+        self.own_by_rank: frozenset[str] = frozenset()
+        self._strategy, self._config = strategy, strategy.config
+        self._scaler = torch.amp.GradScaler("cpu", enabled=False)
+        self._kept: dict[str, Any] = {}
+        self._has_state = False
+        self._weights = torch.ones(0)
+        self._evaluate: Callable[..., Any] | None = None
+        seed_generators(self._config.seed)  # so that all ranks make the same model
+
+    def setup(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
+    ) -> tuple[nn.Module, Any]:
+        _check(model, optimizer)
+        self._model = model.to(self.device)
+        self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._waits_for_all = self._config.strategy == "ddp" and not unused_parameters
+        self._optimizer = self._wrapped(optimizer)
+        self._kept[OPTIMIZER] = self._optimizer
+        self.own_by_rank = buffers_by_rank(model, synchronized=False)
+        self._training_model = self._strategy.wrap_model(model, self.device, unused_parameters)
+        return self._training_model, self._optimizer
+
+    def _wrapped(self, optimizer: torch.optim.Optimizer) -> Any:
+        try:
+            return self._strategy.wrap_optimizer(optimizer, self._model)
+        except TypeError as error:  # Horovod calls the constructor with the parameters only
+            raise UserError(
+                f"setup(): Horovod cannot make a {type(optimizer).__name__} of its own ({error})",
+                "give all arguments of its class but the parameters a default, or use --strategy ddp",
+            ) from error
+
+    def keep(self, states: dict[str, Any]) -> None:
+        for name, state in states.items():
+            if name in self._kept or not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
+                problem = "is there already" if name in self._kept else "has no state_dict() and load_state_dict()"
+                raise UserError(f"keep(): {name} {problem}", "give schedulers and the like, each by a name of its own")
+            try:
+                _unpickle(_pickle(state.state_dict()))
+            except ValueError as error:
+                raise UserError(
+                    f"keep(): the state of {name} cannot be saved ({error})",
+                    "let its state_dict() have tensors, numbers, texts, lists and dicts only",
+                ) from None
+        self._kept |= states
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._optimizer.param_groups[0]["lr"])
+
+    def prepare(self, batch: Batch) -> tuple[torch.Tensor, ...]:
+        # By step and rank, so that a resumed run draws the same numbers.
+        own = np.random.SeedSequence([self._config.seed, 2, batch.step, self.group.rank])
+        seed_generators(int(own.generate_state(1, np.uint64)[0]))
+        self._weights = to_tensor(batch.weights, self.device)
+        return tuple(to_tensor(array, self.device) for array in batch.arrays)
+
+    def step(self, losses: torch.Tensor) -> torch.Tensor:
+        _check_by_row("step()", losses, len(self._weights))
+        if not losses.requires_grad:
+            raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
+        loss = losses.float() @ self._weights
+        self._optimizer.zero_grad()
+        loss.backward()
+        self._fill_gradients()
+        self._strategy.reduce(self._optimizer)
+        finite = clip_and_check(self._parameters.values(), self._config)
+        if finite:
+            self._strategy.update(self._optimizer, self._scaler)
+        self.skipped += not finite
+        self._has_state = True
+        return loss.detach()
+
+    def _fill_gradients(self) -> None:
+        """Give parameters without a gradient one of zeros, which every strategy treats identically."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is not None:
+                continue
+            if self._waits_for_all:
+                raise UserError(
+                    f"step(): the parameter {name} got no gradient, for which DistributedDataParallel waits",
+                    "call setup() with unused_parameters=True, or use --strategy horovod",
+                )
+            parameter.grad = torch.zeros_like(parameter)
+
+    def evaluate_by(self, function: Callable[..., Any]) -> None:
+        self._evaluate = function
+
+    @torch.no_grad()
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        assert self._evaluate is not None
+        with evaluating(self._training_model):
+            found = self._evaluate(*(to_tensor(array, self.device) for array in arrays))
+        losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+        if not isinstance(metrics, Mapping):
+            raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
+        for name, values in {"": losses, **metrics}.items():
+            _check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, len(arrays[0]))
+        sums = {str(name): float(values.double().sum()) for name, values in metrics.items()}
+        return Evaluated(float(losses.double().sum()), sums)
+
+    def weights(self) -> Weights:
+        return module_weights(self._model)
+
+    def load(self, weights: Weights) -> None:
+        load_module(self._model, weights)
+
+    def optimizer_state(self) -> OptimizerState:
+        if not self._has_state:
+            return OptimizerState({})
+        return OptimizerState({name: _pickle(one.state_dict()) for name, one in self._kept.items()})
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        if missing := self._kept.keys() ^ state.arrays.keys():
+            raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
+        for name, own in self._kept.items():
+            own.load_state_dict(_unpickle(state.arrays[name]))
+        self._has_state = True
+
+
+def _check(model: Any, optimizer: Any) -> None:
+    """Raise UserError unless the optimizer trains the parameters of the model, and no others."""
+    if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
+        given = f"{type(model).__name__} and {type(optimizer).__name__}"
+        raise UserError(f"setup(): got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
+    names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    trained = {
+        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
+    }
+    if not names or trained - names.keys():
+        problem = (
+            "has parameters that are not the model's" if names else "has nothing to train: no parameter has gradients"
+        )
+        raise UserError(f"setup(): the optimizer {problem}", "make the optimizer with model.parameters()")
+    for parameter, name in names.items():
+        if parameter not in trained:
+            raise UserError(
+                f"setup(): the optimizer lacks the parameter {name}",
+                "give it all parameters, or freeze this one with requires_grad_(False)",
+            )
+
+
+def _check_by_row(what: str, values: Any, rows: int) -> None:
+    """Raise UserError unless there is a value for each row."""
+    is_tensor = isinstance(values, torch.Tensor)
+    if is_tensor and values.shape == (rows,):
+        return
+    found = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
+    raise UserError(
+        f"{what}: got {found}, not a value for each of {rows} row(s)",
+        "give a tensor of one dimension: losses of PyTorch are one with reduction='none'",
+    )
+
+
+def _pickle(state: Mapping[str, Any]) -> np.ndarray:
+    """A state_dict() as bytes, uint8 (n,)."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    return np.frombuffer(file.getvalue(), np.uint8)
+
+
+def _unpickle(data: np.ndarray) -> Any:
+    """The state of such bytes; runs no code in them. Raises ValueError for objects of other types than PyTorch's."""
+    try:
+        return torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, TypeError, AttributeError, KeyError) as error:
+        raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None

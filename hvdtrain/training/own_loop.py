@@ -1,0 +1,213 @@
+"""Training of a script that has a loop of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.registry import build_own_loop
+from hvdtrain.interfaces import Group
+from hvdtrain.tasks.script import make_script
+from hvdtrain.training.train import Findings, StartedRun, start_run
+
+DECIDED_BY_SCRIPT = (
+    "accumulate",
+    "batch_norm",
+    "compile",
+    "data",
+    "image_size",
+    "init",
+    "lr",
+    "lr_gamma",
+    "lr_step_epochs",
+    "momentum",
+    "nesterov",
+    "optimizer",
+    "precision",
+    "recipe",
+    "schedule",
+    "set",
+    "warmup_epochs",
+    "weight_decay",
+)
+"""Options of `Config` that have no meaning where a script makes its model, its data and its optimizer."""
+
+
+class OwnLoop:
+    """A run whose loop is a script's: the script asks for batches, and gives back the losses of their rows.
+
+    Call each method on every rank. Use it in a `with` statement, which ends the run: after the last batch, or where the
+    script leaves the loop, with an evaluation, a checkpoint and the result.
+    """
+
+    def __init__(
+        self, script: str, config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
+    ) -> None:
+        """script: its file's name. examine_host: see `train`. Raises UserError for options that cannot be."""
+        check_options(script, config, runtime)
+        config = dataclasses.replace(config, model=script)
+        self._config, self._runtime, self._examine_host, self._script = config, runtime, examine_host, script
+        self._learner = build_own_loop(config, runtime)
+        self._stack = contextlib.ExitStack()
+        self._started: StartedRun | None = None
+        self._is_set_up = self._is_complete = False
+        self._loss: Any = None
+        """Of the present batch; None until `step` is called."""
+
+    def __enter__(self) -> OwnLoop:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        with self._stack:
+            if kind is None and self._started and not self._is_complete:
+                self._leave(self._started)
+
+    @property
+    def group(self) -> Group:
+        """The processes that train together: `rank`, `size`, and what they can exchange."""
+        return self._learner.group
+
+    @property
+    def rank(self) -> int:
+        """Number of this process in the job."""
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        """Number of processes in the job."""
+        return self.group.size
+
+    @property
+    def device(self) -> str:
+        """Where batches and model are: `cpu`, `cuda:0` and so on."""
+        return self._learner.device
+
+    @property
+    def epoch(self) -> int:
+        """Number of complete epochs, also those before a resume."""
+        return self._running.training.position.epoch
+
+    @property
+    def steps(self) -> int:
+        """Number of steps done, also those before a resume."""
+        return self._running.training.position.step
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in an epoch, the same on every rank."""
+        return self._running.run.steps_per_epoch
+
+    @property
+    def folder(self) -> Path:
+        """The run's folder."""
+        return self._running.run.folder
+
+    @property
+    def _running(self) -> StartedRun:
+        if self._started is None:
+            raise UserError("the run has not begun", "ask for batches() first")
+        return self._started
+
+    def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
+        """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
+
+        unused_parameters: whether parameters may get no gradient in a step, which DistributedDataParallel must know.
+        Raises UserError if they do not fit together.
+        """
+        if self._is_set_up:
+            raise UserError("setup() is called twice", "join the models in one module, and train it with one optimizer")
+        found = self._learner.setup(model, optimizer, unused_parameters)
+        self._is_set_up = True
+        return found
+
+    def keep(self, **states: Any) -> None:
+        """Save schedulers and the like in each checkpoint, by names, and restore them when the run is resumed.
+
+        Each has state_dict() and load_state_dict(). Call it before `batches`. Raises UserError otherwise.
+        """
+        if self._started or not self._is_set_up:
+            raise UserError("keep() is called at the wrong time", "call it after setup() and before batches()")
+        self._learner.keep(states)
+
+    def batches(
+        self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        """The batches of this rank, in all epochs: a tuple of arrays each, on the device. Call `step` after each.
+
+        train, test: rows, as a task's data() returns them (docs/own.md). evaluate: called with the arrays of test rows,
+        in evaluation mode, returns the loss of each row, or that and a dict of metrics of each row.
+        Raises UserError for what is none of this, and what `train` raises.
+        """
+        if self._started or not self._is_set_up:
+            raise UserError("batches() is called at the wrong time", "call it once, after setup()")
+        if (test is None) != (evaluate is None):
+            raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
+        if evaluate:
+            self._learner.evaluate_by(evaluate)
+        script = make_script(self._script, train, test)
+        self._started = self._stack.enter_context(
+            start_run(self._config, self._runtime, script, self._learner, script.dataset, self._examine_host)
+        )
+        return self._batches(self._started)
+
+    def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
+        training = started.training
+        training.begin()
+        while training.unfinished:
+            for batch in training.start_epoch()[0]:
+                self._loss = None
+                yield self._learner.prepare(batch)
+                self._count_step(started)
+            training.end_epoch()
+        self._finish(started)
+
+    def step(self, losses: Any) -> None:
+        """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.
+
+        Raises UserError if they are not a value for each row, or if it is the second call for a batch.
+        """
+        if self._loss is not None or not self._started:
+            raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
+        self._loss = self._learner.step(losses)
+
+    def _count_step(self, started: StartedRun) -> None:
+        if self._loss is None:
+            raise UserError(
+                f"step() was not called for the batch of step {started.training.position.step}",
+                "call it for each batch, on every rank",
+            )
+        started.training.after_step(self._loss)
+
+    def _leave(self, started: StartedRun) -> None:
+        """The script has left the loop before its end."""
+        if self._loss is not None:
+            self._count_step(started)
+        started.training.end_epoch()
+        self._finish(started)
+
+    def _finish(self, started: StartedRun) -> None:
+        started.finish()
+        self._is_complete = True
+
+
+def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
+    """Raise UserError for an option that only hvdtrain's own loop has."""
+    given = [name for name in DECIDED_BY_SCRIPT if getattr(config, name) != getattr(Config, name)]
+    if given:
+        option = given[0].replace("_", "-")
+        raise UserError(f"--{option}: {script} decides it by itself", "leave it out, and change the script")
+    if config.model not in (Config.model, script):
+        raise UserError(f"--model {config.model}: {script} makes its model by itself", "leave it out")
+    for option, unwanted in (
+        ("elastic", runtime.elastic),
+        ("profile", runtime.profile),
+        ("op adasum", config.op == "adasum"),
+    ):
+        if unwanted:
+            raise UserError(f"--{option}: a script with its own loop cannot have it", "leave it out, or write a task")

@@ -1,0 +1,221 @@
+"""A script's own loop in this process: what it gets, and what is refused."""
+
+import json
+import os
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hvdtrain
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.runs import checkpoints
+
+NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
+CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run with some options."""
+    with mock.patch.dict(os.environ):
+        yield lambda name="run", **options: hvdtrain.start(
+            Config(**{**CONFIG, **options}), RuntimeOptions(runs=tmp_path / "runs", name=name, device="cpu", quiet=True)
+        )
+
+
+def parts():
+    """A model and its optimizer."""
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    return model, torch.optim.Adam(model.parameters())
+
+
+def losses(model, rows):
+    """The loss of each row."""
+    return nn.functional.cross_entropy(model(rows[0]), rows[1], reduction="none")
+
+
+def train(run, model):
+    """The whole loop."""
+    for batch in run.batches(ROWS):
+        run.step(losses(model, batch))
+
+
+def test_the_script_gets_each_row_once_an_epoch_and_leaves_a_record(start):
+    with start() as run:
+        model, _ = run.setup(*parts())
+        rows = []
+        for batch in run.batches(ROWS):
+            rows.append((run.epoch, *batch[0].numpy()[:, 0]))
+            run.step(losses(model, batch))
+        assert (run.steps, run.epoch, run.steps_per_epoch, run.rank, run.size) == (6, 2, 3, 0, 1)
+    for epoch in (0, 1):
+        taken = [number for at, *numbers in rows if at == epoch for number in numbers]
+        assert sorted(taken) == sorted(NUMBERS[:, 0])
+    result = json.loads((run.folder / "result.json").read_text())
+    assert (result["steps"], result["metrics"], result["loss"]) == (6, {}, None)
+    saved = checkpoints.newest(run.folder)[1]
+    assert saved.position.step == 6 and saved.score == 0
+    assert all(np.array_equal(saved.weights[name], value) for name, value in model.state_dict().items())
+
+
+def test_an_evaluation_that_is_not_a_number_leaves_a_checkpoint_that_can_be_read(start):
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS, ROWS, lambda *rows: losses(model, rows) * float("nan")):
+            run.step(losses(model, batch))
+    assert checkpoints.newest(run.folder)[1].score == 0
+
+
+def test_evaluation_is_in_evaluation_mode_without_gradients(start):
+    modes = []
+    with start() as run:
+        model, _ = run.setup(*parts())
+
+        def evaluate(*rows):
+            found = losses(model, rows)
+            modes.append((model.training, found.requires_grad))
+            return found, {"zero": torch.zeros(len(rows[0]))}
+
+        for batch in run.batches(ROWS, ROWS, evaluate):
+            assert model.training
+            run.step(losses(model, batch))
+    assert set(modes) == {(False, False)}
+    assert json.loads((run.folder / "result.json").read_text())["metrics"] == {"zero": 0}
+
+
+class Partly(nn.Module):
+    """Uses one of its layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, numbers):
+        return self.used(numbers)
+
+
+def test_parameters_without_gradients_and_frozen_ones(start):
+    with start() as run:
+        model = Partly()
+        model.used.bias.requires_grad_(False)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        model, _ = run.setup(model, torch.optim.SGD([*model.parameters()], lr=0.1))
+        train(run, model)
+    changed = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"used.weight"}
+
+
+class Unsaveable:
+    """Its state is of a class of its own."""
+
+    def state_dict(self):
+        return {"own": self}
+
+    def load_state_dict(self, state):
+        raise AssertionError
+
+
+def replace(model, _):
+    """Setup with the parameters of another model."""
+    return model, torch.optim.Adam(nn.Linear(2, 2).parameters())
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda run: run.setup(nn.Linear(2, 2), "adam"), "setup(): got Linear and str"),
+        (lambda run: run.setup(*replace(*parts())), "the optimizer has parameters that are not the model's"),
+        (lambda run: run.setup(parts()[0], torch.optim.Adam(nn.Linear(1, 1).parameters())), "not the model's"),
+        (lambda run: run.setup(m := parts()[0], torch.optim.Adam(m[0].parameters())), "lacks the parameter 2.weight"),
+        (lambda run: run.setup(m := parts()[0].requires_grad_(False), torch.optim.Adam(m.parameters())), "nothing"),
+        (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called twice"),
+        (lambda run: run.keep(), "keep() is called at the wrong time"),
+        (lambda run: (run.setup(*parts()), run.keep(x=3)), "x has no state_dict()"),
+        (lambda run: (run.setup(*parts()), run.keep(optimizer=parts()[1])), "optimizer is there already"),
+        (lambda run: (run.setup(*parts()), run.keep(x=Unsaveable())), "the state of x cannot be saved"),
+        (lambda run: run.batches(ROWS), "batches() is called at the wrong time"),
+        (lambda run: (run.setup(*parts()), run.batches(ROWS), run.batches(ROWS)), "batches() is called at the wrong"),
+        (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got one of test and evaluate"),
+        (lambda run: (run.setup(*parts()), run.batches((ROWS[0], ROWS[1][:3]))), "arrays of length 3, 30"),
+        (lambda run: run.epoch, "the run has not begun"),
+        (lambda run: run.step(torch.zeros(3)), "step() is called twice, or before the first batch"),
+    ],
+)
+def test_mistakes_before_the_first_step(mistake, message, start):
+    with pytest.raises(UserError) as error, start() as run:
+        mistake(run)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (
+            lambda run, found: run.step(found.mean()),
+            "step(): got a tensor of shape (), not a value for each of 12 row(s)",
+        ),
+        (lambda run, found: run.step(found.detach()), "do not depend on the model's parameters"),
+        (lambda run, found: run.step([1.0] * 12), "step(): got list, not"),
+        (lambda run, found: None, "step() was not called for the batch of step 0"),
+        (lambda run, found: (run.step(found), run.step(found)), "step() is called twice"),
+        (lambda run, found: run.step(found * float("nan")), "rank 0: loss is not finite at step 0"),
+    ],
+)
+def test_mistakes_in_the_loop(step, message, start):
+    with pytest.raises(hvdtrain.errors.HvdtrainError) as error, start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            step(run, losses(model, batch))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "message"),
+    [
+        (lambda found: found.sum(), "evaluate(): got a tensor of shape (), not a value for each of 30"),
+        (lambda found: (found, [found]), "evaluate() returned metrics of type list"),
+        (lambda found: (found, {"a": found[1:]}), "evaluate(), a: got a tensor of shape (29,), not"),
+    ],
+)
+def test_mistakes_in_the_evaluation(evaluate, message, start):
+    with pytest.raises(UserError) as error, start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS, ROWS, lambda *rows: evaluate(losses(model, rows))):
+            run.step(losses(model, batch))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lr": 0.1}, "--lr: "),
+        ({"weight_decay": 0.1}, "--weight-decay: "),
+        ({"precision": "bf16"}, "--precision: "),
+        ({"model": "mlp"}, "--model mlp: "),
+        ({"framework": "mxnet"}, "--framework mxnet: a script with its own training loop needs torch"),
+        ({"strategy": "horovod", "op": "adasum"}, "--op adasum: "),
+        ({"strategy": "ddpp"}, "--strategy ddpp: "),
+    ],
+)
+def test_options_that_a_script_decides_are_refused(options, message, start):
+    with pytest.raises(UserError) as error, start(**options):
+        pass
+    assert message in str(error.value)
+
+
+def test_a_checkpoint_of_other_kept_objects_is_refused(start, tmp_path):
+    with start("first") as run:
+        model, _ = run.setup(*parts())
+        train(run, model)
+    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
+    with pytest.raises(UserError) as error, hvdtrain.start(Config(**CONFIG), resumed) as run:
+        model, optimizer = run.setup(*parts())
+        run.keep(schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        train(run, model)
+    assert "schedule is not in both the script and the checkpoint" in str(error.value)
