@@ -128,3 +128,25 @@ def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, str
         assert_equal_training(folder / strategy, alone(framework) / "single")
     if not once:
         assert_bit_identical(folder / "parts", folder / "whole")
+
+
+@pytest.mark.parametrize(
+    "framework", [pytest.param("torch"), *(pytest.param(one, marks=MATRIX) for one in ("mxnet", "tensorflow"))]
+)
+def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(framework, tmp_path):
+    given = ("--framework", framework, "--model", f"{TASKS}/killed.py:Killed", *OPTIONS, "--epochs", "2")
+    program = ["python", "-m", "hvdtrain", "train", *given, "--checkpoint-every", "1"]
+    local = ["python", "-m", "hvdtrain", "launch", "local", "-n"]
+    parts = {
+        "whole": [*program, "--strategy", "single", "--name", "whole"],
+        "killed": [*local, "2", "--restarts", "1", "--", *program, "--name", "parts", "--max-steps", "6"],
+        "rest": [*local, "3", "--", *program, "--name", "parts", "--auto-resume"],
+    }
+    outputs = {}
+    for part, command in parts.items():
+        variables = {"KILL_ONCE": str(tmp_path / "killed")} if part == "killed" else {}
+        status, outputs[part] = run(command, tmp_path, timeout_s=300, FRAMEWORK=framework, **variables)
+        assert status == 0, outputs[part]
+    assert "SIGKILL" in outputs["killed"] and "restart" in outputs["killed"]
+    assert "epoch 2, step 6" in outputs["rest"]
+    assert_equal_training(tmp_path / "runs/parts", tmp_path / "runs/whole")
