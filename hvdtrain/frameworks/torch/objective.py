@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import nn
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
@@ -52,6 +52,14 @@ class Objective(Protocol):
         """The metrics of each row, (n,), by name."""
         ...
 
+    def predicted(self, outputs: Any) -> np.ndarray | None:
+        """Classes, int64 (n,), of a network as data."""
+        ...
+
+    def seed_step(self, step: int, rank: int) -> None:
+        """Seed the generators for a step of a rank, so that a resumed run draws the same random numbers."""
+        ...
+
 
 class NetworkObjective:
     """Classify images with a network as data. layout: the memory format of images."""
@@ -78,6 +86,12 @@ class NetworkObjective:
 
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
         return {"accuracy": outputs.argmax(1) == targets[0]}
+
+    def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
+        return outputs.argmax(1).cpu().numpy()
+
+    def seed_step(self, step: int, rank: int) -> None:
+        pass  # dropout's masks come with the rows
 
 
 class TaskObjective:
@@ -159,6 +173,12 @@ class TaskObjective:
             raise mistakes.not_per_row(self._task, method, values, is_tensor, rows)
         return values
 
+    def predicted(self, outputs: Any) -> np.ndarray | None:
+        return None
+
+    def seed_step(self, step: int, rank: int) -> None:
+        torch.manual_seed(int(np.random.SeedSequence([self._seed, 2, step, rank]).generate_state(1, np.uint64)[0]))
+
 
 def _length(outputs: Any) -> int:
     """Number of rows of a module's outputs."""
@@ -185,11 +205,6 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed the generators for a step of a rank."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, 2, step, rank]).generate_state(1, np.uint64)[0]))
-
-
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Evaluation mode inside, training mode after it."""
@@ -198,6 +213,19 @@ def evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train()
+
+
+@torch.no_grad()
+def evaluate(
+    objective: Objective, outputs_of: Callable[[list[torch.Tensor]], Any], arrays: tuple[np.ndarray, ...], device: str
+) -> Evaluated:
+    """Evaluate rows of a source. outputs_of: the module's outputs for inputs on the device."""
+    tensors, count = [to_tensor(array, device) for array in arrays], objective.eval_inputs
+    with evaluating(objective.model):
+        outputs, targets = outputs_of(tensors[:count]), tuple(tensors[count:])
+        losses, metrics = objective.losses(outputs, targets), objective.metrics(outputs, targets)
+    sums = {name: float(value.double().sum()) for name, value in metrics.items()}
+    return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
 def make_objective(trained: Trainable, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
