@@ -19,10 +19,9 @@ from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.seeds import step_seeds
 
 Tensors = tuple[torch.Tensor, ...]
-PROBED = 4
-"""Rows on which a task is tried out before training."""
 
 
 class Objective(Protocol):
@@ -114,8 +113,7 @@ class TaskObjective:
 
     def _try_out(self) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
-        count = min(PROBED, len(self._task.dataset.train))
-        arrays = self._task.dataset.train[np.arange(count)]
+        arrays = self._task.first_rows()
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.model.train()
         inputs, targets = arrays[: self.inputs], arrays[self.inputs :]
@@ -161,10 +159,8 @@ class TaskObjective:
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
-        found = self._task.call("metrics", outputs, *targets)
-        if not isinstance(found, Mapping):
-            raise mistakes.no_metrics(self._task, found)
-        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+        found = mistakes.named_metrics(self._task, outputs, targets)
+        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
         rows = len(targets[0]) if targets else _length(outputs)
@@ -177,7 +173,7 @@ class TaskObjective:
         return None
 
     def seed_step(self, step: int, rank: int) -> None:
-        torch.manual_seed(int(np.random.SeedSequence([self._seed, 2, step, rank]).generate_state(1, np.uint64)[0]))
+        torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
 
 
 def _length(outputs: Any) -> int:
