@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.cli.train import bind_to_cores, ending_process, examine_host, read_options
+from hvdtrain.config import option_values
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import TrainingError
 from hvdtrain.runs.folder import RunFolder
@@ -80,7 +80,18 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     options = dataclasses.replace(options, name=name)
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]
-    command = [*program, "launch", "local", "-n", str(ranks), "--", *program, "train", task, *_arguments(given)]
+    command = [
+        *program,
+        "launch",
+        "local",
+        "-n",
+        str(ranks),
+        "--",
+        *program,
+        "train",
+        task,
+        *option_values.arguments(given),
+    ]
     ended = subprocess.run(command, check=False)
     if ended.returncode:
         raise TrainingError(f"the job ended with status {ended.returncode}", f"see the logs in {options.runs / name}")
@@ -89,21 +100,9 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
 
 def _changed(options: Config | RuntimeOptions, defaults: Config | RuntimeOptions) -> dict[str, Any]:
     """The options that are not the default, but for --model."""
-    default = to_record(defaults)
-    return {name: value for name, value in to_record(options).items() if value != default[name] and name != "model"}
-
-
-def _arguments(given: dict[str, Any]) -> list[str]:
-    arguments = []
-    for name, value in given.items():
-        option = f"--{name.replace('_', '-')}"
-        if isinstance(value, bool):
-            arguments.append(option if value else option.replace("--", "--no-", 1))
-        elif isinstance(value, tuple | list):
-            arguments += [word for one in value for word in (option, str(one))]
-        else:
-            arguments += [option, str(value)]
-    return arguments
+    default = dataclasses.asdict(defaults)
+    given = dataclasses.asdict(options)
+    return {name: value for name, value in given.items() if value != default[name] and name != "model"}
 
 
 __all__ = ["RunFolder", "fit", "launch", "start"]

@@ -77,7 +77,7 @@ def arguments(values: dict[str, Any]) -> list[str]:
         if isinstance(value, bool):
             given.append(f"--{'' if value else 'no-'}{key(name)}")
         else:
-            given += [f"--{key(name)}={one}" for one in (value if isinstance(value, tuple) else (value,))]
+            given += [f"--{key(name)}={one}" for one in (value if isinstance(value, tuple | list) else (value,))]
     return given
 
 

@@ -61,9 +61,12 @@ def not_per_row(task: OwnTask, method: str, values: Any, is_tensor: bool, rows: 
     return task.error(method, f"returned {found} for {rows} rows", remedy)
 
 
-def no_metrics(task: OwnTask, found: Any) -> UserError:
-    """metrics() returned no dict."""
-    return task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+def named_metrics(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> dict[str, Any]:
+    """What metrics() returns, by name. Raises UserError unless that is a dict."""
+    found = task.call("metrics", outputs, *targets)
+    if not isinstance(found, Mapping):
+        raise task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
+    return {str(name): value for name, value in found.items()}
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:

@@ -19,6 +19,8 @@ from hvdtrain.system.text import did_you_mean
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
+TRIED_ROWS = 4
+"""Rows on which a task is tried out before training."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,10 @@ class OwnTask:
     def call(self, method: str, *arguments: Any) -> Any:
         """What the task's own method returns. Raises UserError, with the line, if it fails."""
         return _call(self.name, self.task, method, *arguments)
+
+    def first_rows(self) -> tuple[np.ndarray, ...]:
+        """The first training rows, on which the task is tried out."""
+        return self.dataset.train[np.arange(min(TRIED_ROWS, len(self.dataset.train)))]
 
     def error(self, method: str, problem: str, remedy: str) -> UserError:
         """An error about a method of the task."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 from pathlib import Path
 
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
 from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of, read_class_names
-from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, compact_labels, names_or_numbers
+from hvdtrain.datasets.sources.rows import (
+    Found,
+    Rows,
+    RowSource,
+    compact_labels,
+    fingerprint_of_labels,
+    names_or_numbers,
+)
 from hvdtrain.datasets.validation import valid_images
 from hvdtrain.errors import UserError
 
@@ -50,14 +56,6 @@ class ArrayRows(RowSource):
             return super().read(rows)
         assert images.shape[1:] == shape and images.dtype == dtype  # by the file's header
         return Rows((images, self._labels[rows].astype(np.int64)))
-
-
-def fingerprint_of_labels(labels: np.ndarray) -> str:
-    """SHA-256 of labels of any type, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    for first in range(0, len(labels), 1 << 20):
-        digest.update(labels[first : first + (1 << 20)].astype("<i8").tobytes())
-    return digest.hexdigest()
 
 
 def array_rows(

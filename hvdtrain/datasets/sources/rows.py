@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
@@ -199,6 +200,14 @@ def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarra
             )
         found[first : first + len(part)] = part
     return found.astype(np.min_scalar_type(int(found.max())), copy=False)
+
+
+def fingerprint_of_labels(labels: np.ndarray) -> str:
+    """SHA-256 of labels of any type, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for first in range(0, len(labels), LABELS_AT_ONCE):
+        digest.update(labels[first : first + LABELS_AT_ONCE].astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> tuple[str, ...]:

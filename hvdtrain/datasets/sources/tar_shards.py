@@ -24,7 +24,7 @@ from filelock import FileLock
 from hvdtrain.datasets.formats.reading import Malformed, one_line, wrap_errors
 from hvdtrain.datasets.sources.files import DataFile, fingerprint_of, read_class_names, read_into
 from hvdtrain.datasets.sources.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
-from hvdtrain.datasets.sources.rows import Found, compact_labels, names_or_numbers
+from hvdtrain.datasets.sources.rows import Found, compact_labels, fingerprint_of_labels, names_or_numbers
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.text import printable
@@ -67,7 +67,7 @@ class TarShards(ImageRows):
     def fingerprint(self) -> str:
         """Of the shards, of all labels, and of the size that images get."""
         own = fingerprint_of([shard.file for shard in self._shards])
-        return f"{own} {hashlib.sha256(self._labels.astype('<i8').tobytes()).hexdigest()} {self._resized}"
+        return f"{own} {fingerprint_of_labels(self._labels)} {self._resized}"
 
     def _find(self, row: int) -> tuple[Shard, int]:
         number = int(np.searchsorted(self._begins, row, side="right")) - 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Mapping
 from typing import Any, Protocol
 
 import mxnet as mx
@@ -29,10 +28,9 @@ from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.seeds import step_seeds
 
 Arrays = list[mx.nd.NDArray]
-PROBED = 4
-"""Rows on which a task is tried out before training."""
 
 
 class Objective(Protocol):
@@ -152,8 +150,7 @@ class TaskObjective:
         np.random.seed(self._seed % (1 << 32))
         mx.random.seed(self._seed % (1 << 31))
         self._block = self._make_block()
-        rows = task.dataset.train[np.arange(min(PROBED, len(task.dataset.train)))]
-        inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in rows])
+        inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
         self._first_outputs(inputs)
         arrays = named_parameters(self._block)
         self.parameters = {name: own for name, own in arrays.items() if own.grad_req != "null"}
@@ -223,8 +220,7 @@ class TaskObjective:
 
     def backward(self, batch: Batch) -> Arrays:
         # So that a resumed run draws the same random numbers.
-        words = np.random.SeedSequence([self._seed, 2, batch.step, self._rank]).generate_state(1)
-        mx.random.seed(int(words[0] >> 1))
+        mx.random.seed(int(step_seeds(self._seed, batch.step, self._rank).generate_state(1)[0] >> 1))
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
@@ -259,10 +255,8 @@ class TaskObjective:
             if self._task.has("losses"):
                 return {}
             return {"accuracy": outputs.argmax(axis=1) == targets[0].astype(np.float32)}
-        found = self._task.call("metrics", outputs, *targets)
-        if not isinstance(found, Mapping):
-            raise mistakes.no_metrics(self._task, found)
-        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+        found = mistakes.named_metrics(self._task, outputs, targets)
+        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Arrays, outputs: Any) -> mx.nd.NDArray:
         rows = len(targets[0]) if targets else _length(outputs)

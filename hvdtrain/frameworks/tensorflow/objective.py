@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,10 +20,9 @@ from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.seeds import step_seeds
 
 Tensors = tuple[tf.Tensor, ...]
-PROBED = 4
-"""Rows on which a task is tried out before training."""
 GENERATOR_STATE = "StateVar"
 """The name of the variable of a `tf.random.Generator`, by which Keras finds it too."""
 
@@ -167,8 +166,7 @@ class TaskObjective:
 
     def _first_rows(self) -> tuple[Tensors, Tensors]:
         """Inputs and targets of the first rows."""
-        train = self._task.dataset.train
-        tensors = tuple(map(tf.constant, train[np.arange(min(PROBED, len(train)))]))
+        tensors = tuple(map(tf.constant, self._task.first_rows()))
         return tensors[: self._task.inputs], tensors[self._task.inputs :]
 
     def _first_outputs(self, inputs: Tensors) -> None:
@@ -260,10 +258,8 @@ class TaskObjective:
     def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": tf.argmax(outputs, 1) == targets[0]}
-        found = self._task.call("metrics", outputs, *targets)
-        if not isinstance(found, Mapping):
-            raise mistakes.no_metrics(self._task, found)
-        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+        found = mistakes.named_metrics(self._task, outputs, targets)
+        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> tf.Tensor:
         rows = (targets[0] if targets else tf.nest.flatten(outputs)[0]).shape[0]
@@ -273,9 +269,8 @@ class TaskObjective:
 
     def seed_step(self, step: int) -> None:
         for number, state in enumerate(self._generators):
-            words = np.random.SeedSequence([self._seed, 2, step, self._rank, number]).generate_state(
-                state.shape.num_elements(), np.uint64
-            )
+            seeds = step_seeds(self._seed, step, self._rank, number)
+            words = seeds.generate_state(state.shape.num_elements(), np.uint64)
             state.assign(words.view(np.int64))
 
     def check(self, weights: Weights) -> None:

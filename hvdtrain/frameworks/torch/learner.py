@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -17,18 +18,17 @@ from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.objective import (
     buffers_by_rank,
+    evaluate,
     evaluating,
     load_module,
     make_objective,
     module_weights,
-    seed_step,
     to_tensor,
 )
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -50,7 +50,6 @@ class TorchLearner:
         if config.compile:
             choose_cache()
         self._objective = make_objective(trained, config)
-        self._is_task = isinstance(trained, OwnTask)
         self._model = self._objective.model
         if weights:
             self.load(weights)
@@ -119,12 +118,11 @@ class TorchLearner:
 
     def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
-        if self._is_task:  # so that a resumed run draws the same random numbers
-            seed_step(self._config.seed, batch.step, self.group.rank)
+        self._objective.seed_step(batch.step, self.group.rank)
         rows = self._objective.rows(batch)
         loss = sum(self._backward(*part) for part in split_rows(self._config.accumulate, *rows))
-        for parameter in self._parameters.values() if self._is_task else ():
-            if parameter.grad is None:  # every strategy then treats it alike
+        for parameter in self._parameters.values():
+            if parameter.grad is None:  # every strategy then treats it identically
                 parameter.grad = torch.zeros_like(parameter)
         return loss
 
@@ -145,16 +143,8 @@ class TorchLearner:
         self._scaler.update()
         return self._scaler.get_scale() < before
 
-    @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        tensors, count = list(map(self._to_device, arrays)), self._objective.eval_inputs
-        with evaluating(self._model):
-            outputs, targets = self._outputs(self._model, tensors[:count]), tuple(tensors[count:])
-            losses = self._objective.losses(outputs, targets)
-            metrics = self._objective.metrics(outputs, targets)
-        sums = {name: float(value.double().sum()) for name, value in metrics.items()}
-        predicted = None if self._is_task else outputs.argmax(1).cpu().numpy()
-        return Evaluated(float(losses.double().sum()), sums, predicted)
+        return evaluate(self._objective, functools.partial(self._outputs, self._model), arrays, self.device)
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ the same update on each.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from typing import Any
 
@@ -18,16 +19,15 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.torch.objective import (
+    evaluate,
     evaluating,
     load_module,
     make_objective,
     module_weights,
-    seed_step,
     to_tensor,
 )
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
-from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 
 Tensors = dict[str, torch.Tensor]
@@ -84,7 +84,6 @@ class TorchManualLearner:
         self._device_names, self._config = strategy.device_names, strategy.config
         self.device = self._device_names[0]
         self._objective = make_objective(trained, strategy.config, torch.preserve_format)
-        self._is_task = isinstance(trained, OwnTask)
         self._model = self._objective.model
         own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._names = [name for name, one in own.items() if one.requires_grad]
@@ -109,8 +108,7 @@ class TorchManualLearner:
         return loss
 
     def compute_gradients(self, batch: Batch) -> torch.Tensor:
-        if self._is_task:  # so that a resumed run draws the same random numbers
-            seed_step(self._config.seed, batch.step, self.group.rank)
+        self._objective.seed_step(batch.step, self.group.rank)
         losses, count = [], self._objective.inputs
         parts = split_batch(self._device_names, *self._objective.rows(batch))
         for params, (weights, *tensors) in zip(self._params, parts, strict=True):
@@ -130,16 +128,8 @@ class TorchManualLearner:
             momentum[name].mul_(config.momentum).add_(gradient)
             param -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
-    @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        tensors, count = [to_tensor(array, self.device) for array in arrays], self._objective.eval_inputs
-        with evaluating(self._model):
-            outputs, targets = self._outputs(self._params[0], tensors[:count]), tuple(tensors[count:])
-            losses = self._objective.losses(outputs, targets)
-            metrics = self._objective.metrics(outputs, targets)
-        sums = {name: float(value.double().sum()) for name, value in metrics.items()}
-        predicted = None if self._is_task else outputs.argmax(1).cpu().numpy()
-        return Evaluated(float(losses.double().sum()), sums, predicted)
+        return evaluate(self._objective, functools.partial(self._outputs, self._params[0]), arrays, self.device)
 
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:

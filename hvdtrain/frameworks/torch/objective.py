@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,15 +14,14 @@ from torch import nn
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
-from hvdtrain.interfaces import Batch
+from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.seeds import step_seeds
 
 Tensors = tuple[torch.Tensor, ...]
-PROBED = 4
-"""Rows on which a task is tried out before training."""
 
 
 class Objective(Protocol):
@@ -52,6 +51,14 @@ class Objective(Protocol):
         """The metrics of each row, (n,), by name."""
         ...
 
+    def predicted(self, outputs: Any) -> np.ndarray | None:
+        """Classes, int64 (n,), of a network as data."""
+        ...
+
+    def seed_step(self, step: int, rank: int) -> None:
+        """Seed the generators for a step of a rank, so that a resumed run draws the same random numbers."""
+        ...
+
 
 class NetworkObjective:
     """Classify images with a network as data. layout: the memory format of images."""
@@ -79,6 +86,12 @@ class NetworkObjective:
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
         return {"accuracy": outputs.argmax(1) == targets[0]}
 
+    def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
+        return outputs.argmax(1).cpu().numpy()
+
+    def seed_step(self, step: int, rank: int) -> None:
+        pass  # dropout's masks come with the rows
+
 
 class TaskObjective:
     """A task of the user's own. Its module is made with seeded generators, so all ranks begin with the same weights.
@@ -100,8 +113,7 @@ class TaskObjective:
 
     def _try_out(self) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
-        count = min(PROBED, len(self._task.dataset.train))
-        arrays = self._task.dataset.train[np.arange(count)]
+        arrays = self._task.first_rows()
         before = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.model.train()
         inputs, targets = arrays[: self.inputs], arrays[self.inputs :]
@@ -147,10 +159,8 @@ class TaskObjective:
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
-        found = self._task.call("metrics", outputs, *targets)
-        if not isinstance(found, Mapping):
-            raise mistakes.no_metrics(self._task, found)
-        return {str(name): self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+        found = mistakes.named_metrics(self._task, outputs, targets)
+        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
         rows = len(targets[0]) if targets else _length(outputs)
@@ -158,6 +168,12 @@ class TaskObjective:
         if not is_tensor or values.shape != (rows,):
             raise mistakes.not_per_row(self._task, method, values, is_tensor, rows)
         return values
+
+    def predicted(self, outputs: Any) -> np.ndarray | None:
+        return None
+
+    def seed_step(self, step: int, rank: int) -> None:
+        torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
 
 
 def _length(outputs: Any) -> int:
@@ -185,19 +201,29 @@ def seed_generators(seed: int) -> None:
     torch.manual_seed(seed)
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Seed the generators for a step of a rank."""
-    torch.manual_seed(int(np.random.SeedSequence([seed, 2, step, rank]).generate_state(1, np.uint64)[0]))
-
-
 @contextlib.contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, training mode after it."""
+    """Evaluation mode inside; after it, each module has its own mode again: a user may have frozen some."""
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         yield
     finally:
-        model.train()
+        for module in training:
+            module.training = True
+
+
+@torch.no_grad()
+def evaluate(
+    objective: Objective, outputs_of: Callable[[list[torch.Tensor]], Any], arrays: tuple[np.ndarray, ...], device: str
+) -> Evaluated:
+    """Evaluate rows of a source. outputs_of: the module's outputs for inputs on the device."""
+    tensors, count = [to_tensor(array, device) for array in arrays], objective.eval_inputs
+    with evaluating(objective.model):
+        outputs, targets = outputs_of(tensors[:count]), tuple(tensors[count:])
+        losses, metrics = objective.losses(outputs, targets), objective.metrics(outputs, targets)
+    sums = {name: float(value.double().sum()) for name, value in metrics.items()}
+    return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
 def make_objective(trained: Trainable, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:

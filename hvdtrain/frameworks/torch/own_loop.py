@@ -25,6 +25,7 @@ from hvdtrain.frameworks.torch.objective import (
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.seeds import step_seeds
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
@@ -92,7 +93,7 @@ class TorchOwnLoop:
 
     def prepare(self, batch: Batch) -> tuple[torch.Tensor, ...]:
         # By step and rank, so that a resumed run draws the same numbers.
-        own = np.random.SeedSequence([self._config.seed, 2, batch.step, self.group.rank])
+        own = step_seeds(self._config.seed, batch.step, self.group.rank)
         seed_generators(int(own.generate_state(1, np.uint64)[0]))
         self._weights = to_tensor(batch.weights, self.device)
         return tuple(to_tensor(array, self.device) for array in batch.arrays)

@@ -152,6 +152,8 @@ class CPUReplicas(nn.Module):
         self._threads = ThreadPoolExecutor(devices)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
+        if not self.training:  # the replicas do not get the modes of the modules
+            return self.model(*inputs)
         scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
         # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
         replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]

@@ -89,6 +89,20 @@ def test_evaluation_is_in_evaluation_mode_without_gradients(start):
     assert json.loads((run.folder / "result.json").read_text())["metrics"] == {"zero": 0}
 
 
+@pytest.mark.parametrize("strategy", ["single", "dataparallel"])
+def test_evaluation_has_no_dropout_and_keeps_frozen_modes(strategy, start):
+    with start(strategy=strategy) as run:
+        inner = nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5), nn.BatchNorm1d(2))
+        model, _ = run.setup(inner, torch.optim.Adam(inner.parameters()))
+        inner[2].eval()
+        seen, modes = [], []
+        for batch in run.batches(ROWS, ROWS, lambda *rows: seen.append(model(rows[0])) or losses(model, rows)):
+            modes.append((inner[1].training, inner[2].training))
+            run.step(losses(model, batch))
+        assert torch.equal(seen[-1], inner.eval()(torch.from_numpy(NUMBERS)))
+        assert set(modes) == {(True, False)}
+
+
 class Partly(nn.Module):
     """Uses one of its layers."""
 
