@@ -16,10 +16,13 @@ from hvdtrain.cli.parser import check_choices
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
+from hvdtrain.frameworks.task_export import export_task_program, export_task_saved_model
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.shapes import text
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.tasks.registry import load_task
 
 Format = Literal["onnx", "pt2", "saved_model"]
 NAMES: dict[Format, str] = {"onnx": "ONNX", "pt2": "a program of torch.export", "saved_model": "a SavedModel"}
@@ -38,6 +41,10 @@ class ExportOptions:
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
     framework: Literal["recorded", Framework] = "recorded"
     """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
+    model: str = ""
+    """Of a run of a task: FILE.py:CLASS, whose code is then run."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """NAME=VALUE for an argument of the task's class, as in training; may be given several times."""
     force: bool = False
     """Replace the file or SavedModel that is there already."""
 
@@ -54,16 +61,49 @@ def _export(options: ExportOptions) -> None:
     _check_framework(options, kind)
     _check_output(kind, output, options.force)
     path, saved = checkpoints.newest(options.checkpoint)
-    model = _model(path, saved)
+    is_task = isinstance(saved.network, dict) and "task" in saved.network
+    export = _export_task if is_task else _export_network
     try:
-        if kind == "onnx":
-            framework = None if options.framework == "recorded" else options.framework
-            comparison = export_onnx(model, output, framework)
-        else:
-            comparison = (export_program if kind == "pt2" else export_saved_model)(model, output)
+        export(options, kind, path, saved)
     except OSError as error:
         raise UserError(f"{output}: cannot be written ({error.strerror or error})", "give another output") from None
-    _report(kind, path, output, model, comparison)
+
+
+def _export_network(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
+    if options.model or options.set:
+        raise UserError(f"{path}: is of a network as data, which the checkpoint has", "leave out --model and --set")
+    model, output = _model(path, saved), Path(options.output)
+    if kind == "onnx":
+        comparison = export_onnx(model, output, None if options.framework == "recorded" else options.framework)
+    else:
+        comparison = (export_program if kind == "pt2" else export_saved_model)(model, output)
+    images = text(model.network.input_shape)
+    written = f"float32 images of {images} in [0, 1] to {model.network.classes} logits"
+    _report(kind, path, output, written, "logits", comparison)
+
+
+def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
+    """Export the model of a task. Its code is run only if the user names it: a checkpoint could name any file."""
+    name, output = saved.network["task"], Path(options.output)
+    possible = [one for one, framework in FRAMEWORKS.items() if framework == saved.framework and is_reference(name)]
+    if kind not in possible:
+        raise UserError(
+            f"{path}: belongs to {name} in {saved.framework}, whose model cannot be exported as {NAMES[kind]}",
+            f"export {' or '.join(map(NAMES.__getitem__, possible)) or 'its weights, which the checkpoint has'}",
+        )
+    if not options.model:
+        raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
+    task = load_task(options.model, options.set)
+    if task.record() != saved.network:
+        raise UserError(
+            f"{path}: belongs to the task {name} with {saved.network.get('options')!r:.80}, not to {options.model} "
+            f"with {dict(task.options)!r:.80}",
+            "give --model and --set as in training",
+        )
+    metadata = {"model": name, "step": str(saved.position.step), "hvdtrain": __version__}
+    export = export_task_program if kind == "pt2" else export_task_saved_model
+    comparison = export(task, saved.weights, metadata, output)
+    _report(kind, path, output, f"the model of {name}", "outputs", comparison)
 
 
 def output_format(output: str) -> Format:
@@ -106,12 +146,7 @@ def _check_output(kind: Format, output: Path, force: bool) -> None:
 
 
 def _model(path: Path, saved: Checkpoint) -> Model:
-    """The network of a checkpoint. Raises UserError for a task, whose model is known to its own class only."""
-    if isinstance(saved.network, dict) and "task" in saved.network:
-        raise UserError(
-            f"{path}: belongs to the task {saved.model}, and export takes networks as data only for now",
-            f"export the task's model with its framework's own tools; its state dict is {checkpoints.FILES[0]} there",
-        )
+    """The network of a checkpoint."""
     network = checkpoints.network(path, saved)
     metadata = {
         "model": saved.model,
@@ -124,15 +159,13 @@ def _model(path: Path, saved: Checkpoint) -> Model:
     return Model(saved.model, network, saved.weights, saved.framework, metadata)
 
 
-def _report(kind: Format, path: Path, output: Path, model: Model, comparison: Comparison) -> None:
-    print(
-        f"{printable(str(path))} written to {printable(str(output))} as {NAMES[kind]}: float32 images of "
-        f"{text(model.network.input_shape)} in [0, 1] to {model.network.classes} logits"
-    )
+def _report(kind: Format, path: Path, output: Path, written: str, outputs: str, comparison: Comparison) -> None:
+    print(f"{printable(str(path))} written to {printable(str(output))} as {NAMES[kind]}: {printable(written)}")
     if comparison.problem:
-        print(f"not compared with hvdtrain's own logits: {comparison.problem}")
+        print(f"not compared with hvdtrain's own {outputs}: {comparison.problem}")
     else:
+        data = "random images" if outputs == "logits" else "the first training rows"
         print(
-            f"logits of {comparison.runtime} are those of hvdtrain in {comparison.framework}: "
-            f"they differ by at most {comparison.difference:.1g} on random images"
+            f"{outputs} of {comparison.runtime} are those of hvdtrain in {comparison.framework}: "
+            f"they differ by at most {comparison.difference:.1g} on {data}"
         )

@@ -6,7 +6,7 @@ Each is compared with the network's logits in hvdtrain before it gets its name o
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -81,17 +81,43 @@ class _Reference:
 
     def compare(self, runtime: str, run: Callable[[np.ndarray], np.ndarray]) -> Comparison:
         """Compare with the logits that `run` returns for float32 images. Raises HvdtrainError if they differ."""
-        allowed = TOLERANCE * max(1.0, float(np.abs(self._logits).max()))
-        pairs = [(self._logits[:rows], run(self._images[:rows])) for rows in (1, len(BLOCKS))]
-        # NumPy's maximum of NaN and another number is NaN, which is not below anything.
-        difference = float(np.max([np.abs(own - found).max() for own, found in pairs]))
-        if not difference <= allowed:
-            raise HvdtrainError(
-                f"the logits of {runtime} differ by {difference:.1g} from those of {self._framework}, more than "
-                f"{allowed:.1g}, so nothing was written",
-                "export in another format, and report this as a bug of hvdtrain",
-            )
-        return Comparison(runtime, self._framework, difference)
+        numbers = [np.arange(rows) for rows in (1, len(BLOCKS))]
+        return compare(
+            *(self._framework, runtime, [(one,) for one in numbers]),
+            lambda rows: {"logits": self._logits[rows]},
+            lambda rows: {"logits": run(self._images[rows])},
+        )
+
+
+Outputs = Mapping[str, np.ndarray]
+"""Of a model, by name."""
+
+
+def compare(
+    framework: Framework,
+    runtime: str,
+    inputs: Iterable[tuple[np.ndarray, ...]],
+    own: Callable[..., Outputs],
+    exported: Callable[..., Outputs],
+) -> Comparison:
+    """Compare the outputs of both for each of the inputs. Raises HvdtrainError if they differ."""
+    largest = 0.0
+    for arrays in inputs:
+        expected, found = own(*arrays), exported(*arrays)
+        for name, values in expected.items():
+            if not np.isfinite(values).all():
+                raise UserError("the model's outputs are not finite", "export another checkpoint")
+            allowed = TOLERANCE * max(1.0, float(np.abs(values).max(initial=0.0)))
+            # NumPy's maximum of NaN and another number is NaN, which is not below anything.
+            difference = float(np.abs(values - found[name]).max(initial=0.0))
+            if not difference <= allowed:
+                raise HvdtrainError(
+                    f"the {name} of {runtime} differ by {difference:.1g} from those of {framework}, more than "
+                    f"{allowed:.1g}, so nothing was written",
+                    "export in another format, and report this as a bug of hvdtrain",
+                )
+            largest = max(largest, difference)
+    return Comparison(runtime, framework, largest)
 
 
 def export_onnx(model: Model, path: Path, framework: Framework | None) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
     network = network or find_network(config.model)
     dataset = load_dataset(**data_recipe(config, runtime, network))
     return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
+
+
+def load_task(name: str, settings: Sequence[str]) -> OwnTask:
+    """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
+    if not is_reference(name):
+        raise UserError(f"--model {name}: is no task", "give FILE.py:CLASS")
+    return make_task(name, load_object(name, f"--model {name}"), settings)
 
 
 def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:

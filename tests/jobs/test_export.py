@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, run, train
+from support.jobs import FRAMEWORKS, ROOT, run, train
 from support.random_networks import random_network, random_weights
 
 from hvdtrain.frameworks.export import random_images
@@ -30,6 +30,17 @@ model = torch.export.load('model.pt2', extra_files=extra).module()
 assert json.loads(json.loads(extra['metadata.json'])['classes'])[3] == 'class 3'
 numpy.save('pt2', model(torch.from_numpy(images)).detach().numpy())
 """
+RUN_TASK = {
+    "torch": f"""{ALONE}import torch
+given = [torch.from_numpy(images), torch.arange(len(images)) % 5]
+numpy.save('found', torch.export.load('model.pt2').module()(*given)['value'].detach().numpy())
+""",
+    "tensorflow": f"""{ALONE}import tensorflow
+run = tensorflow.saved_model.load('model').signatures['serving_default']
+given = tensorflow.constant(images), tensorflow.range(len(images), dtype='int64') % 5
+numpy.save('found', run(input_0=given[0], input_1=given[1])['value'])
+""",
+}
 RUN_SAVED_MODEL = f"""{ALONE}import json, tensorflow
 model = tensorflow.saved_model.load('saved')
 metadata = json.load(open('saved/assets.extra/metadata.json'))
@@ -81,3 +92,28 @@ def test_a_run_of_each_framework_in_each_format(framework, model, tmp_path):
         status, output = run(["python", "-m", "hvdtrain", "export", str(folder), output], tmp_path)
         assert status == 0, output
         assert "they differ by at most" in output
+
+
+@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+def test_the_model_of_a_task_runs_without_hvdtrain(framework, tmp_path):
+    task = f"{ROOT}/tests/support/tasks/of_{framework}.py:Regression"
+    folder = train(tmp_path, framework, "--model", task, "--strategy", "single", "--epochs", "1")
+    output = {"torch": "model.pt2", "tensorflow": "model/"}[framework]
+    export = ["python", "-m", "hvdtrain", "export", str(folder), output]
+    status, printed = run(export, tmp_path)
+    assert status == 2 and f"give --model {task}" in printed
+    status, printed = run([*export, "--model", task], tmp_path)
+    assert status == 0, printed
+    assert f"are those of hvdtrain in {framework}: they differ by at most" in printed
+    numbers = np.random.default_rng(0).normal(size=(7, 4)).astype(np.float32)
+    np.save(tmp_path / "images.npy", numbers)
+    status, printed = run([sys.executable, "-c", RUN_TASK[framework]], tmp_path)
+    assert status == 0, printed
+    weights = checkpoints.newest(folder)[1].weights
+    of_kind, kernel, bias = (
+        (weights["of_kind.weight"], weights["last.weight"].T, weights["last.bias"])
+        if framework == "torch"
+        else (weights["0.embeddings"], weights["1.kernel"], weights["2.bias"])
+    )
+    expected = np.concatenate([numbers, of_kind[np.arange(7) % 5]], 1) @ kernel + bias
+    np.testing.assert_allclose(np.load(tmp_path / "found.npy"), expected[:, 0], rtol=1e-5, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Networks as SavedModels, which need TensorFlow only."""
+"""Networks and models of tasks as SavedModels, which need TensorFlow only."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import errno
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
+from hvdtrain.frameworks.tensorflow.objective import TaskObjective
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowSingleProcess
 from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.tasks.own import OwnTask
 
 SIGNATURE = "serving_default"
 METADATA = Path("assets.extra", "metadata.json")
@@ -34,10 +40,15 @@ def save_model(network: ShapedNetwork, weights: Weights, metadata: Mapping[str, 
         return {"logits": model(tf.transpose(images, (0, 2, 3, 1)), training=False)}
 
     # The variables alone, and not the Keras model, whose own functions would be saved with it.
+    _save(list(variables.values()), logits, metadata, folder)
+
+
+def _save(variables: list[tf.Variable], function: Any, metadata: Mapping[str, str], folder: Path) -> None:
+    """Save a function of these variables as the signature of a SavedModel."""
     module = tf.Module()
-    module.weights, module.logits = list(variables.values()), logits
+    module.weights, module.function = variables, function
     try:
-        tf.saved_model.save(module, str(folder), signatures={SIGNATURE: logits})
+        tf.saved_model.save(module, str(folder), signatures={SIGNATURE: function})
     except tf.errors.OpError as error:  # of the disk; the message is "<operation> <file>; <reason> [<operation>]"
         raise OSError(errno.EIO, error.message.rpartition("; ")[2].partition(" [Op")[0], str(folder)) from None
     (folder / METADATA).parent.mkdir()
@@ -48,3 +59,57 @@ def saved_logits(folder: Path, images: np.ndarray) -> np.ndarray:
     """Logits of float32 images by a SavedModel."""
     signature = tf.saved_model.load(str(folder)).signatures[SIGNATURE]
     return signature(images=tf.constant(images))["logits"].numpy()
+
+
+class TaskModel:
+    """The model of a task with the weights of a checkpoint. Raises UserError if they are not its own."""
+
+    def __init__(self, task: OwnTask, weights: Weights) -> None:
+        config = Config(framework="tensorflow", strategy="single")
+        self._task = task
+        self._objective = TaskObjective(task, TensorFlowSingleProcess(config, RuntimeOptions(device="cpu")))
+        try:
+            self._objective.check(weights)
+        except ValueError as error:
+            problem = f"returned another model than that of the checkpoint ({error})"
+            raise task.error("model", problem, "export with the code that has trained it") from None
+        for name, variable in (self._objective.parameters | self._objective.statistics).items():
+            variable.assign(weights[name])
+
+    def outputs(self, *arrays: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs for arrays of n rows, by name."""
+        return {name: one.numpy() for name, one in self._named_outputs(*map(tf.constant, arrays)).items()}
+
+    def _named_outputs(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        found = self._objective.model(inputs if len(inputs) > 1 else inputs[0], training=False)
+        if isinstance(found, Mapping):
+            return {str(name): one for name, one in found.items()}
+        several = tf.nest.flatten(found)
+        return (
+            {f"output_{number}": one for number, one in enumerate(several)} if len(several) > 1 else {"output": found}
+        )
+
+    def save(self, inputs: tuple[np.ndarray, ...], metadata: Mapping[str, str], folder: Path) -> None:
+        """A SavedModel, whose signature takes `input_0` and so on, like these, of any number of rows.
+
+        Raises UserError if TensorFlow cannot make one, OSError if it cannot be written.
+        """
+        specs = [
+            tf.TensorSpec((None, *array.shape[1:]), array.dtype, f"input_{number}")
+            for number, array in enumerate(inputs)
+        ]
+        function = tf.function(self._named_outputs, input_signature=specs)
+        try:
+            function.get_concrete_function()
+        except Exception as error:
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            problem = f"returned a model that TensorFlow cannot compile into a graph ({reason:.300})"
+            raise self._task.error("model", problem, "compute with TensorFlow's operations only") from error
+        _save(list(self._objective.model.variables), function, metadata, folder)
+
+
+def saved_outputs(folder: Path, arrays: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
+    """The outputs of a task's SavedModel."""
+    signature = tf.saved_model.load(str(folder)).signatures[SIGNATURE]
+    found = signature(**{f"input_{number}": tf.constant(array) for number, array in enumerate(arrays)})
+    return {name: one.numpy() for name, one in found.items()}

@@ -12,7 +12,7 @@ from support.random_networks import random_network, random_weights
 
 from hvdtrain.cli import export
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.frameworks import registry
+from hvdtrain.frameworks import registry, task_export
 from hvdtrain.frameworks.export import Model, export_onnx, export_program, random_images
 from hvdtrain.frameworks.torch import export as torch_export
 from hvdtrain.frameworks.torch.export import program_logits
@@ -30,7 +30,8 @@ SEEDS = range(30)
 @pytest.fixture(autouse=True)
 def environment(tmp_path_factory, monkeypatch):
     """Learners set variables for the whole process, as does PyTorch's import of its compiler."""
-    monkeypatch.setattr(registry, "set_environment", lambda: None)
+    for module in (registry, task_export):
+        monkeypatch.setattr(module, "set_environment", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp()))
 
 
@@ -150,11 +151,46 @@ def error_of(capsys, *arguments):
     return line
 
 
-def test_a_task_is_exported_with_the_tools_of_its_framework(tmp_path, capsys):
-    run = save(tmp_path / "run", network={"task": "task.py:Mine", "options": {}}, model="task.py:Mine")
-    line = error_of(capsys, run, tmp_path / "model.onnx")
-    assert "task.py:Mine" in line and "its framework's own tools" in line
-    assert os.listdir(tmp_path) == ["run"]
+TASK = """import torch
+class Mine:
+    def __init__(self, width=3): self.width = width
+    def data(self): return (rows := (torch.zeros(5, 2).numpy(), torch.zeros(5).long().numpy())), rows
+    def model(self): return torch.nn.Linear(2, self.width) if self.width < 9 else Rows()
+class Rows(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = torch.nn.Parameter(torch.ones(3))
+    def forward(self, x): return self.factor.repeat(len(x), 1) + (float(x.sum()) if len(x) != 4 else 0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "options", "arguments", "message"),
+    [
+        ("Mine", "torch", {}, ["model.onnx"], "whose model cannot be exported as ONNX; export a program of torch"),
+        ("Mine", "tensorflow", {}, ["model.pt2"], "export a SavedModel"),
+        ("Mine", "mxnet", {}, ["model.pt2"], "export its weights, which the checkpoint has"),
+        ("Mine", "torch", {}, ["model.pt2"], "whose code makes the model; give --model"),
+        ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Other"], "has no Other"),
+        ("Mine", "torch", {}, ["model.pt2", "--model", "Mine"], "--model Mine: is no task"),
+        ("Mine", "torch", {"width": 4}, ["model.pt2", "--model", "{task}Mine"], "with {'width': 4}, not to"),
+        ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Mine"], "another model than that of the checkpoint"),
+        ("Mine", "torch", {"width": 9}, ["model.pt2", "--model", "{task}Mine", "--set", "width=9"], "cannot follow"),
+    ],
+)
+def test_mistaken_exports_of_tasks(name, framework, options, arguments, message, tmp_path, capsys):
+    (tmp_path / "task.py").write_text(TASK)
+    record = {"task": f"{tmp_path}/task.py:{name}", "options": options}
+    weights = {"factor": np.ones(3, np.float32)}
+    run = save(tmp_path / "run", network=record, model=record["task"], framework=framework, weights=weights)
+    output, *given = (one.format(task=f"{tmp_path}/task.py:") for one in arguments)
+    assert message in error_of(capsys, run, tmp_path / output, *given)
+    assert not (tmp_path / output).exists()
+
+
+def test_a_script_with_a_loop_of_its_own_is_not_exported(tmp_path, capsys):
+    run = save(tmp_path / "run", network={"task": "train.py", "options": {}}, model="train.py")
+    assert "export its weights, which the checkpoint has" in error_of(capsys, run, tmp_path / "model.pt2")
 
 
 def test_a_checkpoint_of_another_network_is_an_error(tmp_path, capsys):
