@@ -107,11 +107,6 @@ def _check_output(kind: Format, output: Path, force: bool) -> None:
 
 def _model(path: Path, saved: Checkpoint) -> Model:
     """The network of a checkpoint. Raises UserError for a task, whose model is known to its own class only."""
-    if isinstance(saved.network, dict) and "task" in saved.network:
-        raise UserError(
-            f"{path}: belongs to the task {saved.model}, and export takes networks as data only for now",
-            f"export the task's model with its framework's own tools; its state dict is {checkpoints.FILES[0]} there",
-        )
     network = checkpoints.network(path, saved)
     metadata = {
         "model": saved.model,
