@@ -48,7 +48,7 @@ def check_same_shape(name: str, dataset: Dataset) -> None:
 
     name: of the data in messages.
     """
-    train, test = (source[np.zeros(1, np.int64)][0].shape[1:] for source in (dataset.train, dataset.test))
+    train, test = dataset.input_shape, dataset.test[np.zeros(1, np.int64)][0].shape[1:]
     if train != test:
         raise UserError(
             f"{name}: train images are {text(train)}, test images {text(test)}",

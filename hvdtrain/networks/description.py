@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,13 +123,10 @@ class ShapedNetwork:
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless `weights` are this network's, by names, types and shapes."""
         expected = dict(self.parameters()) | dict(self.statistics())
-        if set(weights) != set(expected):
-            raise ValueError(f"the parameters are {sorted(weights)}, but the network has {sorted(expected)}")
-        for name, shape in expected.items():
-            if weights[name].dtype != np.float32:
-                raise ValueError(f"{name} is {weights[name].dtype}, not float32")
-            if weights[name].shape != shape:
-                raise ValueError(f"{name} has shape {weights[name].shape}, but the network needs {shape}")
+        check_weights(weights, expected)
+        for name, value in weights.items():
+            if value.dtype != np.float32:
+                raise ValueError(f"{name} is {value.dtype}, not float32")
 
     @functools.cached_property
     def used_pixels(self) -> tuple[int, int]:
@@ -159,6 +156,15 @@ class ShapedNetwork:
     def size(self) -> int:
         """Number of parameters."""
         return sum(math.prod(shape) for _, shape in self.parameters())
+
+
+def check_weights(weights: Weights, shapes: Mapping[str, Sequence[int]]) -> None:
+    """Raise ValueError unless the weights have these names and shapes."""
+    if weights.keys() != shapes.keys():
+        raise ValueError(f"the parameters are {sorted(weights)}, but the network has {sorted(shapes)}")
+    for name, shape in shapes.items():
+        if weights[name].shape != tuple(shape):
+            raise ValueError(f"{name} has shape {weights[name].shape}, but the network needs {tuple(shape)}")
 
 
 def _walk(layers: Iterable[Layer], shape: Shape) -> Iterator[tuple[Layer, Shape]]:

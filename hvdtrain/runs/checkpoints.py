@@ -212,9 +212,15 @@ def _holds_numbers(values: Any) -> bool:
 
 
 def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
-    """The network that a checkpoint, read from `path`, belongs to. Raises UserError if its weights are not of it."""
+    """The network that a checkpoint, read from `path`, belongs to.
+
+    Raises UserError if it belongs to a task, or its weights are not those of the network.
+    """
     if "task" in saved.network:
-        raise UserError(f"{path}: is of the task {saved.model!r:.80}, not of a network", "use the task's own code")
+        raise UserError(
+            f"{path}: is of the task {saved.model!r:.80}, not of a network",
+            f"use the task's own code and its framework's tools; the model's state dict is {FILES[0]} there",
+        )
     try:
         found = shaped_from_record(saved.network, saved.model)
         found.check(saved.weights)

@@ -7,7 +7,6 @@ from typing import Any
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.own import OwnTask
 
 MODELS: dict[Framework, str] = {
@@ -67,12 +66,3 @@ def named_metrics(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> dict[s
     if not isinstance(found, Mapping):
         raise task.error("metrics", f"returned {type(found).__name__}", "return a dict of tensors by name")
     return {str(name): value for name, value in found.items()}
-
-
-def check_weights(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise ValueError unless the weights have these names and shapes."""
-    if weights.keys() != shapes.keys():
-        raise ValueError(f"the parameters are {sorted(weights)}, but the model has {sorted(shapes)}")
-    for name, value in weights.items():
-        if value.shape != tuple(shapes[name]):
-            raise ValueError(f"{name} has shape {value.shape}, but the model needs {tuple(shapes[name])}")

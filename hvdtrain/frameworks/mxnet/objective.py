@@ -24,7 +24,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, classified
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
@@ -272,7 +272,7 @@ class TaskObjective:
 
     def load(self, weights: Weights) -> None:
         arrays = self.parameters | self._statistics
-        mistakes.check_weights(weights, {name: parameter.shape for name, parameter in arrays.items()})
+        check_weights(weights, {name: parameter.shape for name, parameter in arrays.items()})
         mx.nd.waitall()
         for name, parameter in arrays.items():
             parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))

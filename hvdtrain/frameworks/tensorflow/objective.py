@@ -16,7 +16,7 @@ from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, Weigh
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.interfaces import Batch
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
@@ -275,7 +275,7 @@ class TaskObjective:
 
     def check(self, weights: Weights) -> None:
         own = self.parameters | self.statistics
-        mistakes.check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
+        check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
 
     def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         return np.array(value)

@@ -15,7 +15,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.interfaces import Batch, Evaluated
-from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
@@ -241,7 +241,7 @@ def module_weights(model: nn.Module) -> Weights:
 
 def load_module(model: nn.Module, weights: Weights) -> None:
     """Set parameters and buffers. Raises ValueError if names or shapes differ."""
-    mistakes.check_weights(weights, {name: tuple(value.shape) for name, value in model.state_dict().items()})
+    check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
     model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
 
 

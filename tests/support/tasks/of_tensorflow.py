@@ -1,11 +1,7 @@
 """Tasks in TensorFlow, and mistaken ones."""
 
-import numpy as np
 import tensorflow as tf
-
-RANDOM = np.random.default_rng(3)
-NUMBERS, KINDS = RANDOM.normal(size=(160, 4)).astype(np.float32), RANDOM.integers(0, 5, 160)
-VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
+from task_rows import ClassifierRows, RegressionRows
 
 
 class TwoInputs(tf.keras.Model):
@@ -20,31 +16,16 @@ class TwoInputs(tf.keras.Model):
         return {"value": self.last(tf.concat([numbers, self.of_kind(kinds)], 1))[:, 0]}
 
 
-class Regression:
-    inputs = 2
-
-    def data(self):
-        rows = NUMBERS, KINDS, VALUES
-        return tuple(array[:128] for array in rows), tuple(array[128:] for array in rows)
-
+class Regression(RegressionRows):
     def model(self):
         return TwoInputs()
-
-    def losses(self, outputs, values):
-        return (outputs["value"] - values) ** 2
 
     def metrics(self, outputs, values):
         return {"distance": tf.abs(outputs["value"] - values)}
 
 
-class Classifier:
+class Classifier(ClassifierRows):
     """With batch normalization and random numbers."""
-
-    def __init__(self, width=6):
-        self.width = width
-
-    def data(self):
-        return (NUMBERS[:128], KINDS[:128]), (NUMBERS[128:], KINDS[128:])
 
     def model(self):
         layers = tf.keras.layers
@@ -61,25 +42,3 @@ class MeanLoss(Regression):
 class FailingLoss(Regression):
     def losses(self, outputs, values):
         return outputs["price"] - values  # the line that fails
-
-
-class ListMetrics(Regression):
-    def metrics(self, outputs, values):
-        return [values]
-
-
-class NoLoss(Regression):
-    losses = None
-
-
-class NoModel:
-    data = Regression.data
-
-
-class OneInput(Regression):
-    inputs = 1
-
-
-class Foreign(Regression):
-    def model(self):
-        return type("Sequential", (), {"__module__": "torch.nn.modules.container"})()

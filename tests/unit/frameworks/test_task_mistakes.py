@@ -1,6 +1,5 @@
 """Mistakes in a task: one sentence that names the method, in every framework, before training."""
 
-import importlib.util
 import os
 import re
 
@@ -11,10 +10,19 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.system.python_files import load_object
 from hvdtrain.tasks.own import make_task
 
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
-
+FOREIGN = {"torch": "torch.nn.modules.container", "tensorflow": "keras.src.engine.sequential"}
+"""Where a framework's Sequential is."""
+MISTAKES = {
+    "ListMetrics": {"metrics": lambda self, outputs, values: [values]},
+    "NoLoss": {"losses": None},
+    "NoModel": {"model": None},
+    "OneInput": {"inputs": 1},
+}
+"""What each of these tasks has instead of what Regression has; other mistakes are classes in the framework's file."""
 
 MATRIX = pytest.mark.matrix
 
@@ -29,12 +37,10 @@ def build(framework):
     """Make a class of the framework's file a task, and build its learner."""
     before = dict(os.environ)
     file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
-    def build(name, **options):
-        task = make_task(f"{file}:{name}", getattr(module, name))
+    def build(name, changes=None, **options):
+        kind = load_object(f"{file}:{'Regression' if changes else name}", "--model")
+        task = make_task(f"{file}:{name}", type(name, (kind,), changes) if changes else kind)
         config = Config(framework=framework, strategy="single", model=task.name, **options)
         return build_learner(config, task, None, RuntimeOptions(device="cpu"))
 
@@ -56,7 +62,7 @@ def build(framework):
 )
 def test_a_mistake_is_one_sentence(build, name, message):
     with pytest.raises(UserError, match=message) as error:
-        build(name)
+        build(name, MISTAKES.get(name))
     assert "\n" not in str(error.value)
     assert name in str(error.value)
 
@@ -71,8 +77,9 @@ def test_the_line_is_that_of_the_method(build, framework):
 
 def test_a_model_of_another_framework_names_that(build, framework):
     expected = rf"model\(\) returned Sequential, and --framework is {framework}; use --framework {OTHER[framework]}"
+    model = type("Sequential", (), {"__module__": FOREIGN[OTHER[framework]]})
     with pytest.raises(UserError, match=expected):
-        build("Foreign")
+        build("Foreign", {"model": lambda self: model()})
 
 
 def test_a_task_changes_no_state_when_it_is_tried_out(build):
