@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -29,7 +29,8 @@ class Reader:
     workers: how many batches are read at the same time, by threads; 0 to read each when it is asked for. Where a source
     says that it needs processes, each thread has one, which loads the data by itself.
     recipe: how those processes load the data (see `WorkerProcess`); None if there can be none, and such a source is
-    then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row.
+    then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row. check: called
+    with part, row numbers and rows of each batch that was read; returns the rows to use, or raises an error.
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class Reader:
         workers: int | Literal["auto"],
         recipe: dict[str, Any] | None = None,
         seed: int = 0,
+        check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
     ) -> None:
         self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
         self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
         if self._in_processes and recipe is None:
             self.workers = 0
-        self._recipe, self._seed = recipe if self._in_processes else None, seed
+        self._recipe, self._seed, self._check = recipe if self._in_processes else None, seed, check
         self._processes: list[WorkerProcess] = []
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -79,10 +81,10 @@ class Reader:
 
         epoch: that of training, counted from 0. Raises what reading a batch raises, when its turn comes.
         """
-        source, threads, draw = self._sources[part], self._threads, Draw(self._seed, epoch)
+        threads, draw = self._threads, Draw(self._seed, epoch)
         if threads is None:
             for one in rows:
-                yield read_rows(source, one, draw)
+                yield self._read(part, one, draw)
             return
         pending: deque[Future[Rows]] = deque()
         try:
@@ -97,9 +99,15 @@ class Reader:
                 future.cancel()
 
     def _read(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
-        """Called in a thread: read a batch, in a process that is idle if its source needs one."""
-        if part not in self._in_processes:
-            return read_rows(self._sources[part], rows, draw)
+        """Read and check a batch; called in a thread, if there are threads."""
+        if self._processes and part in self._in_processes:
+            found = self._read_in_process(part, rows, draw)
+        else:
+            found = read_rows(self._sources[part], rows, draw)
+        return self._check(part, rows, found) if self._check else found
+
+    def _read_in_process(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
+        """Read a batch in a process that is idle."""
         process = self._idle.get()
         try:
             return process.read(part, rows, draw)

@@ -20,6 +20,7 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.augmentation import AugmentedRows
+from hvdtrain.tasks.labels import LabelCheck
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
@@ -38,8 +39,14 @@ class OwnTask:
     task: Any
     dataset: Dataset
     inputs: int
+    skip_bad_rows: bool = False
     recipe: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
+
+    @functools.cached_property
+    def labels(self) -> LabelCheck:
+        """Checks the labels of the default loss, once learners have told it the number of classes."""
+        return LabelCheck(self.name, self.dataset, self.inputs, self.skip_bad_rows)
 
     def record(self) -> dict[str, Any]:
         """The task as JSON values, by which a resumed run recognizes it."""
@@ -73,7 +80,8 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows:
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    return OwnTask(name, options, task, _load_data(name, task, inputs, skip_bad_rows), inputs)
+    dataset = _load_data(name, task, inputs, skip_bad_rows)
+    return OwnTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
 def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:

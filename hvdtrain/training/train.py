@@ -63,8 +63,11 @@ def _train(
     consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
     folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
     run = Run(config, runtime, trained, learner, dataset, folder, lock)
-    recipe = trained.recipe if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
-    with Reader(dataset, runtime.workers, recipe, config.seed) as reader:
+    if isinstance(trained, OwnTask):
+        reader = Reader(dataset, runtime.workers, trained.recipe, config.seed, trained.labels)
+    else:
+        reader = Reader(dataset, runtime.workers, data_recipe(config, runtime, trained.network), config.seed)
+    with reader:
         _train_from(run, position, reader, Saver(run, memory, parent), examine_host)
     return folder
 

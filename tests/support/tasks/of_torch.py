@@ -88,3 +88,24 @@ class OneInput(Regression):
 class Foreign(Regression):
     def model(self):
         return type("Sequential", (), {"__module__": "keras.src.engine.sequential"})()
+
+
+class OddLabels(Classifier):
+    """Its last training row has a label that is no number of an output."""
+
+    augment = None
+
+    def __init__(self, label=5):
+        super().__init__()
+        self.label = label
+
+    def data(self):
+        (numbers, kinds), test = super().data()
+        return (numbers, np.append(kinds[:-1], self.label)), test
+
+
+class ShortLabels(Classifier):
+    """Its labels are of another type and shape than those of the default loss."""
+
+    def data(self):
+        return tuple((numbers, kinds[:, None].astype(np.int32)) for numbers, kinds in super().data())
