@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import queue
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
 
 import numpy as np
 
-from hvdtrain.datasets.sources.rows import Rows, RowSource, read_rows
+from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.sources.rows import Rows, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system import cores
@@ -27,14 +28,25 @@ class Reader:
 
     workers: how many batches are read at the same time, by threads; 0 to read each when it is asked for. Where a source
     says that it needs processes, each thread has one, which loads the data by itself.
-    recipe: the arguments of `load_dataset` for those processes, as JSON has them; None if there are to be none.
+    recipe: how those processes load the data (see `WorkerProcess`); None if there can be none, and such a source is
+    then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row. check: called
+    with part, row numbers and rows of each batch that was read; returns the rows to use, or raises an error.
     """
 
-    def __init__(self, dataset: Dataset, workers: int | Literal["auto"], recipe: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        workers: int | Literal["auto"],
+        recipe: dict[str, Any] | None = None,
+        seed: int = 0,
+        check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
+    ) -> None:
         self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
+        self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
-        kinds = {getattr(source, "background", "threads") for source in self._sources.values()}
-        self._recipe = recipe if "processes" in kinds else None
+        if self._in_processes and recipe is None:
+            self.workers = 0
+        self._recipe, self._seed, self._check = recipe if self._in_processes else None, seed, check
         self._processes: list[WorkerProcess] = []
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -64,20 +76,20 @@ class Reader:
     def _states(self) -> dict[str, str]:
         return {part: getattr(source, "state", "") for part, source in self._sources.items()}
 
-    def batches(self, part: Part, rows: Iterable[np.ndarray]) -> Iterator[Rows]:
+    def batches(self, part: Part, rows: Iterable[np.ndarray], epoch: int = 0) -> Iterator[Rows]:
         """The rows of each batch, int64 (n,), read; at most AHEAD * workers of them are read ahead.
 
-        Raises what reading a batch raises, when its turn comes.
+        epoch: that of training, counted from 0. Raises what reading a batch raises, when its turn comes.
         """
-        source, threads = self._sources[part], self._threads
+        threads, draw = self._threads, Draw(self._seed, epoch)
         if threads is None:
             for one in rows:
-                yield read_rows(source, one)
+                yield self._read(part, one, draw)
             return
         pending: deque[Future[Rows]] = deque()
         try:
             for one in rows:
-                pending.append(threads.submit(self._read, part, one))
+                pending.append(threads.submit(self._read, part, one, draw))
                 if len(pending) >= AHEAD * self.workers:
                     yield pending.popleft().result()
             while pending:
@@ -86,19 +98,29 @@ class Reader:
             for future in pending:
                 future.cancel()
 
-    def _read(self, part: Part, rows: np.ndarray) -> Rows:
-        """Called in a thread: read a batch, in a process that is idle if there are processes."""
-        if not self._recipe:
-            return read_rows(self._sources[part], rows)
+    def _read(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
+        """Read and check a batch; called in a thread, if there are threads."""
+        if self._processes and part in self._in_processes:
+            found = self._read_in_process(part, rows, draw)
+        else:
+            found = read_rows(self._sources[part], rows, draw)
+        return self._check(part, rows, found) if self._check else found
+
+    def _read_in_process(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
+        """Read a batch in a process that is idle."""
         process = self._idle.get()
         try:
-            return process.read(part, rows)
+            return process.read(part, rows, draw)
         finally:
             self._idle.put(process)
 
 
+def _needs_process(source: Source) -> bool:
+    return getattr(source, "background", "threads") == "processes"
+
+
 def _auto(sources: Iterable[Source]) -> int:
     """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
-    if not any(isinstance(source, RowSource) for source in sources):
+    if all(getattr(source, "in_memory", True) for source in sources):
         return 0
     return min(max(cores.of_rank() - 1, 1), MOST_AUTO)

@@ -34,16 +34,23 @@ def nothing_to_train(task: OwnTask) -> UserError:
 
 def failing_model(task: OwnTask, inputs: Iterable[Any], error: Exception) -> UserError:
     """The model does not take these arrays."""
-    shapes = " and ".join(f"{tuple(one.shape)} {getattr(one.dtype, 'name', one.dtype)}" for one in inputs)
+    shapes = _describe(inputs)
     message = " ".join(str(error).split())
     problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
     return task.error("model", problem, "let it take the first array(s) of data()'s rows")
 
 
-def no_default_loss(task: OwnTask) -> UserError:
+def _describe(tensors: Iterable[Any]) -> str:
+    """Shapes and types of a framework's tensors."""
+    types = ((one, getattr(one.dtype, "__name__", None) or getattr(one.dtype, "name", one.dtype)) for one in tensors)
+    return " and ".join(f"{tuple(one.shape)} {dtype}" for one, dtype in types) or "no targets"
+
+
+def no_default_loss(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> UserError:
     """There are no losses(), and outputs and targets are not those of a classifier."""
+    found = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
     return task.error(
-        "model", "has outputs and targets for which there is no default loss",
+        "model", f"has outputs and targets for which there is no default loss: {found} and {_describe(targets)}",
         "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
     )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 import traceback
@@ -13,9 +14,13 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
+from hvdtrain.datasets.sources.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.tasks.augmentation import AugmentedRows
+from hvdtrain.tasks.labels import LabelCheck
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
@@ -36,8 +41,16 @@ class OwnTask:
     task: Any
     dataset: Dataset
     inputs: int
+    skip_bad_rows: bool = False
+    recipe: dict[str, Any] | None = None
+    """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
     kind: ClassVar[str] = "task"
     """What it is called in messages."""
+
+    @functools.cached_property
+    def labels(self) -> LabelCheck:
+        """Checks the labels of the default loss, once learners have told it the number of classes."""
+        return LabelCheck(self.name, self.dataset, self.inputs, self.skip_bad_rows)
 
     def record(self) -> dict[str, Any]:
         """The task as JSON values, by which a resumed run recognizes it."""
@@ -60,11 +73,12 @@ class OwnTask:
         return UserError(f"--model {self.name}: {method}() {problem}", remedy)
 
 
-def make_task(name: str, kind: Any, settings: Sequence[str] = ()) -> OwnTask:
+def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> OwnTask:
     """The task of this class, or an object of one, with its data.
 
-    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. Raises UserError
-    for what is no task, for arguments that the class does not have, and for errors in its data.
+    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. skip_bad_rows:
+    replace rows that cannot be read (--on-bad-row). Raises UserError for what is no task, for arguments that the class
+    does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -74,7 +88,8 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = ()) -> OwnTask:
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    return OwnTask(name, options, task, _load_data(name, task, inputs), inputs)
+    dataset = _load_data(name, task, inputs, skip_bad_rows)
+    return OwnTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
 def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
@@ -136,39 +151,60 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 
 
-def _load_data(name: str, task: Any, inputs: int) -> Dataset:
+def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:
     data = _call(name, task, "data")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
     parts = zip(("training", "test"), data, strict=True)
-    train, test = (as_source(f"--model {name}: the {part} rows", rows) for part, rows in parts)
-    first = [tuple(array.shape[1:] for array in source[np.zeros(1, np.int64)]) for source in (train, test)]
-    if first[0] != first[1]:
-        raise UserError(
-            f"--model {name}: training rows are {_texts(first[0])}, test rows {_texts(first[1])}",
-            "return rows of the same shapes",
-        )
-    if len(first[0]) < inputs:
-        raise UserError(
-            f"--model {name}: a row has {len(first[0])} array(s), but inputs is {inputs}", "give more arrays a row"
-        )
-    return Dataset(name, train, test, tuple(map(str, getattr(task, "classes", ()))))
+    train, test = (as_source(f"--model {name}: the {part} rows", rows, skip) for part, rows in parts)
+    trained = _augmented(name, task, train)
+    _check_forms(name, *(forms_of(source[np.zeros(1, np.int64)]) for source in (train, trained, test)))
+    count = len(forms_of(test[np.zeros(1, np.int64)]))
+    if count < inputs:
+        raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
+    return Dataset(name, trained, test, tuple(map(str, getattr(task, "classes", ()))))
 
 
-def _texts(shapes: Sequence[tuple[int, ...]]) -> str:
-    return " and ".join(map(str, shapes)) or "nothing"
+def _augmented(name: str, task: Any, train: Source) -> Source:
+    """The training rows as the task's augment() changes them, if it has that method."""
+    if not callable(getattr(task, "augment", None)):
+        return train
+    return AugmentedRows(
+        train,
+        functools.partial(_call, name, task, "augment"),
+        lambda problem, remedy: UserError(f"--model {name}: augment() {problem}", remedy),
+    )
 
 
-def as_source(where: str, rows: Any) -> Source:
-    """A source of rows: the user's own, or arrays of equal length. where: names the rows in messages."""
+def _check_forms(name: str, train: Forms, trained: Forms, test: Forms) -> None:
+    """Raise UserError unless test rows are like training rows; they may have their shapes before augmentation."""
+    types = [[dtype for _, dtype in forms] for forms in (trained, test)]
+    shapes = [[shape for shape, _ in forms] for forms in (train, trained, test)]
+    if types[0] == types[1] and shapes[2] in shapes[:2]:
+        return
+    augmented = "" if train == trained else f"; augment() returned {describe_forms(trained)}"
+    raise UserError(
+        f"--model {name}: training rows are {describe_forms(train)}, test rows {describe_forms(test)}{augmented}",
+        "return rows of the same shapes and types",
+    )
+
+
+def as_source(where: str, rows: Any, skip: bool = False) -> Source:
+    """A source of rows: arrays of equal length, or an object that makes rows.
+
+    where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
+    which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
+    one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
+    """
+    if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
+        kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
+        return kind(where, rows, skip, AnyArrays())
     if not isinstance(rows, tuple | list):
-        if all(hasattr(rows, method) for method in ("__len__", "__getitem__", "fingerprint")):
-            return rows
         rows = (rows,)
     arrays = [np.asarray(array, order="C") for array in rows]
     if not arrays or any(array.dtype.kind not in "biuf" or array.ndim == 0 for array in arrays):
         kinds = ", ".join(type(array).__name__ for array in rows) or "nothing"
-        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or a source (docs/data.md)")
+        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or an object that makes rows (docs/own.md)")
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,8 +36,8 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
     if network is None and is_reference(config.model):
         found = load_object(config.model, f"--model {config.model}")
         if not isinstance(found, Network):
-            task = make_task(config.model, found, config.set)
-            return task, task.dataset
+            task = make_task(config.model, found, config.set, config.on_bad_row == "skip")
+            return dataclasses.replace(task, recipe=_task_recipe(config, task)), task.dataset
         network = found
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
@@ -50,6 +51,31 @@ def load_task(name: str, settings: Sequence[str]) -> OwnTask:
     if not is_reference(name):
         raise UserError(f"--model {name}: is no task", "give FILE.py:CLASS")
     return make_task(name, load_object(name, f"--model {name}"), settings)
+
+
+def _task_recipe(config: Config, task: OwnTask) -> dict[str, Any]:
+    """How a process that reads data loads the task's (see `datasets.worker.WorkerProcess`)."""
+    return {
+        "loader": f"{__name__}:load_task_data",
+        "name": config.model,
+        "settings": config.set,
+        "skip_bad_rows": config.on_bad_row == "skip",
+        "expected": task.dataset.fingerprint,
+    }
+
+
+def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected: str) -> Dataset:
+    """The data of a task, in another process than its rank's.
+
+    expected: the fingerprint that the rank found. Raises UserError if the data are others here.
+    """
+    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows).dataset
+    if dataset.fingerprint != expected:
+        raise UserError(
+            f"--model {name}: data() returned other rows in a process of --workers than in its rank",
+            "seed the random numbers with which it makes them, or use --workers 0",
+        )
+    return dataset
 
 
 def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:

@@ -28,12 +28,11 @@ class NoRows:
         raise IndexError("there are no rows")
 
 
-def make_script(name: str, train: Any, test: Any = None) -> Script:
+def make_script(name: str, train: Any, test: Any, skip_bad_rows: bool) -> Script:
     """A script with these rows, which are what a task's data() returns. test: None for no evaluation.
 
     Raises UserError for rows of another kind.
     """
-    trained = as_source(f"{name}: the training rows", train)
-    tested = NoRows() if test is None else as_source(f"{name}: the test rows", test)
-    dataset = Dataset(name, trained, tested, ())
-    return Script(name, {}, None, dataset, 0)
+    trained = as_source(f"{name}: the training rows", train, skip_bad_rows)
+    tested = NoRows() if test is None else as_source(f"{name}: the test rows", test, skip_bad_rows)
+    return Script(name, {}, None, Dataset(name, trained, tested, ()), 0, skip_bad_rows)

@@ -150,7 +150,7 @@ class OwnLoop:
             raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
         if evaluate:
             self._learner.evaluate_by(evaluate)
-        script = make_script(self._script, train, test)
+        script = make_script(self._script, train, test, self._config.on_bad_row == "skip")
         self._started = self._stack.enter_context(
             start_run(self._config, self._runtime, script, self._learner, script.dataset, self._examine_host)
         )

@@ -88,13 +88,20 @@ def start_run(
     with RunLock() as lock:
         folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
         run = Run(config, runtime, trained, learner, dataset, folder, lock)
-        recipe = None if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
-        with Reader(dataset, runtime.workers, recipe) as reader:
+        with _reader(run) as reader:
             saver = Saver(run, memory, parent)
             reporter = _start_records(run, position, examine_host)
             training = Training(run, position, reader, reporter, saver)
             with training.stop, training.watchdog, contextlib.closing(reporter):
                 yield StartedRun(run, training, reporter)
+
+
+def _reader(run: Run) -> Reader:
+    """Reads the rows of a run."""
+    config, workers, trained = run.config, run.runtime.workers, run.trained
+    if isinstance(trained, OwnTask):
+        return Reader(run.dataset, workers, trained.recipe, config.seed, trained.labels)
+    return Reader(run.dataset, workers, data_recipe(config, run.runtime, trained.network), config.seed)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Reporter:

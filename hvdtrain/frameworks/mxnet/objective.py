@@ -247,8 +247,9 @@ class TaskObjective:
             return self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs)
         logits = isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2
         if logits and len(targets) == 1 and targets[0].dtype == np.int64 and targets[0].ndim == 1:
+            self._task.labels.expect(outputs.shape[1])
             return cross_entropy(mx.nd, outputs, targets[0].astype(np.float32))
-        raise mistakes.no_default_loss(self._task)
+        raise mistakes.no_default_loss(self._task, outputs, targets)
 
     def _metrics(self, outputs: Any, targets: Arrays) -> dict[str, mx.nd.NDArray]:
         if not self._task.has("metrics"):

@@ -252,8 +252,9 @@ class TaskObjective:
     def _default_losses(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         logits = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
         if logits and len(targets) == 1 and targets[0].dtype == tf.int64 and targets[0].shape.rank == 1:
+            self._task.labels.expect(outputs.shape[1])
             return tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], outputs)
-        raise mistakes.no_default_loss(self._task)
+        raise mistakes.no_default_loss(self._task, outputs, targets)
 
     def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
         if not self._task.has("metrics"):

@@ -148,13 +148,9 @@ class TaskObjective:
     def _default_losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
         logits = isinstance(outputs, torch.Tensor) and outputs.dim() == 2
         if logits and len(targets) == 1 and targets[0].dtype is torch.int64 and targets[0].dim() == 1:
-            try:
-                return cross_entropy(outputs, targets)
-            except IndexError:
-                low, high = (int(one) for one in (targets[0].min(), targets[0].max()))
-                reason = f"has {outputs.shape[1]} outputs, but labels run from {low} to {high}"
-                raise self._task.error("model", reason, "give it an output for each class, from 0 on") from None
-        raise mistakes.no_default_loss(self._task)
+            self._task.labels.expect(outputs.shape[1])
+            return cross_entropy(outputs, targets)
+        raise mistakes.no_default_loss(self._task, outputs, targets)
 
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         if not self._task.has("metrics"):

@@ -1,7 +1,7 @@
 """Tasks in TensorFlow, and mistaken ones."""
 
 import tensorflow as tf
-from task_rows import ClassifierRows, RegressionRows
+from task_rows import ClassifierRows, OddLabelRows, RegressionRows, ShortLabelRows
 
 
 class TwoInputs(tf.keras.Model):
@@ -42,3 +42,11 @@ class MeanLoss(Regression):
 class FailingLoss(Regression):
     def losses(self, outputs, values):
         return outputs["price"] - values  # the line that fails
+
+
+class OddLabels(OddLabelRows, Classifier):
+    pass
+
+
+class ShortLabels(ShortLabelRows, Classifier):
+    pass

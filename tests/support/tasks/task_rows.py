@@ -7,8 +7,15 @@ NUMBERS, KINDS = RANDOM.normal(size=(160, 4)).astype(np.float32), RANDOM.integer
 VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
 
 
+def add_noise(rows, generators):
+    """Augmentation: noise on the first array."""
+    numbers, *others = rows
+    return numbers + np.array([one.normal(0, 0.1, 4) for one in generators], np.float32), *others
+
+
 class RegressionRows:
     inputs = 2
+    augment = staticmethod(add_noise)
 
     def data(self):
         rows = NUMBERS, KINDS, VALUES
@@ -19,8 +26,31 @@ class RegressionRows:
 
 
 class ClassifierRows:
+    augment = staticmethod(add_noise)
+
     def __init__(self, width=6):
         self.width = width
 
     def data(self):
         return (NUMBERS[:128], KINDS[:128]), (NUMBERS[128:], KINDS[128:])
+
+
+class OddLabelRows(ClassifierRows):
+    """Its last training row has a label that is no number of an output."""
+
+    augment = None
+
+    def __init__(self, label=5):
+        super().__init__()
+        self.label = label
+
+    def data(self):
+        (numbers, kinds), test = super().data()
+        return (numbers, np.append(kinds[:-1], self.label)), test
+
+
+class ShortLabelRows(ClassifierRows):
+    """Its labels are of another type and shape than those of the default loss."""
+
+    def data(self):
+        return tuple((numbers, kinds[:, None].astype(np.int32)) for numbers, kinds in super().data())

@@ -56,6 +56,8 @@ def build(framework):
         ("FailingLoss", r"losses\(\) failed in line \d+ \(KeyError: 'price'\); correct the task"),
         ("ListMetrics", r"metrics\(\) returned list; return a dict"),
         ("NoLoss", r"model\(\) has outputs and targets for which there is no default loss"),
+        ("OddLabels", r"the label of training row 127 is 5, but the model has 5 outputs; correct the labels, or give"),
+        ("ShortLabels", r"no default loss: \(4, 5\) .*float32 and \(4, 1\) .*int32; give the task a method losses, or"),
         ("NoModel", r"has no method model; give the task that method"),
         ("OneInput", r"model\(\) returned a model that fails on inputs \(4, 4\) .*float32"),
     ],

@@ -57,9 +57,9 @@ def test_an_object_is_a_task():
     assert make_task("Task", Task(width=9)).task.width == 9
 
 
-def test_a_source_is_taken_as_it_is():
+def test_a_source_is_called_with_row_numbers():
     task = make_task("t.py:Own", with_data((Source(), (X, Y))))
-    assert isinstance(task.dataset.train, Source)
+    assert task.dataset.train[np.array([4, 1])][1].tolist() == [4, 1]
     assert task.dataset.fingerprint != make_task("t.py:Own", with_data(((X, Y), Source()))).dataset.fingerprint
 
 
@@ -97,7 +97,10 @@ def needs(width):
         (with_data(((X, Y),)), ["data() returned tuple"]),
         (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
         (with_data(((X, Y), (X[:0], Y[:0]))), ["the test rows have arrays of length 0"]),
-        (with_data(((X, Y), (X[:, :2], Y))), ["training rows are (4,) and (), test rows (2,) and ()"]),
+        (
+            with_data(((X, Y), (X[:, :2], Y))),
+            ["training rows are float32 (4,) and int64 (), test rows float32 (2,) and int64 ()"],
+        ),
         (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are ndarray, list; return arrays of numbers"]),
         (with_data(((X, Y), (X, Y)), inputs=3), ["a row has 2 array(s), but inputs is 3"]),
         (with_data(((X, Y), (X, Y)), inputs=True), ["inputs is True"]),

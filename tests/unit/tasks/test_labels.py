@@ -1,0 +1,70 @@
+"""Labels of the default loss that are no numbers of outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.errors import UserError
+from hvdtrain.tasks.own import make_task
+
+X, Y = np.zeros((8, 4), np.float32), np.array([0, 1, 2, 0, 1, 7, 2, -1])
+GOOD = (X[:5], Y[:5])
+
+
+class Source:
+    fingerprint = "1"
+
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, rows):
+        return X[rows], Y[rows]
+
+
+def made(train, test=GOOD, skip=False, **methods):
+    methods |= {"data": lambda self: (train, test), "model": lambda self: None}
+    return make_task("t.py:Task", type("Task", (), methods), skip_bad_rows=skip)
+
+
+def read(task, *batches, part="train", workers=0):
+    with Reader(task.dataset, workers, check=task.labels) as reader:
+        return list(reader.batches(part, map(np.array, batches)))
+
+
+def test_labels_in_memory_are_checked_at_once():
+    made(GOOD).labels.expect(3)
+    with pytest.raises(UserError, match="Task: the label of training row 5 is 7, but the model has 3 outputs; "):
+        made((X, Y)).labels.expect(3)
+    with pytest.raises(UserError, match="the label of test row 7 is -1, but the model has 8 outputs"):
+        made(GOOD, (X, Y)).labels.expect(8)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_other_labels_are_checked_when_they_are_read(workers):
+    source = Source()
+    source.background = "threads"
+    task = made(source)
+    assert len(read(task, [5, 7])) == 1, "losses of the task's own may take any labels"
+    task.labels.expect(3)
+    assert len(read(task, [0, 1], [6], workers=workers)) == 2
+    with pytest.raises(UserError, match="the label of training row 7 is -1, but the model has 3 outputs"):
+        read(task, [0, 7, 5], workers=workers)
+    with pytest.raises(UserError, match="training row 0 is 0, but the model has 0 outputs"):
+        made(source).labels.expect(0)
+
+
+def test_labels_that_augmentation_makes_are_checked_too():
+    task = made(GOOD, augment=lambda self, rows, generators: (rows[0], rows[1] + (rows[1] > 1)))
+    with pytest.raises(UserError, match="the label of training row 2 is 3, but the model has 3 outputs"):
+        task.labels.expect(3)
+
+
+def test_rows_with_wrong_labels_are_skipped_with_that_option():
+    task = made((X, Y), skip=True)
+    task.labels.expect(3)
+    (found,) = read(task, [4, 5, 7])
+    assert list(found.bad) == [1, 2] and found.arrays[1].tolist() == [1, 0, 0]
+    assert "training row 5 is 7" in found.bad[1].reason
+    assert Y[5] == 7
