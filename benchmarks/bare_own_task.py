@@ -1,4 +1,4 @@
-"""The training of fashion_task.py by hand: DistributedDataParallel over Gloo, DistributedSampler, DataLoader; by torchrun.
+"""The training of fashion_task.py by hand: DistributedDataParallel over Gloo, DistributedSampler and DataLoader.
 
 usage: torchrun ... bare_own_task.py DATA STEPS rows|batches WORKERS
 
