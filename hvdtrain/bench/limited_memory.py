@@ -33,9 +33,8 @@ def limited_memory(limit: int) -> Iterator[LimitedMemory]:
     version_1 = (ROOT / "memory").is_dir()
     root = ROOT / "memory" if version_1 else ROOT
     group = root / f"hvdtrain-{os.getpid()}"
-    limits = (
-        ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes") if version_1 else ("memory.max", "memory.swap.max")
-    )
+    limit_file = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
+    swap_file = group / ("memory.memsw.limit_in_bytes" if version_1 else "memory.swap.max")
     try:
         group.mkdir()
     except OSError as error:
