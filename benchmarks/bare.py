@@ -48,9 +48,10 @@ def batches(samples: int, steps: int, rank: int, size: int) -> Iterator[np.ndarr
 
 
 class Clock:
-    """Measures intervals of 20 steps; `report` prints one line of JSON."""
+    """Measures intervals of 20 steps on `batch` images of all ranks; `report` prints one line of JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, batch: int = GLOBAL_BATCH) -> None:
+        self._batch = batch
         self._rates: list[float] = []
         self._began = time.perf_counter()
 
@@ -59,7 +60,7 @@ class Clock:
         if (step + 1) % INTERVAL == 0:
             float(fetch_loss())
             now = time.perf_counter()
-            self._rates.append(INTERVAL * GLOBAL_BATCH / (now - self._began))
+            self._rates.append(INTERVAL * self._batch / (now - self._began))
             self._began = now
 
     def report(self) -> None:

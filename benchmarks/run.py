@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain.bench.spread import spread
@@ -93,26 +94,30 @@ def main() -> None:
 
 def measure(name: str, data: str, steps: int) -> dict[str, float]:
     """Run one job; its images/s, and the peak memory of a rank in MB."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_LOG_LEVEL": "error"}
     with tempfile.TemporaryDirectory() as folder:
         if name in BARE:
-            output = start([*BARE[name], data, str(steps)], {**environment, **AS_SHIPPED})
-            line = next(line for line in output.splitlines() if "images_per_s" in line)
-            return json.loads(line[line.index("{") : line.rindex("}") + 1])
+            return reported(start([*BARE[name], data, str(steps)], AS_SHIPPED))
         launcher, framework, options = OURS[name]
         command = [*launcher(2), sys.executable, "-m", f"hvdtrain.{framework}_lenet", "--recipe", "book"]
         place = ["--data", data, "--runs", folder, "--name", "job", "--max-steps", str(steps), "--quiet"]
-        start([*command, *place, *options], environment)
+        start([*command, *place, *options])
         result = json.loads(Path(folder, "job", "result.json").read_text())
         return {key: result[key] for key in ("images_per_s", "peak_rss_mb", "outside_share")}
 
 
-def start(command: list[str], environment: dict[str, str]) -> str:
-    """The output of a job; ends this program with the job's output if it fails."""
-    job = subprocess.run(command, env=environment, text=True, capture_output=True, timeout=600)
+def start(command: list[str], variables: Mapping[str, str] = {}) -> str:
+    """The output of a job with one thread a rank; ends this program with the job's output if it fails."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TF_CPP_MIN_LOG_LEVEL": "2", "HOROVOD_LOG_LEVEL": "error"}
+    job = subprocess.run(command, env={**environment, **variables}, text=True, capture_output=True, timeout=600)
     if job.returncode:
         sys.exit(f"{' '.join(command)} ended with status {job.returncode}:\n{job.stdout[-2000:]}{job.stderr[-2000:]}")
     return job.stdout
+
+
+def reported(output: str) -> dict[str, float]:
+    """The figures in the output of a hand-written loop (`bare.Clock.report`)."""
+    line = next(line for line in output.splitlines() if "images_per_s" in line)
+    return json.loads(line[line.index("{") : line.rindex("}") + 1])
 
 
 def table(results: dict[str, Runs], data: str) -> str:
