@@ -11,6 +11,8 @@ import numpy as np
 class ArraySource:
     """Rows of arrays in memory (see `interfaces.Source`); the arrays are writable, contiguous and equally long."""
 
+    in_memory = True
+
     def __init__(self, *arrays: np.ndarray) -> None:
         self.arrays = arrays
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hvdtrain.datasets.sources.rows import Rows, RowSource, read_rows
+from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.sources.rows import Rows, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system import cores
@@ -27,14 +28,23 @@ class Reader:
 
     workers: how many batches are read at the same time, by threads; 0 to read each when it is asked for. Where a source
     says that it needs processes, each thread has one, which loads the data by itself.
-    recipe: the arguments of `load_dataset` for those processes, as JSON has them; None if there are to be none.
+    recipe: how those processes load the data (see `WorkerProcess`); None if there can be none, and such a source is
+    then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row.
     """
 
-    def __init__(self, dataset: Dataset, workers: int | Literal["auto"], recipe: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        workers: int | Literal["auto"],
+        recipe: dict[str, Any] | None = None,
+        seed: int = 0,
+    ) -> None:
         self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
+        self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
-        kinds = {getattr(source, "background", "threads") for source in self._sources.values()}
-        self._recipe = recipe if "processes" in kinds else None
+        if self._in_processes and recipe is None:
+            self.workers = 0
+        self._recipe, self._seed = recipe if self._in_processes else None, seed
         self._processes: list[WorkerProcess] = []
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -64,20 +74,20 @@ class Reader:
     def _states(self) -> dict[str, str]:
         return {part: getattr(source, "state", "") for part, source in self._sources.items()}
 
-    def batches(self, part: Part, rows: Iterable[np.ndarray]) -> Iterator[Rows]:
+    def batches(self, part: Part, rows: Iterable[np.ndarray], epoch: int = 0) -> Iterator[Rows]:
         """The rows of each batch, int64 (n,), read; at most AHEAD * workers of them are read ahead.
 
-        Raises what reading a batch raises, when its turn comes.
+        epoch: that of training, counted from 0. Raises what reading a batch raises, when its turn comes.
         """
-        source, threads = self._sources[part], self._threads
+        source, threads, draw = self._sources[part], self._threads, Draw(self._seed, epoch)
         if threads is None:
             for one in rows:
-                yield read_rows(source, one)
+                yield read_rows(source, one, draw)
             return
         pending: deque[Future[Rows]] = deque()
         try:
             for one in rows:
-                pending.append(threads.submit(self._read, part, one))
+                pending.append(threads.submit(self._read, part, one, draw))
                 if len(pending) >= AHEAD * self.workers:
                     yield pending.popleft().result()
             while pending:
@@ -86,19 +96,23 @@ class Reader:
             for future in pending:
                 future.cancel()
 
-    def _read(self, part: Part, rows: np.ndarray) -> Rows:
-        """Called in a thread: read a batch, in a process that is idle if there are processes."""
-        if not self._recipe:
-            return read_rows(self._sources[part], rows)
+    def _read(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
+        """Called in a thread: read a batch, in a process that is idle if its source needs one."""
+        if part not in self._in_processes:
+            return read_rows(self._sources[part], rows, draw)
         process = self._idle.get()
         try:
-            return process.read(part, rows)
+            return process.read(part, rows, draw)
         finally:
             self._idle.put(process)
 
 
+def _needs_process(source: Source) -> bool:
+    return getattr(source, "background", "threads") == "processes"
+
+
 def _auto(sources: Iterable[Source]) -> int:
     """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
-    if not any(isinstance(source, RowSource) for source in sources):
+    if all(getattr(source, "in_memory", True) for source in sources):
         return 0
     return min(max(cores.of_rank() - 1, 1), MOST_AUTO)

@@ -81,8 +81,12 @@ def suspicious(dataset: Dataset) -> list[str]:
     problems = [_dark("train", images) or _dark("test", test_images)]
     if labels is not None and test_labels is not None:
         problems += _labels(labels, test_labels, len(dataset.classes))
-    advice = [one for source in sources for one in getattr(source, "advice", ())]
-    return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice]
+    return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice(dataset)]
+
+
+def advice(dataset: Dataset) -> list[str]:
+    """What the sources themselves found to be probably wrong, each in one sentence with its remedy."""
+    return [one for source in (dataset.train, dataset.test) for one in getattr(source, "advice", ())]
 
 
 def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:

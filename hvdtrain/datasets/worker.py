@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import subprocess
 import sys
 from multiprocessing import Pipe
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import one_line
-from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.rows import DataChanged, RowError, Rows, read_rows
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system.processes import describe_status, end_with_parent
@@ -23,6 +24,7 @@ START = (
     "from hvdtrain.datasets import worker; worker.main()"
 )
 """With the rank's own search path, so that it imports what the rank does."""
+LOAD_DATASET = "hvdtrain.datasets.registry:load_dataset"
 ERRORS = {kind.__name__: kind for kind in (UserError, RowError, DataChanged, TrainingError)}
 END_S = 5.0
 """How long a process that no longer answers may take to end."""
@@ -31,8 +33,8 @@ END_S = 5.0
 class WorkerProcess:
     """One process, as the rank sees it.
 
-    recipe: the arguments of `load_dataset`. states: of the sources' files, by part, which must be what the process
-    finds. Create it in the main thread: the kernel ends the process when the thread that started it ends.
+    recipe: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by default
+    LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds. Create it in the main thread: the kernel ends the process when the thread that started it ends.
     """
 
     def __init__(self, recipe: dict[str, Any], states: dict[str, str]) -> None:
@@ -51,15 +53,15 @@ class WorkerProcess:
 
     def wait_until_loaded(self) -> None:
         """Wait until the process can read. Raises what loading the data raised there."""
-        self._ask("train", [])
+        self._ask("train", [], Draw(0, 0))
 
-    def read(self, part: str, rows: np.ndarray) -> Rows:
+    def read(self, part: str, rows: np.ndarray, draw: Draw) -> Rows:
         """Rows of a part. Raises what reading them raised there; TrainingError if the process ended."""
-        return self._ask(part, rows.tolist())
+        return self._ask(part, rows.tolist(), draw)
 
-    def _ask(self, part: str, rows: list[int]) -> Rows:
+    def _ask(self, part: str, rows: list[int], draw: Draw) -> Rows:
         try:
-            self._connection.send_bytes(json.dumps({"part": part, "rows": rows}).encode())
+            self._connection.send_bytes(json.dumps({"part": part, "rows": rows, "draw": draw}).encode())
             answer = json.loads(self._connection.recv_bytes())
             if "error" in answer:
                 raise ERRORS[answer["error"]](answer["reason"], answer["remedy"])
@@ -100,7 +102,7 @@ def main() -> None:
     while True:
         try:
             request = json.loads(connection.recv_bytes())
-            _answer(connection, problem or _read(sources[request["part"]], request["rows"]))
+            _answer(connection, problem or _read(sources[request["part"]], request["rows"], Draw(*request["draw"])))
         except (EOFError, OSError):  # the rank ended
             return
 
@@ -108,7 +110,8 @@ def main() -> None:
 def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
     """The sources, or why there are none."""
     try:
-        dataset = load_dataset(**what["recipe"])
+        arguments = {"loader": LOAD_DATASET, **what["recipe"]}
+        dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
     sources = {"train": dataset.train, "test": dataset.test}
@@ -119,12 +122,12 @@ def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
     return sources, None
 
 
-def _read(source: Any, rows: list[int]) -> Rows | Exception:
+def _read(source: Any, rows: list[int], draw: Draw) -> Rows | Exception:
     """The rows, or what reading them raised; no arrays for no rows."""
     try:
         if not rows:
             return Rows(())
-        return read_rows(source, np.array(rows, np.int64))
+        return read_rows(source, np.array(rows, np.int64), draw)
     except Exception as error:
         return error
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import os
 import traceback
@@ -13,9 +14,11 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.sources.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.tasks.augmentation import AugmentedRows
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
@@ -34,6 +37,8 @@ class OwnTask:
     task: Any
     dataset: Dataset
     inputs: int
+    recipe: dict[str, Any] | None = None
+    """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
 
     def record(self) -> dict[str, Any]:
         """The task as JSON values, by which a resumed run recognizes it."""
@@ -133,21 +138,36 @@ def _load_data(name: str, task: Any, inputs: int) -> Dataset:
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
     train, test = (_as_source(name, part, rows) for part, rows in zip(("training", "test"), data, strict=True))
-    first = [tuple(array.shape[1:] for array in source[np.zeros(1, np.int64)]) for source in (train, test)]
-    if first[0] != first[1]:
-        raise UserError(
-            f"--model {name}: training rows are {_texts(first[0])}, test rows {_texts(first[1])}",
-            "return rows of the same shapes",
-        )
-    if len(first[0]) < inputs:
-        raise UserError(
-            f"--model {name}: a row has {len(first[0])} array(s), but inputs is {inputs}", "give more arrays a row"
-        )
-    return Dataset(name, train, test, tuple(map(str, getattr(task, "classes", ()))))
+    trained = _augmented(name, task, train)
+    _check_forms(name, *(forms_of(source[np.zeros(1, np.int64)]) for source in (train, trained, test)))
+    count = len(forms_of(test[np.zeros(1, np.int64)]))
+    if count < inputs:
+        raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
+    return Dataset(name, trained, test, tuple(map(str, getattr(task, "classes", ()))))
 
 
-def _texts(shapes: Sequence[tuple[int, ...]]) -> str:
-    return " and ".join(map(str, shapes)) or "nothing"
+def _augmented(name: str, task: Any, train: Source) -> Source:
+    """The training rows as the task's augment() changes them, if it has that method."""
+    if not callable(getattr(task, "augment", None)):
+        return train
+    return AugmentedRows(
+        train,
+        functools.partial(_call, name, task, "augment"),
+        lambda problem, remedy: UserError(f"--model {name}: augment() {problem}", remedy),
+    )
+
+
+def _check_forms(name: str, train: Forms, trained: Forms, test: Forms) -> None:
+    """Raise UserError unless test rows are like training rows; they may have their shapes before augmentation."""
+    types = [[dtype for _, dtype in forms] for forms in (trained, test)]
+    shapes = [[shape for shape, _ in forms] for forms in (train, trained, test)]
+    if types[0] == types[1] and shapes[2] in shapes[:2]:
+        return
+    augmented = "" if train == trained else f"; augment() returned {describe_forms(trained)}"
+    raise UserError(
+        f"--model {name}: training rows are {describe_forms(train)}, test rows {describe_forms(test)}{augmented}",
+        "return rows of the same shapes and types",
+    )
 
 
 def _as_source(name: str, part: str, rows: Any) -> Source:

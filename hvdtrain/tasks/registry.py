@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,33 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
         found = load_object(config.model, f"--model {config.model}")
         if not isinstance(found, Network):
             task = make_task(config.model, found, config.set)
-            return task, task.dataset
+            return dataclasses.replace(task, recipe=_task_recipe(config, task)), task.dataset
         network = found
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
     dataset = load_dataset(**data_recipe(config, runtime, network))
     return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
+
+
+def _task_recipe(config: Config, task: OwnTask) -> dict[str, Any]:
+    """How a process that reads data loads the task's (see `datasets.worker.WorkerProcess`)."""
+    arguments = {"name": config.model, "settings": config.set, "expected": task.dataset.fingerprint}
+    return {"loader": f"{__name__}:load_task_data", **arguments}
+
+
+def load_task_data(name: str, settings: list[str], expected: str) -> Dataset:
+    """The data of a task, in another process than its rank's.
+
+    expected: the fingerprint that the rank found. Raises UserError if the data are others here.
+    """
+    dataset = make_task(name, load_object(name, f"--model {name}"), settings).dataset
+    if dataset.fingerprint != expected:
+        raise UserError(
+            f"--model {name}: data() returned other rows in a process of --workers than in its rank",
+            "seed the random numbers with which it makes them, or use --workers 0",
+        )
+    return dataset
 
 
 def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:

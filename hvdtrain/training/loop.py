@@ -104,7 +104,7 @@ class Training:
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step from the current one on; workers read them ahead."""
         parts, ahead = itertools.tee(parts)
-        found = self._reader.batches("train", (part.rows for part in ahead))
+        found = self._reader.batches("train", (part.rows for part in ahead), self.position.epoch)
         for step, part in enumerate(parts, self.position.step):
             with self.throughput.outside:
                 with self.throughput.waiting:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from hvdtrain.datasets.validation import suspicious
+from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
@@ -74,7 +74,8 @@ class Reporter:
                 f"{config.model} is a task: its checkpoints stay in {config.framework}, and where its model has batch "
                 "normalization, each rank normalizes its own rows"
             )
-        for problem in suspicious(run.dataset) if run.is_rank_0 and not isinstance(run.trained, OwnTask) else ():
+        find_problems = advice if isinstance(run.trained, OwnTask) else suspicious
+        for problem in find_problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 
     def interval(self, position: Position, loss: float, speed: dict[str, float]) -> None:

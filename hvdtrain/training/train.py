@@ -63,8 +63,8 @@ def _train(
     consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
     folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
     run = Run(config, runtime, trained, learner, dataset, folder, lock)
-    recipe = None if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
-    with Reader(dataset, runtime.workers, recipe) as reader:
+    recipe = trained.recipe if isinstance(trained, OwnTask) else data_recipe(config, runtime, trained.network)
+    with Reader(dataset, runtime.workers, recipe, config.seed) as reader:
         _train_from(run, position, reader, Saver(run, memory, parent), examine_host)
     return folder
 

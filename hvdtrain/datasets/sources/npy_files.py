@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
+from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of, read_class_names
 from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, compact_labels, names_or_numbers
 from hvdtrain.datasets.validation import valid_images
@@ -41,13 +42,13 @@ class ArrayRows(RowSource):
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
         return self._images[np.array([row])][0], int(self._labels[row])
 
-    def read(self, rows: np.ndarray) -> Rows:
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         """These rows at once; one by one where something is wrong with them."""
         shape, dtype = self.form
         try:
             images = valid_images(self.name, self._images[rows])
         except (UserError, Malformed, OSError):
-            return super().read(rows)
+            return super().read(rows, draw)
         assert images.shape[1:] == shape and images.dtype == dtype  # by the file's header
         return Rows((images, self._labels[rows].astype(np.int64)))
 

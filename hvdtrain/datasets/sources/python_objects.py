@@ -10,7 +10,8 @@ import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.formats.reading import Malformed, one_line
-from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, names_or_numbers
+from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, as_array, names_or_numbers
 from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
@@ -58,10 +59,10 @@ class MapStyle(PythonRows):
         item = self._rows[row]
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
-        label = _array(item[1])
+        label = as_array(item[1])
         if label.dtype.kind not in "iu" or label.size != 1:
             raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
-        return _array(item[0]), int(label.reshape(()))
+        return as_array(item[0]), int(label.reshape(()))
 
 
 class BatchedRows(PythonRows):
@@ -71,7 +72,7 @@ class BatchedRows(PythonRows):
         images, labels = self._read(np.array([row]))
         return images[0], int(labels[0])
 
-    def read(self, rows: np.ndarray) -> Rows:
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         """These rows at once; one by one where something is wrong with them."""
         shape, dtype = self.form
         try:
@@ -82,10 +83,10 @@ class BatchedRows(PythonRows):
                 return Rows((images, labels))
         except Exception:  # of the user's code: reading one by one finds the row
             pass
-        return super().read(rows)
+        return super().read(rows, draw)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = map(_array, self._rows[rows])
+        images, labels = map(as_array, self._rows[rows])
         if len(images) != len(rows) or len(labels) != len(rows):
             raise Malformed(f"has {len(images)} images and {len(labels)} labels for {len(rows)} row numbers")
         return images, labels
@@ -131,7 +132,7 @@ def _takes_row_numbers(part: Any) -> bool:
     if not hasattr(part, "fingerprint"):
         return False
     try:
-        arrays = tuple(map(_array, part[np.zeros(1, np.int64)]))
+        arrays = tuple(map(as_array, part[np.zeros(1, np.int64)]))
     except Exception:  # of the user's code, which does not take an array
         return False
     return len(arrays) == 2 and all(array.ndim and len(array) == 1 for array in arrays)
@@ -144,7 +145,7 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
         labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
         if labels is None:
             raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
-        known = int(_array(labels).max()) + 1
+        known = int(as_array(labels).max()) + 1
     if isinstance(known, int):
         if not 0 < known <= MOST_CLASSES:
             raise UserError(f"{name}: has {known} classes", f"give from 1 to {MOST_CLASSES:,}")
@@ -163,8 +164,3 @@ def _length(name: str, rows: Any) -> int:
     if length < 1:
         raise UserError(f"{name}: has no rows", "give it at least 1")
     return length
-
-
-def _array(value: Any) -> np.ndarray:
-    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
-    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import abc
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import MOST_CLASSES, valid_images
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
@@ -38,7 +40,46 @@ class Rows(NamedTuple):
     """What is wrong with each bad row, by its position in the arrays."""
 
 
-class RowSource:
+Forms = tuple[tuple[tuple[int, ...], np.dtype], ...]
+"""Shape of a row and type of each array."""
+
+
+def forms_of(arrays: tuple[np.ndarray, ...]) -> Forms:
+    """The forms of arrays of rows."""
+    return tuple((array.shape[1:], array.dtype) for array in arrays)
+
+
+def describe_forms(forms: Forms) -> str:
+    """Forms as text: `float32 (3,) and int64 ()`."""
+    return " and ".join(f"{dtype} {shape}" for shape, dtype in forms) or "nothing"
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
+    for method in ("numpy", "asnumpy"):
+        if hasattr(value, method):
+            return np.asarray(getattr(value, method)())
+    return np.asarray(value)
+
+
+class RowReader(abc.ABC):
+    """A `Source` that says which rows are bad, and whose rows may have random numbers."""
+
+    in_memory = False
+    """Whether reading takes no time worth mentioning."""
+
+    @abc.abstractmethod
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        """These rows, int64 (n,). draw: what their random numbers depend on; None where it does not matter.
+
+        Raises RowError for the first bad row, unless they are skipped; DataChanged.
+        """
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.read(rows).arrays
+
+
+class RowSource(RowReader):
     """A `Source` whose rows are read from files or made by the user's code (see `interfaces.Source`).
 
     name: of the data in messages, with its part. length: number of rows. classes: number of classes, above all labels.
@@ -94,11 +135,7 @@ class RowSource:
         count, reason = min(len(self), MOST_FIRST), first.reason if first else ""
         raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
 
-    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return self.read(rows).arrays
-
-    def read(self, rows: np.ndarray) -> Rows:
-        """These rows. Raises RowError for the first bad one, unless they are skipped; DataChanged."""
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         shape, dtype = self.form
         images, labels = np.zeros((len(rows), *shape), dtype), np.zeros(len(rows), np.int64)
         bad: dict[int, RowError] = {}
@@ -153,9 +190,9 @@ class RowSource:
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
 
 
-def read_rows(source: Source, rows: np.ndarray) -> Rows:
-    """These rows of any source."""
-    return source.read(rows) if isinstance(source, RowSource) else Rows(source[rows])
+def read_rows(source: Source, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+    """These rows of any source; see `RowReader.read`."""
+    return source.read(rows, draw) if isinstance(source, RowReader) else Rows(source[rows])
 
 
 class Found(NamedTuple):

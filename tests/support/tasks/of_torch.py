@@ -9,6 +9,12 @@ NUMBERS, KINDS = RANDOM.normal(size=(160, 4)).astype(np.float32), RANDOM.integer
 VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
 
 
+def add_noise(rows, generators):
+    """Augmentation: noise on the first array."""
+    numbers, *others = rows
+    return numbers + np.array([one.normal(0, 0.1, 4) for one in generators], np.float32), *others
+
+
 class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
@@ -20,6 +26,7 @@ class TwoInputs(nn.Module):
 
 class Regression:
     inputs = 2
+    augment = staticmethod(add_noise)
 
     def data(self):
         rows = NUMBERS, KINDS, VALUES
@@ -37,6 +44,8 @@ class Regression:
 
 class Classifier:
     """With batch normalization and random numbers."""
+
+    augment = staticmethod(add_noise)
 
     def __init__(self, width=6):
         self.width = width

@@ -97,7 +97,10 @@ def needs(width):
         (with_data(((X, Y),)), ["data() returned tuple"]),
         (with_data(((X, Y[:2]), (X, Y))), ["the training rows have arrays of length 2, 6"]),
         (with_data(((X, Y), (X[:0], Y[:0]))), ["the test rows have arrays of length 0"]),
-        (with_data(((X, Y), (X[:, :2], Y))), ["training rows are (4,) and (), test rows (2,) and ()"]),
+        (
+            with_data(((X, Y), (X[:, :2], Y))),
+            ["training rows are float32 (4,) and int64 (), test rows float32 (2,) and int64 ()"],
+        ),
         (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are ndarray, list; return arrays of numbers"]),
         (with_data(((X, Y), (X, Y)), inputs=3), ["a row has 2 array(s), but inputs is 3"]),
         (with_data(((X, Y), (X, Y)), inputs=True), ["inputs is True"]),

@@ -1,0 +1,111 @@
+"""Training rows that a task's `augment` changes whenever they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.row_random import FIRST, Draw, row_generators
+from hvdtrain.datasets.sources.rows import (
+    MOST_FIRST,
+    Forms,
+    RowReader,
+    Rows,
+    as_array,
+    describe_forms,
+    forms_of,
+    read_rows,
+)
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+
+PROBED = 4
+"""Rows on which the method is tried out."""
+Arrays = tuple[np.ndarray, ...]
+
+
+class AugmentedRows(RowReader):
+    """The rows of a source, changed by random numbers of their own (see `row_random`).
+
+    augment: called with arrays, a row each for n rows, and n generators; raises UserError if it fails. error: makes an
+    error about it from problem and remedy. Without a draw, as in `source[rows]`, rows are those of `FIRST`.
+    Raises UserError if it does not return arrays of n rows, or draws random numbers from elsewhere.
+    """
+
+    def __init__(
+        self, source: Source, augment: Callable[[Arrays, list[np.random.Generator]], Any],
+        error: Callable[[str, str], UserError],
+    ) -> None:  # fmt: skip
+        self._source, self._augment, self._error = source, augment, error
+        self.in_memory = getattr(source, "in_memory", False)
+        # Python code holds the interpreter's lock, and need not be safe in threads.
+        self.background = "processes" if self.in_memory else getattr(source, "background", "processes")
+        self.advice: tuple[str, ...] = getattr(source, "advice", ())
+        self.form = self._try_out()
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the source."""
+        return self._source.fingerprint
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        draw = draw or FIRST
+        found = read_rows(self._source, rows, draw)
+        if len(found.bad) == len(rows):  # nothing to augment
+            return Rows(tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.form), found.bad)
+        arrays = self._apply(found.arrays, rows, draw)
+        if forms_of(arrays) != self.form:
+            problem = f"returned {describe_forms(forms_of(arrays))}, but {describe_forms(self.form)} for the first rows"
+            raise self._error(problem, "return rows of the same shapes and types for all rows")
+        return Rows(arrays, found.bad)
+
+    def _apply(self, arrays: Arrays, rows: np.ndarray, draw: Draw) -> Arrays:
+        """What the method returns for these rows, which it may change in place."""
+        found = self._augment(tuple(map(np.array, arrays)), row_generators(draw, rows))
+        if not isinstance(found, tuple | list) or not found:
+            raise self._error(f"returned {type(found).__name__}", "return a tuple of arrays, as it gets them")
+        return tuple(self._valid(one, len(rows)) for one in found)
+
+    def _valid(self, value: Any, rows: int) -> np.ndarray:
+        array = as_array(value)
+        if array.dtype.kind not in "biuf":
+            raise self._error(f"returned an array of type {array.dtype}", "return arrays of numbers of equal shapes")
+        if array.ndim == 0 or len(array) != rows:
+            raise self._error(f"returned an array of shape {array.shape} for {rows} rows", "return as many rows")
+        return np.ascontiguousarray(array)
+
+    def _try_out(self) -> Forms:
+        """The form of all rows, from the first ones that can be read; checks what their values depend on."""
+        for first in range(0, min(len(self), MOST_FIRST), PROBED):
+            rows = np.arange(first, min(first + PROBED, len(self)))
+            found = read_rows(self._source, rows, FIRST)
+            if len(found.bad) < len(rows):
+                break
+        rows = np.delete(rows, list(found.bad))
+        arrays = tuple(np.delete(array, list(found.bad), 0) for array in found.arrays)
+        once, again = (self._apply(arrays, rows, FIRST) for _ in range(2))
+        if not _equal(once, again):
+            raise self._error(
+                "returned other values when it was called again for the same rows",
+                "draw random numbers only from the generators that it gets, one for each row",
+            )
+        one = self._apply(tuple(array[:1] for array in arrays), rows[:1], FIRST)
+        if not _equal(one, tuple(array[:1] for array in once)):
+            problem = self._error(
+                "gives a row values that depend on the other rows of its batch, and so on the number of ranks",
+                "for row i, use generators[i] and row i only",
+            )
+            self.advice += (str(problem),)
+        return forms_of(once)
+
+
+def _equal(one: Arrays, other: Arrays) -> bool:
+    """Whether arrays are equal but for rounding."""
+    return forms_of(one) == forms_of(other) and all(
+        np.allclose(a, b, 1e-4, 1e-6, equal_nan=True) for a, b in zip(one, other, strict=True)
+    )
