@@ -27,8 +27,9 @@ def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None 
     from hvdtrain.training.train import train
 
     kind = task if inspect.isclass(task) else type(task)
-    made = make_task(_name(kind), task)
-    config = dataclasses.replace(config or Config(strategy="single"), model=made.name)
+    config = config or Config(strategy="single")
+    made = make_task(_name(kind), task, skip_bad_rows=config.on_bad_row == "skip")
+    config = dataclasses.replace(config, model=made.name)
     return RunFolder(train(config, options or RuntimeOptions(), examine_host, made))
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import contextlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.random.bit_generator import ISeedSequence
 
-OF_ROWS = 3
-"""Second word of the seeds of rows; the order of an epoch has 1, the steps of learners have 2."""
+OF_ROWS, OF_GLOBAL_GENERATORS = 3, 4
+"""Second words of the seeds of rows; the order of an epoch has 1, the steps of learners have 2."""
 
 
 class Draw(NamedTuple):
@@ -26,21 +30,51 @@ FIRST = Draw(0, 0)
 class _Key(ISeedSequence):
     """The key of Philox, as it is: a SeedSequence would hash it again for each row, which takes most of the time."""
 
-    def __init__(self, words: np.ndarray) -> None:
-        self._words = words
+    def __init__(self, draw: Draw, purpose: int) -> None:
+        self._words = np.random.SeedSequence([draw.seed, purpose, draw.epoch]).generate_state(2, np.uint64)
 
     def generate_state(self, n_words: int, dtype: object = np.uint64) -> np.ndarray:
         return self._words
+
+    def bits(self, row: int) -> np.random.Philox:
+        """The random bits of a row, whose number is the highest of the four words of the counter."""
+        # NumPy's types leave out that seeds may be of its abstract class.
+        return np.random.Philox(self, counter=np.array([0, 0, 0, row], np.uint64))  # type: ignore[arg-type]
 
 
 def row_generators(draw: Draw, rows: np.ndarray) -> list[np.random.Generator]:
     """A generator for each of these rows, int64 (n,).
 
-    Seed and epoch are the key of Philox, and the row's number is the highest of the four words of its counter. So each
-    row has a sequence of 2^192 blocks of its own, and making a generator takes about 2 microseconds.
+    Seed and epoch are the key of Philox, and the row's number is a part of its counter. So each row has a sequence of
+    2^192 blocks of its own, and making a generator takes about 3 microseconds.
     """
-    key = _Key(np.random.SeedSequence([draw.seed, OF_ROWS, draw.epoch]).generate_state(2, np.uint64))
-    counters = np.zeros((len(rows), 4), np.uint64)
-    counters[:, 3] = rows
-    # NumPy's types leave out that seeds may be of its abstract class.
-    return [np.random.Generator(np.random.Philox(key, counter=one)) for one in counters]  # type: ignore[arg-type]
+    key = _Key(draw, OF_ROWS)
+    return [np.random.Generator(key.bits(row)) for row in rows.tolist()]
+
+
+@contextlib.contextmanager
+def seeded_rows(draw: Draw) -> Iterator[Callable[[int], None]]:
+    """Call what this returns with a row's number to seed the generators that code draws from without asking for one.
+
+    They are Python's, NumPy's and, if it has been imported, PyTorch's for the CPU; afterwards they are as before. That
+    takes about 11 microseconds for each row, and 70 for each batch.
+    """
+    torch: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    before = random.getstate(), np.random.get_state(), torch.get_state() if torch else None
+
+    key = _Key(draw, OF_GLOBAL_GENERATORS)
+
+    def seed(row: int) -> None:
+        word = int(key.bits(row).random_raw())
+        random.seed(word)
+        np.random.seed(word % (1 << 32))
+        if torch:
+            torch.manual_seed(word)
+
+    try:
+        yield seed
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+        if torch:
+            torch.set_state(before[2])

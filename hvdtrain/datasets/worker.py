@@ -34,7 +34,8 @@ class WorkerProcess:
     """One process, as the rank sees it.
 
     recipe: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by default
-    LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds. Create it in the main thread: the kernel ends the process when the thread that started it ends.
+    LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds.
+    Create it in the main thread: the kernel ends the process when the thread that started it ends.
     """
 
     def __init__(self, recipe: dict[str, Any], states: dict[str, str]) -> None:

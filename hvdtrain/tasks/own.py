@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
 from hvdtrain.datasets.sources.rows import Forms, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
@@ -57,11 +58,12 @@ class OwnTask:
         return UserError(f"--model {self.name}: {method}() {problem}", remedy)
 
 
-def make_task(name: str, kind: Any, settings: Sequence[str] = ()) -> OwnTask:
+def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> OwnTask:
     """The task of this class, or an object of one, with its data.
 
-    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. Raises UserError
-    for what is no task, for arguments that the class does not have, and for errors in its data.
+    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. skip_bad_rows:
+    replace rows that cannot be read (--on-bad-row). Raises UserError for what is no task, for arguments that the class
+    does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -71,7 +73,7 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = ()) -> OwnTask:
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
-    return OwnTask(name, options, task, _load_data(name, task, inputs), inputs)
+    return OwnTask(name, options, task, _load_data(name, task, inputs, skip_bad_rows), inputs)
 
 
 def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
@@ -133,11 +135,12 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 
 
-def _load_data(name: str, task: Any, inputs: int) -> Dataset:
+def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:
     data = _call(name, task, "data")
     if not isinstance(data, tuple | list) or len(data) != 2:
         raise UserError(f"--model {name}: data() returned {type(data).__name__}", "return training and test rows")
-    train, test = (_as_source(name, part, rows) for part, rows in zip(("training", "test"), data, strict=True))
+    parts = zip(("training", "test"), data, strict=True)
+    train, test = (as_source(f"--model {name}: the {part} rows", rows, skip) for part, rows in parts)
     trained = _augmented(name, task, train)
     _check_forms(name, *(forms_of(source[np.zeros(1, np.int64)]) for source in (train, trained, test)))
     count = len(forms_of(test[np.zeros(1, np.int64)]))
@@ -170,17 +173,22 @@ def _check_forms(name: str, train: Forms, trained: Forms, test: Forms) -> None:
     )
 
 
-def _as_source(name: str, part: str, rows: Any) -> Source:
-    """A source of rows: the task's own, or arrays of equal length."""
-    where = f"--model {name}: the {part} rows"
+def as_source(where: str, rows: Any, skip: bool = False) -> Source:
+    """A source of rows: arrays of equal length, or an object that makes rows.
+
+    where: names the rows in messages. rows: arrays, or a tuple of them; or an object with `__len__` and `__getitem__`,
+    which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
+    one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
+    """
+    if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
+        kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
+        return kind(where, rows, skip, AnyArrays())
     if not isinstance(rows, tuple | list):
-        if all(hasattr(rows, method) for method in ("__len__", "__getitem__", "fingerprint")):
-            return rows
         rows = (rows,)
     arrays = [np.asarray(array, order="C") for array in rows]
     if not arrays or any(array.dtype.kind not in "biuf" or array.ndim == 0 for array in arrays):
         kinds = ", ".join(type(array).__name__ for array in rows) or "nothing"
-        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or a source (docs/data.md)")
+        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or an object that makes rows (docs/own.md)")
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

@@ -35,7 +35,7 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
     if network is None and is_reference(config.model):
         found = load_object(config.model, f"--model {config.model}")
         if not isinstance(found, Network):
-            task = make_task(config.model, found, config.set)
+            task = make_task(config.model, found, config.set, config.on_bad_row == "skip")
             return dataclasses.replace(task, recipe=_task_recipe(config, task)), task.dataset
         network = found
     if config.set:
@@ -47,16 +47,21 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
 
 def _task_recipe(config: Config, task: OwnTask) -> dict[str, Any]:
     """How a process that reads data loads the task's (see `datasets.worker.WorkerProcess`)."""
-    arguments = {"name": config.model, "settings": config.set, "expected": task.dataset.fingerprint}
-    return {"loader": f"{__name__}:load_task_data", **arguments}
+    return {
+        "loader": f"{__name__}:load_task_data",
+        "name": config.model,
+        "settings": config.set,
+        "skip_bad_rows": config.on_bad_row == "skip",
+        "expected": task.dataset.fingerprint,
+    }
 
 
-def load_task_data(name: str, settings: list[str], expected: str) -> Dataset:
+def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected: str) -> Dataset:
     """The data of a task, in another process than its rank's.
 
     expected: the fingerprint that the rank found. Raises UserError if the data are others here.
     """
-    dataset = make_task(name, load_object(name, f"--model {name}"), settings).dataset
+    dataset = make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows).dataset
     if dataset.fingerprint != expected:
         raise UserError(
             f"--model {name}: data() returned other rows in a process of --workers than in its rank",

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.formats.reading import Malformed, one_line
-from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.sources.rows import Found, Rows, RowSource, as_array, names_or_numbers
+from hvdtrain.datasets.row_random import Draw, seeded_rows
+from hvdtrain.datasets.sources.rows import (
+    CheckedRows,
+    Forms,
+    Found,
+    ImagesAndLabels,
+    RowChecks,
+    Rows,
+    as_array,
+    describe_forms,
+    forms_of,
+    names_or_numbers,
+)
 from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
@@ -22,15 +35,15 @@ FINGERPRINT_ROWS = 16
 PAIR = "return (train, test), or (train, test, classes)"
 
 
-class PythonRows(RowSource):
+class PythonRows(CheckedRows):
     """The rows of an object with `__len__` and `__getitem__`.
 
     Read in processes, each of which makes an object of its own: Python code holds the interpreter's lock, and need not
     be safe in threads. An object says otherwise by its attribute `background = "threads"`.
     """
 
-    def __init__(self, name: str, rows: Any, classes: int, skip: bool) -> None:
-        super().__init__(name, _length(name, rows), classes, skip)
+    def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
+        super().__init__(name, _length(name, rows), skip, checks)
         self._rows = rows
         self.background = str(getattr(rows, "background", "processes"))
 
@@ -38,58 +51,76 @@ class PythonRows(RowSource):
     def fingerprint(self) -> str:
         """That of the object; if it has none, of its type, its length and a few rows.
 
-        Where a row differs when it is read again, as with random augmentation, only labels and shapes count.
+        Where an array differs when it is read again, as with random augmentation, only its form counts.
         """
         own = getattr(self._rows, "fingerprint", None)
         if own is not None:
-            return str(own)
+            return str(own() if callable(own) else own)
         rows = np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_ROWS).astype(np.int64))
-        (images, labels), (again, _) = (self.read(rows).arrays for _ in range(2))
-        digest = hashlib.sha256(f"{type(self._rows).__qualname__} {len(self)} {images.shape} {images.dtype}".encode())
-        digest.update(labels.tobytes())
-        if np.array_equal(images, again):
-            digest.update(images.tobytes())
+        arrays, again = (self.read(rows).arrays for _ in range(2))
+        kind = type(self._rows).__qualname__
+        digest = hashlib.sha256(f"{kind} {len(self)} {describe_forms(forms_of(arrays))}".encode())
+        for one, other in zip(arrays, again, strict=True):
+            if np.array_equal(one, other):
+                digest.update(one.tobytes())
         return digest.hexdigest()
 
 
 class MapStyle(PythonRows):
-    """An object that returns the image and the label of one row, as PyTorch's map-style data sets do."""
+    """An object that returns one row for its number, as PyTorch's map-style data sets do.
 
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        item = self._rows[row]
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
-        label = as_array(item[1])
-        if label.dtype.kind not in "iu" or label.size != 1:
-            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
-        return as_array(item[0]), int(label.reshape(()))
+    The global generators of random numbers are seeded for each row, unless it is read in threads, which share them with
+    training.
+    """
+
+    def read_row(self, row: int) -> Any:
+        return self._rows[row]
+
+    def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
 
 
 class BatchedRows(PythonRows):
     """A `Source` of the user's, whose rows are checked."""
 
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        images, labels = self._read(np.array([row]))
-        return images[0], int(labels[0])
+    def read_row(self, row: int) -> Any:
+        return tuple(array[0] for array in self._read(np.array([row])))
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         """These rows at once; one by one where something is wrong with them."""
-        shape, dtype = self.form
         try:
-            images, labels = self._read(rows)
-            images = valid_images(self.name, images)
-            labels = valid_labels(self.name, labels, len(rows), self.classes)
-            if images.shape == (len(rows), *shape) and images.dtype == dtype:
-                return Rows((images, labels))
+            return Rows(self.checks.batch(self.name, self._read(rows), self.forms))
         except Exception:  # of the user's code: reading one by one finds the row
-            pass
-        return super().read(rows, draw)
+            return super().read(rows, draw)
 
-    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        images, labels = map(as_array, self._rows[rows])
-        if len(images) != len(rows) or len(labels) != len(rows):
-            raise Malformed(f"has {len(images)} images and {len(labels)} labels for {len(rows)} row numbers")
-        return images, labels
+    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        found = self._rows[rows]
+        arrays = tuple(map(as_array, found if isinstance(found, tuple | list) else (found,)))
+        if any(array.shape[:1] != (len(rows),) for array in arrays):
+            shapes = " and ".join(str(array.shape) for array in arrays)
+            raise Malformed(f"has arrays of shape {shapes} for {len(rows)} row number(s)")
+        return arrays
+
+
+class AnyArrays:
+    """Rows of arrays of numbers, as tasks have them."""
+
+    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
+        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
+        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+            kinds = ", ".join(type(one).__name__ for one in item) if isinstance(item, tuple | list) else ""
+            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
+        return arrays
+
+    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
+        """As they are: rows may be padded to the longest of each batch."""
+        found = [(len(shape), dtype) for shape, dtype in forms_of(arrays)]
+        if found != [(len(shape), dtype) for shape, dtype in forms]:
+            raise Malformed(f"are {describe_forms(forms_of(arrays))}, the first row is {describe_forms(forms)}")
+        return tuple(map(np.ascontiguousarray, arrays))
+
+    def difference(self, forms: Forms, first: Forms) -> str:
+        return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
 
 
 def load_python(name: str, reference: str, skip: bool) -> Found:
@@ -119,8 +150,8 @@ def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
         images = valid_images(name, part[0])
         return ArraySource(images, valid_labels(name, part[1], len(images), classes))
     if _takes_row_numbers(part):
-        return BatchedRows(name, part, classes, skip)
-    return MapStyle(name, part, classes, skip)
+        return BatchedRows(name, part, skip, ImagesAndLabels(classes))
+    return MapStyle(name, part, skip, ImagesAndLabels(classes))
 
 
 def _is_arrays(part: Any) -> bool:

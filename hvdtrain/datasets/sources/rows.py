@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.validation import MOST_CLASSES, valid_images
+from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.networks.shapes import text
@@ -79,25 +80,71 @@ class RowReader(abc.ABC):
         return self.read(rows).arrays
 
 
-class RowSource(RowReader):
-    """A `Source` whose rows are read from files or made by the user's code (see `interfaces.Source`).
+class RowChecks(Protocol):
+    """What rows must be like. Both methods raise Malformed or UserError for what they are not."""
 
-    name: of the data in messages, with its part. length: number of rows. classes: number of classes, above all labels.
-    skip: whether bad rows are replaced instead of raised (--on-bad-row). A subclass has `read_row`, `where` and
-    `fingerprint`. Rows are read in several threads at a time.
+    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
+        """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
+        ...
+
+    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
+        """The arrays of several rows, checked. forms: of the first row."""
+        ...
+
+    def difference(self, forms: Forms, first: Forms) -> str:
+        """That a row is unlike the first, as the end of a sentence."""
+        ...
+
+
+class ImagesAndLabels:
+    """Rows of an image, in any form that `valid_images` takes, and a label below the number of classes."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+
+    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
+        image, label = map(as_array, item)
+        if label.dtype.kind not in "iu" or label.size != 1:
+            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
+        if image.ndim not in (2, 3):
+            raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
+        number = int(label.reshape(()))
+        valid = valid_images(place, image[np.newaxis])[0]
+        if not 0 <= number < self._classes:
+            raise Malformed(f"the label is {number}, and the data has {self._classes} classes, from 0 on")
+        return valid, np.array(number, np.int64)
+
+    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
+        images, labels = arrays
+        images = valid_images(name, images)
+        if forms_of((images,)) != forms[:1]:
+            raise Malformed("has images of another shape or type than the first")
+        return images, valid_labels(name, labels, len(images), self._classes)
+
+    def difference(self, forms: Forms, first: Forms) -> str:
+        (shape, dtype), (expected, expected_type) = forms[0], first[0]
+        return f"the image is {dtype} of {text(shape)}, the first one is {expected_type} of {text(expected)}"
+
+
+class CheckedRows(RowReader):
+    """Rows that are read from files or made by the user's code, and checked one by one.
+
+    name: of the data in messages, with its part. length: number of rows. skip: whether bad rows are replaced instead of
+    raised (--on-bad-row). A subclass has `read_row`, `where` and `fingerprint`. Rows are read in several threads at a
+    time.
     """
 
     background = "threads"
     """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
     advice: tuple[str, ...] = ()
     """What may be a mistake in the data."""
-    labels_seen: np.ndarray | None = None
-    """The labels that occur, in order; None if that is not known without reading all rows."""
-    other_shape = "give all images one shape, or use --on-bad-row skip"
-    """The remedy for a row whose image has another shape than the first."""
+    other_shape = "give all rows the same shapes and types, or use --on-bad-row skip"
+    """The remedy for a row that has another shape than the first."""
 
-    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
-        self.name, self.classes, self.skip = name, classes, skip
+    def __init__(self, name: str, length: int, skip: bool, checks: RowChecks) -> None:
+        self.name, self.skip, self.checks = name, skip, checks
         self._length = length
 
     def __len__(self) -> int:
@@ -112,8 +159,8 @@ class RowSource(RowReader):
         """Text that changes when a file does, without reading it: what a worker process compares."""
         return ""
 
-    def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
+    def read_row(self, row: int) -> Any:
+        """A row, in any form that the checks take. May raise any exception."""
         raise NotImplementedError
 
     def where(self, row: int) -> str:
@@ -121,13 +168,12 @@ class RowSource(RowReader):
         return self.name
 
     @functools.cached_property
-    def form(self) -> tuple[tuple[int, ...], np.dtype]:
-        """Shape and type of all images: those of the first row that can be read."""
+    def forms(self) -> Forms:
+        """Shape and type of the arrays of each row: those of the first row that can be read."""
         first: RowError | None = None
         for row in range(min(len(self), MOST_FIRST)):
             try:
-                image, _ = self._valid_row(row)
-                return image.shape, image.dtype
+                return _forms_of_row(self._valid_row(row))
             except RowError as error:
                 if not self.skip:
                     raise
@@ -136,29 +182,32 @@ class RowSource(RowReader):
         raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
-        shape, dtype = self.form
-        images, labels = np.zeros((len(rows), *shape), dtype), np.zeros(len(rows), np.int64)
+        arrays = tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.forms)
         bad: dict[int, RowError] = {}
-        for position, row in enumerate(rows.tolist()):
-            try:
-                images[position], labels[position] = self._like_first(row, *self._valid_row(row))
-            except RowError as error:
-                if not self.skip:
-                    raise
-                bad[position] = error
+        with self.seeding(draw) as seed_row:
+            for position, row in enumerate(rows.tolist()):
+                seed_row(row)
+                try:
+                    for array, value in zip(arrays, self._like_first(row, self._valid_row(row)), strict=True):
+                        array[position] = value
+                except RowError as error:
+                    if not self.skip:
+                        raise
+                    bad[position] = error
         good = next((position for position in range(len(rows)) if position not in bad), None)
         if bad and good is not None:
-            for array in (images, labels):
+            for array in arrays:
                 array[list(bad)] = array[good]
-        return Rows((images, labels), bad)
+        return Rows(arrays, bad)
 
-    def _valid_row(self, row: int) -> tuple[np.ndarray, int]:
-        """Image and label of a row, checked by themselves. Raises RowError, DataChanged."""
+    def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """What is called with the number of each row before it is read, where reading may need random numbers."""
+        return contextlib.nullcontext(lambda row: None)
+
+    def _valid_row(self, row: int) -> tuple[np.ndarray, ...]:
+        """The arrays of a row, checked by themselves. Raises RowError, DataChanged."""
         try:
-            image, label = self.read_row(row)
-            if np.ndim(image) not in (2, 3):
-                raise Malformed(f"the image has shape {np.shape(image)}, not (height, width) or with channels")
-            return valid_images(self._place(row), image[np.newaxis])[0], self._valid_label(label)
+            return self.checks.row(self._place(row), self.read_row(row))
         except (DataChanged, RowError):
             raise
         except UserError as error:
@@ -166,20 +215,10 @@ class RowSource(RowReader):
         except Exception as error:
             raise self.row_error(row, error) from None
 
-    def _valid_label(self, label: int) -> int:
-        if not 0 <= label < self.classes:
-            raise Malformed(f"the label is {label}, and the data has {self.classes} classes, from 0 on")
-        return label
-
-    def _like_first(self, row: int, image: np.ndarray, label: int) -> tuple[np.ndarray, int]:
-        shape, dtype = self.form
-        if image.shape != shape or image.dtype != dtype:
-            raise RowError(
-                f"{self._place(row)}: the image is {image.dtype} of {text(image.shape)}, the first one is "
-                f"{dtype} of {text(shape)}",
-                self.other_shape,
-            )
-        return image, label
+    def _like_first(self, row: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        if (forms := _forms_of_row(arrays)) != self.forms:
+            raise RowError(f"{self._place(row)}: {self.checks.difference(forms, self.forms)}", self.other_shape)
+        return arrays
 
     def _place(self, row: int) -> str:
         return f"{self.where(row)} (row {row})"
@@ -188,6 +227,30 @@ class RowSource(RowReader):
         """The error of a row that could not be read for this reason."""
         reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({one_line(error)})"
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
+
+
+class RowSource(CheckedRows):
+    """Images and labels (see `interfaces.Source`). classes: number of classes, above all labels."""
+
+    labels_seen: np.ndarray | None = None
+    """The labels that occur, in order; None if that is not known without reading all rows."""
+    other_shape = "give all images one shape, or use --on-bad-row skip"
+
+    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
+        super().__init__(name, length, skip, ImagesAndLabels(classes))
+
+    @property
+    def form(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of all images."""
+        return self.forms[0]
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
+        raise NotImplementedError
+
+
+def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
+    return tuple((array.shape, array.dtype) for array in arrays)
 
 
 def read_rows(source: Source, rows: np.ndarray, draw: Draw | None = None) -> Rows:

@@ -57,9 +57,9 @@ def test_an_object_is_a_task():
     assert make_task("Task", Task(width=9)).task.width == 9
 
 
-def test_a_source_is_taken_as_it_is():
+def test_a_source_is_called_with_row_numbers():
     task = make_task("t.py:Own", with_data((Source(), (X, Y))))
-    assert isinstance(task.dataset.train, Source)
+    assert task.dataset.train[np.array([4, 1])][1].tolist() == [4, 1]
     assert task.dataset.fingerprint != make_task("t.py:Own", with_data(((X, Y), Source()))).dataset.fingerprint
 
 
