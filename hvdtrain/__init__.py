@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.runtime import RuntimeOptions as RuntimeOptions
+    from hvdtrain.datasets.registry import load_dataset as load_dataset
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.folder import RunFolder as RunFolder
 
@@ -21,6 +22,7 @@ MODULES = {
     "RunFolder": "runs.folder",
     "RuntimeOptions": "config.runtime",
     "fit": "api",
+    "load_dataset": "datasets.registry",
     "start": "api",
 }
 """Where the names of the package are, which are imported when they are asked for: the agents that launch ranks import

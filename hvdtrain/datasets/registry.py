@@ -31,15 +31,16 @@ def load_dataset(
     offline: bool = False,
     image_size: ImageSize = None,
     skip_bad_rows: bool = False,
+    name: str = "",
 ) -> Dataset:
     """The data set with this name, or the user's own at this path.
 
     image_shape: (channels, height, width) that the network takes, if it takes only one; synthetic images get it.
     offline: do not download. image_size: to which image files are resized (`Config.resized`). skip_bad_rows: replace
-    rows that cannot be read (`RowSource`). Raises UserError, which names the file or option, the problem and the
-    remedy.
+    rows that cannot be read (`RowSource`). name: of the data in messages, by default `data`. Raises UserError, which
+    names the file or option, the problem and the remedy.
     """
-    name = f"--data {data}"
+    name = name or data
     if is_reference(data):
         found: Found | OwnArrays = load_python(name, data, skip_bad_rows)
         if image_size:
@@ -47,7 +48,7 @@ def load_dataset(
     elif os.path.exists(path := Path(os.path.expanduser(data))) and data and data not in NAMES:
         found = load_own(name, path, skip_bad_rows, image_size)
     else:
-        found = _load_arrays(data, image_shape, offline)
+        found = _load_arrays(name, data, image_shape, offline)
         if image_size:
             raise UserError(f"--image-size: {name} is not resized", "leave it out")
     train, test, classes = found if isinstance(found, Found) else _in_memory(name, found)
@@ -68,7 +69,7 @@ def _in_memory(name: str, found: OwnArrays) -> Found:
     return Found(ArraySource(images, labels), ArraySource(test_images, test_labels), classes)
 
 
-def _load_arrays(data: str, image_shape: Shape | None, offline: bool) -> OwnArrays:
+def _load_arrays(name: str, data: str, image_shape: Shape | None, offline: bool) -> OwnArrays:
     """A data set by its name."""
     if data == "digits":
         return OwnArrays(digits(), DIGITS)
@@ -77,4 +78,4 @@ def _load_arrays(data: str, image_shape: Shape | None, offline: bool) -> OwnArra
     if data in PUBLISHED:
         return OwnArrays(load_published(data, offline), PUBLISHED[data].classes)
     hint = did_you_mean(data, NAMES)
-    raise UserError(f"--data {data}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")
+    raise UserError(f"{name}: no such folder{hint}", f"give a folder, or one of {', '.join(NAMES)}")

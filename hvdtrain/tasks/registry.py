@@ -86,6 +86,7 @@ def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> di
         "offline": runtime.offline,
         "image_size": config.resized,
         "skip_bad_rows": config.on_bad_row == "skip",
+        "name": f"--data {config.data}",
     }
 
 

@@ -36,7 +36,7 @@ from hvdtrain.interfaces import Dataset
     ],
 )
 def test_arrays_that_do_not_fit(tmp_path: Path, images: np.ndarray, labels: object, texts: list[str]) -> None:
-    assert_rejected(write_own(tmp_path, images, labels), f"--data {tmp_path}: train", *texts)
+    assert_rejected(write_own(tmp_path, images, labels), f"{tmp_path}: train", *texts)
 
 
 def test_test_data_is_checked_too(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_test_data_is_checked_too(tmp_path: Path) -> None:
 
 def test_training_and_test_images_have_the_same_shape(tmp_path: Path) -> None:
     write_own(tmp_path, BYTES.transpose(0, 2, 1))
-    assert_rejected(tmp_path, f"--data {tmp_path}: train images are 1x3x2, test images 1x2x3; resize them")
+    assert_rejected(tmp_path, f"{tmp_path}: train images are 1x3x2, test images 1x2x3; resize them")
 
 
 def test_the_number_of_classes_is_that_of_the_training_labels(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+"""A task: a Keras network of two layers with mean squared error, for Adam and TensorFlow's strategies.
+
+On two devices of one process, by MirroredStrategy:
+    hvdtrain train examples/keras_regression.py:Friedman --framework tensorflow --strategy mirrored --devices 2 \
+        --optimizer adam --lr 0.01
+In two processes, by MultiWorkerMirroredStrategy:
+    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/keras_regression.py:Friedman \
+        --framework tensorflow --strategy multiworker --optimizer adam --lr 0.01
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+from sklearn.datasets import make_friedman1
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+
+class Friedman:
+    """y = 10 sin(pi x1 x2) + 20 (x3 - 0.5)^2 + 10 x4 + 5 x5 + N(0, 1), from ten numbers in [0, 1] (Friedman, 1991)."""
+
+    def __init__(self, width: int = 64) -> None:
+        self.width = width
+
+    def data(self) -> tuple[Rows, Rows]:
+        x, y = (array.astype(np.float32) for array in make_friedman1(5000, noise=1.0, random_state=0))
+        x = (x - 0.5) * 12**0.5  # with mean 0 and variance 1
+        return (x[:4000], y[:4000]), (x[4000:], y[4000:])
+
+    def model(self) -> tf.keras.Model:
+        return tf.keras.Sequential([tf.keras.layers.Dense(self.width, "relu"), tf.keras.layers.Dense(1)])
+
+    def losses(self, outputs: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.square(outputs[:, 0] - y)
+
+    def metrics(self, outputs: tf.Tensor, y: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"absolute error": tf.abs(outputs[:, 0] - y)}

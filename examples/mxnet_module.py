@@ -1,0 +1,60 @@
+"""MXNet's Module and NDArrayIter, in hvdtrain's loop: a perceptron on handwritten digits, described in two ways.
+
+The script that these replace is
+
+    module = mx.mod.Module(SYMBOL)
+    module.fit(train_iter, eval_data=test_iter, optimizer="sgd", optimizer_params={"learning_rate": 0.1}, num_epoch=10)
+
+As data: `mx.mod.Module.fit` trains a Symbol that hvdtrain makes of NETWORK.
+    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:NETWORK \
+        --data examples/mxnet_module.py:data --framework mxnet --api module --lr 0.1
+As a task: SYMBOL itself, which Gluon runs as a block.
+    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:Perceptron --framework mxnet --lr 0.1
+
+In both, hvdtrain chooses the rows of a step instead of the iterator, computes the loss of each row instead of
+SoftmaxOutput (the gradient is the same), and seeds the initial weights.
+"""
+
+from __future__ import annotations
+
+import mxnet as mx
+import numpy as np
+from mxnet import gluon
+from sklearn.datasets import load_digits
+
+from hvdtrain import Network
+from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
+
+Rows = tuple[np.ndarray, np.ndarray]
+
+NETWORK = Network((Flatten(), Dense(128), Relu(), Dense(64), Relu(), Dense(CLASSES)))
+
+DATA = mx.sym.var("data", dtype="float32")
+HIDDEN = mx.sym.Activation(mx.sym.FullyConnected(DATA, num_hidden=128), act_type="relu")
+HIDDEN = mx.sym.Activation(mx.sym.FullyConnected(HIDDEN, num_hidden=64), act_type="relu")
+SYMBOL = mx.sym.SoftmaxOutput(mx.sym.FullyConnected(HIDDEN, num_hidden=10, name="logits"), name="softmax")
+
+
+def data() -> tuple[Rows, Rows]:
+    """Training and test rows: images, (n, 1, 8, 8) from 0 to 1, and labels."""
+    images, labels = load_digits(return_X_y=True)
+    images = images.reshape(-1, 1, 8, 8).astype(np.float32) / 16
+    train_iter = mx.io.NDArrayIter(images[360:], labels[360:])
+    test_iter = mx.io.NDArrayIter(images[:360], labels[:360])
+    return rows_of(train_iter), rows_of(test_iter)
+
+
+def rows_of(iterator: mx.io.NDArrayIter) -> Rows:
+    """All rows of an iterator, which hvdtrain puts into an order by itself."""
+    (_, images), (_, labels) = iterator.data[0], iterator.label[0]
+    return images.asnumpy(), labels.asnumpy().astype(np.int64)
+
+
+class Perceptron:
+    """SYMBOL up to its logits, with the default loss of a task: cross entropy."""
+
+    def data(self) -> tuple[Rows, Rows]:
+        return data()
+
+    def model(self) -> gluon.Block:
+        return gluon.SymbolBlock(SYMBOL.get_internals()["logits_output"], DATA)
