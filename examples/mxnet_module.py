@@ -1,18 +1,22 @@
-"""MXNet's Module and NDArrayIter, in hvdtrain's loop: a perceptron on handwritten digits, described in two ways.
+"""MXNet's Module and NDArrayIter: a perceptron of handwritten digits, as a network as data and as a task.
 
 The script that these replace is
 
     module = mx.mod.Module(SYMBOL)
-    module.fit(train_iter, eval_data=test_iter, optimizer="sgd", optimizer_params={"learning_rate": 0.1}, num_epoch=10)
+    module.fit(train_iter, eval_data=test_iter, initializer=mx.init.Xavier(), num_epoch=12,
+               optimizer_params={"learning_rate": 0.1})
 
-As data: `mx.mod.Module.fit` trains a Symbol that hvdtrain makes of NETWORK.
+As data: `Module.fit` trains a Symbol that hvdtrain makes of NETWORK.
     hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:NETWORK \
         --data examples/mxnet_module.py:data --framework mxnet --api module --lr 0.1
 As a task: SYMBOL itself, which Gluon runs as a block.
-    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:Perceptron --framework mxnet --lr 0.1
+    hvdtrain launch local -n 2 -- python -m hvdtrain train examples/mxnet_module.py:Perceptron \
+        --framework mxnet --lr 0.1
 
-In both, hvdtrain chooses the rows of a step instead of the iterator, computes the loss of each row instead of
-SoftmaxOutput (the gradient is the same), and seeds the initial weights.
+What differs from the script: hvdtrain puts the rows into an order by its seed (so an iterator that shuffles would give
+each process other rows), takes the cross entropy of each row for SoftmaxOutput, which has the same gradient, and
+by default trains with momentum, a warm-up and a cosine schedule. The test accuracy is 0.94 to 0.97 after 12 epochs, and
+0.93 with the script; for its options, add --momentum 0 --warmup-epochs 0 --schedule constant.
 """
 
 from __future__ import annotations

@@ -48,9 +48,10 @@ def check_same_options(
     for name, rank, value, expected in _differences(
         group, {**options, "layers": _digest(record_of(trained)), "data": fingerprint}
     ):
-        raise UserError(
-            f"rank {rank} has {name} {value}, rank 0 has {expected}", "give every rank the same options and files"
-        )
+        remedy = "give every rank the same options and files"
+        if name == "data":
+            remedy = "give every rank the same rows in the same order, and seed what is random in them"
+        raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy)
 
 
 def _digest(record: dict[str, Any]) -> str:

@@ -1,21 +1,103 @@
-"""The examples train, as their first lines say."""
+"""The examples train, by the commands that they begin with."""
 
+import ast
 import json
+import re
+import shlex
+import shutil
+from pathlib import Path
 
+import nbclient
+import nbformat
+import numpy as np
 import pytest
+from PIL import Image
 from support.jobs import ROOT, run
 
+from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.system.python_files import load_object
 
-@pytest.mark.parametrize(
-    ("task", "options", "metric", "better"),
-    [
-        ("two_moons.py:TwoMoons", ("--set", "width=32", "--lr", "0.5"), "accuracy", lambda x: x > 0.8),
-        ("linear_regression.py:Regression", ("--strategy", "ddp"), "absolute error", lambda x: x < 0.5),
-    ],
-)
-def test_tasks_train_on_two_ranks(task, options, metric, better, tmp_path):
-    program = ["python", "-m", "hvdtrain", "train", f"{ROOT}/examples/{task}", "--name", "a", "--epochs", "6", *options]
-    status, output = run(["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", *program], tmp_path)
+EXAMPLES = ROOT / "examples"
+MATRIX = pytest.mark.matrix
+# An example, the number of a command, options that shorten it, and the least value of a metric (the most, if negative).
+COMMANDS = [
+    ("two_moons.py", 0, "", "accuracy", 0.95),
+    ("linear_regression.py", 0, "", "absolute error", -0.01),
+    pytest.param("linear_regression.py", 1, "", "absolute error", -0.01, marks=MATRIX),
+    ("keras_regression.py", 0, "--epochs 4", "absolute error", -3),
+    pytest.param("keras_regression.py", 1, "--epochs 4", "absolute error", -3, marks=MATRIX),
+    ("mxnet_module.py", 0, "--epochs 4", "accuracy", 0.8),
+    pytest.param("mxnet_module.py", 1, "--epochs 8", "accuracy", 0.8, marks=MATRIX),
+    pytest.param("resnet20.py", 0, "--epochs 3", "accuracy", 0.3, marks=MATRIX),
+    pytest.param("resnet20.py", 1, "--data digits --epochs 3", "accuracy", 0.3, marks=MATRIX),
+    ("image_folder.py", 0, "--epochs 6 --batch-size 16", "accuracy", 0.8),
+    ("sequences.py", 0, "--epochs 4", "within 0.1", 0.8),
+]
+
+
+def commands(example: str) -> list[str]:
+    """The commands in the docstring of an example."""
+    text = ast.get_docstring(ast.parse((EXAMPLES / example).read_text()))
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("hvdtrain ")]
+
+
+def draw_stripes(folder: Path) -> None:
+    """Images, 24x24 pixels in two colors each, of three classes that mirroring does not change."""
+    generator, (row, column) = np.random.default_rng(0), np.indices((24, 24))
+    for part, count in (("train", 60), ("test", 20)):
+        for name, values in (("level", row), ("upright", column), ("slanted", row + column)):
+            inside = folder / part / name
+            inside.mkdir(parents=True)
+            for number in range(count):
+                colors, begin = generator.integers(0, 256, (2, 3), np.uint8), generator.integers(0, 6)
+                Image.fromarray(colors[(values + begin) // 3 % 2]).save(inside / f"{number:02}.png")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the examples."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples", ignore=shutil.ignore_patterns("runs", "__pycache__"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("example", "number", "options", "metric", "limit"), COMMANDS)
+def test_the_commands_of_an_example_train(example, number, options, metric, limit, folder):
+    command = commands(example)[number]
+    if "folder=photos" in command:
+        draw_stripes(folder / "photos")
+    status, output = run([*shlex.split(command), *options.split(), "--name", "a"], folder)
     assert status == 0, output
-    metrics = json.loads((tmp_path / "runs/a/result.json").read_text())["metrics"]
-    assert better(metrics[metric]), metrics
+    value = json.loads((folder / "runs/a/result.json").read_text())["metrics"][metric]
+    assert value <= -limit if limit < 0 else value >= limit, output
+
+
+def test_every_command_is_tested():
+    tested = sorted(getattr(one, "values", one)[:2] for one in COMMANDS)
+    examples = sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert tested == [(example, number) for example in examples for number in range(len(commands(example)))]
+
+
+def test_the_page_lists_all_examples():
+    listed = re.findall(r"^\| \[(.+?)\]\(\1\)", (EXAMPLES / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb"))
+
+
+def test_resnet20_is_the_built_in_network():
+    assert load_object(f"{EXAMPLES}/resnet20.py:NETWORK", "--model") == NETWORKS["resnet20"]
+
+
+def test_the_notebook_runs_and_is_stored_without_results(folder, monkeypatch):
+    stored = nbformat.read(EXAMPLES / "notebook.ipynb", 4)
+    assert not any(cell.get("outputs") or cell.get("execution_count") for cell in stored.cells)
+    monkeypatch.delenv("PYTEST_CURRENT_TEST")  # with it, kernels do not show the output of processes
+    monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
+    ran = nbclient.NotebookClient(
+        stored, timeout=120, kernel_name="python3", resources={"metadata": {"path": str(folder / "examples")}}
+    ).execute()
+    shown = {cell.id: cell.outputs for cell in ran.cells if cell.cell_type == "code"}
+    assert "[0] test accuracy" in "".join(output.get("text", "") for output in shown["launch_2"])
+    (table,) = shown["table"]
+    for line in table.text.splitlines()[1:]:
+        _, one, two = line.split("loss ")
+        assert one.split() == two.split(), table.text
+    assert any("image/png" in output.get("data", {}) for output in shown["plot"])

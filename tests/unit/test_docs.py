@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 from support.jobs import ROOT
 
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 VARIES = re.compile(
     r"\.\.\.|[0-9]+(?:\.[0-9]+)*|node[12]|runs/NAME|SIG[A-Z]+|\b(?:mpirun|torchrun|torch|mxnet|mnist|MPI|HVDTRAIN_TOKEN|dense2\.bias)\b"
     r"|--data DIR: train|\[pytorch\]|--seed|\(.*?\)|each process sees only itself|; |rank (?=[0-9])"
@@ -24,7 +27,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^a-z0-9 _-]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_link_targets_exist(page):
     text = page.read_text()
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'src="([^"]+)"', text)

@@ -20,8 +20,10 @@ from support.data_files import (
     write_own,
 )
 
+import hvdtrain
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.errors import UserError
 
 
 def test_pair_of_npz(tmp_path: Path) -> None:
@@ -119,6 +121,15 @@ def test_npz_that_unpacks_to_more_than_memory(tmp_path: Path, monkeypatch: pytes
     np.savez_compressed(tmp_path / "train.npz", images=np.zeros((1000, 28, 28), np.uint8), labels=np.zeros(1000, int))
     monkeypatch.setattr(reading, "MEMORY", 500_000)
     assert_rejected(tmp_path, str(tmp_path / "train.npz"), "more than this machine's memory")
+
+
+def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
+    found = hvdtrain.load_dataset(str(write_own(tmp_path)))
+    images, labels = found.train[np.array([0])]
+    assert images.shape == (1, *found.input_shape) and labels.shape == (1,)
+    for options, begin in (({}, "nowhere: no such folder"), ({"name": "--data nowhere"}, "--data nowhere: no such")):
+        with pytest.raises(UserError, match=f"^{begin}"):
+            hvdtrain.load_dataset("nowhere", **options)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,13 @@ def test_layers_are_compared():
         check_same_options(WithOther(other.values), Config(), RuntimeOptions(), LENET, "data")
 
 
+def test_data_is_compared():
+    other = Recording()
+    check_same_options(other, Config(), RuntimeOptions(), LENET, "shuffled data")
+    with pytest.raises(UserError, match="rank 0 has data; give every rank the same rows in the same order"):
+        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), LENET, "data")
+
+
 def test_reference_lists_the_free_options():
     page = (ROOT / "docs" / "reference.md").read_text()
     (listed,) = re.findall(r"May differ between ranks: (.*?)\.", page, re.S)
