@@ -18,7 +18,7 @@ from hvdtrain.system import rank_info
 class HorovodGroup:
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
-    to_tensor, to_numpy: the framework's conversions of a float64 vector on the host. Raises TrainingError if Horovod
+    to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if Horovod
     cannot connect the processes, UserError if it sees another number of them than the launcher started.
     """
 
@@ -46,6 +46,9 @@ class HorovodGroup:
         # Not broadcast_object: MXNet's returns on rank 0 before it is complete, so that a second call with the same
         # name hangs.
         return self.gather(value if self.rank == 0 else None)[0]
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        values[:] = self._to_numpy(self._hvd.broadcast(self._to_tensor(values), root, name="hvdtrain.broadcast"))
 
     def close(self) -> None:
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does
