@@ -18,8 +18,8 @@ from hvdtrain.system import rank_info
 class HorovodGroup:
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
-    to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if Horovod
-    cannot connect the processes, UserError if it sees another number of them than the launcher started.
+    to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if
+    Horovod cannot connect the processes, UserError if it sees another number of them than the launcher started.
     """
 
     def __init__(self, hvd: ModuleType, to_tensor: Callable[[np.ndarray], Any], to_numpy: Callable[[Any], np.ndarray]):

@@ -11,6 +11,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
+from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -99,7 +100,7 @@ def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint 
         return None
     own = saved or described
     weights, first = broadcast_arrays(group, own.weights), broadcast_arrays(group, own.optimizer.arrays)
-    others = []
+    others: list[Weights] = []
     for rank, arrays in enumerate(own.other_ranks, 1):
         received = broadcast_arrays(group, arrays)
         others.append(received if rank == group.rank else {})
