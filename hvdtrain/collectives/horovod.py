@@ -48,7 +48,8 @@ class HorovodGroup:
         return self.gather(value if self.rank == 0 else None)[0]
 
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        values[:] = self._to_numpy(self._hvd.broadcast(self._to_tensor(values), root, name="hvdtrain.broadcast"))
+        tensor = self._to_tensor(values)  # MXNet reads it after the call, so that it may not be freed before
+        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name="hvdtrain.broadcast"))
 
     def close(self) -> None:
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does

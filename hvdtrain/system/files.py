@@ -115,10 +115,11 @@ def open_regular(path: Path) -> BufferedReader:
 def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
     """The content of a file from anywhere. Raises OSError if it is larger than `limit` bytes, or no regular file."""
     with open_regular(path) as file:
-        if os.fstat(file.fileno()).st_size > limit:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
             largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
             raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
-        return file.read(limit)
+        return file.read(size)  # given the limit, Python would allocate all of it
 
 
 def read_json(path: Path) -> Any:

@@ -110,8 +110,8 @@ def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint 
 
 def _without_arrays(saved: Checkpoint) -> Checkpoint:
     """The checkpoint's other values."""
-    optimizer, others = saved.optimizer._replace(arrays={}), ({},) * len(saved.other_ranks)
-    return dataclasses.replace(saved, weights={}, optimizer=optimizer, other_ranks=others)
+    others: tuple[Weights, ...] = ({},) * len(saved.other_ranks)
+    return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
 
 
 def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
