@@ -110,6 +110,13 @@ class Group(Protocol):
         """Rank 0's value, on every rank."""
         ...
 
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        """Replace `values` by those of rank `root`: uint8 (n,), contiguous, the same n on every rank.
+
+        For arrays, which `collectives.arrays` cuts into messages; `broadcast` is for small values.
+        """
+        ...
+
     def close(self) -> None:
         """Leave the job in order."""
         ...

@@ -18,8 +18,8 @@ from hvdtrain.system import rank_info
 class HorovodGroup:
     """Horovod's processes, for the module `horovod.torch`, `horovod.mxnet` or `horovod.tensorflow`.
 
-    to_tensor, to_numpy: the framework's conversions of a float64 vector on the host. Raises TrainingError if Horovod
-    cannot connect the processes, UserError if it sees another number of them than the launcher started.
+    to_tensor, to_numpy: the framework's conversions of a float64 or uint8 vector on the host. Raises TrainingError if
+    Horovod cannot connect the processes, UserError if it sees another number of them than the launcher started.
     """
 
     def __init__(self, hvd: ModuleType, to_tensor: Callable[[np.ndarray], Any], to_numpy: Callable[[Any], np.ndarray]):
@@ -46,6 +46,10 @@ class HorovodGroup:
         # Not broadcast_object: MXNet's returns on rank 0 before it is complete, so that a second call with the same
         # name hangs.
         return self.gather(value if self.rank == 0 else None)[0]
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        tensor = self._to_tensor(values)  # MXNet reads it after the call, so that it may not be freed before
+        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name="hvdtrain.broadcast"))
 
     def close(self) -> None:
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does

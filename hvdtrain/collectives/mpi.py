@@ -9,6 +9,9 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 
+MOST_ELEMENTS = 1 << 30
+"""Of a message: MPI counts them in 32 bits."""
+
 
 class MPIGroup:
     """MPI's processes, through mpi4py; `allreduce` is for gradients.
@@ -33,7 +36,8 @@ class MPIGroup:
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: contiguous, any numeric type; sent without a copy."""
-        self._world.Allreduce(self._mpi.IN_PLACE, values)
+        for start in range(0, len(values), MOST_ELEMENTS):
+            self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MOST_ELEMENTS])
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)
@@ -45,6 +49,9 @@ class MPIGroup:
 
     def broadcast(self, value: Any) -> Any:
         return self._world.bcast(value)
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        self._world.Bcast(values, root)
 
     def close(self) -> None:
         self._world.Barrier()

@@ -167,6 +167,13 @@ class RingGroup:
     def broadcast(self, value: Any) -> Any:
         return self.gather(value if self.rank == 0 else None)[0]
 
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        nothing = np.empty(0, np.uint8)
+        if self.rank != root:
+            self._exchange(nothing, values, add=False)
+        if (self.rank + 1) % self.size != root:
+            self._exchange(values, nothing, add=False)
+
     def close(self) -> None:
         if self.size > 1:
             with contextlib.suppress(TrainingError):  # a neighbor may have passed this barrier and exited already

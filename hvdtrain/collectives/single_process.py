@@ -24,6 +24,9 @@ class SingleProcess:
     def broadcast(self, value: Any) -> Any:
         return value
 
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 

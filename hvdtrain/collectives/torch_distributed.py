@@ -54,6 +54,11 @@ class TorchDistributedGroup:
         self._dist.broadcast_object_list(values, src=0)
         return values[0]
 
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        sent = [values if self.rank == root else None]
+        self._dist.broadcast_object_list(sent, src=root)
+        values[:] = sent[0]
+
     def close(self) -> None:
         self._dist.barrier()
         atexit.register(_exit_without_destructors)

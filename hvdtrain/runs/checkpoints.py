@@ -1,5 +1,7 @@
 """Checkpoints on disk: safetensors files with a manifest of their SHA-256 sums. Independent of frameworks and ranks.
 
+Arrays are written and read one file after the other (`runs.shards`), so that memory holds them only once.
+
 A checkpoint is a folder `step-00000042` that appears complete or not at all: it is written under another name, each
 file and the folder are flushed to disk, it is renamed, and the parent folder is flushed. So a kill at any moment
 leaves earlier checkpoints intact. Reading verifies every sum, so damage is detected.
@@ -10,6 +12,7 @@ are moved to the run's folder `branch-1`, `branch-2`, ..., where nothing resumes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -18,20 +21,30 @@ import logging
 import math
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from safetensors import SafetensorError
-from safetensors.numpy import load as from_bytes
-from safetensors.numpy import save as to_bytes
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.record import shaped_from_record
+from hvdtrain.runs import shards
 from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.checkpoint_folder import BROKEN, FILES, LARGEST, MANIFEST, STATE, Damaged, Entry, Line
+from hvdtrain.system.checkpoint_folder import (
+    BROKEN,
+    FILES,
+    LARGEST,
+    MANIFEST,
+    OPTIMIZER,
+    STATE,
+    WEIGHTS,
+    Damaged,
+    Entry,
+    Line,
+)
 from hvdtrain.system.text import printable
 
 __all__ = ["FILES", "LARGEST", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
@@ -41,7 +54,7 @@ log = logging.getLogger(__name__)
 UNFINISHED = ".writing-"
 LARGEST_COUNT = 1 << 62
 OF_RANK = "rank-"
-"""In optimizer.safetensors, `rank-1/` begins the names of rank 1's arrays, where ranks have optimizers of their own."""
+"""In the optimizer's files, `rank-1/` begins the names of rank 1's arrays, where ranks have optimizers of their own."""
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None = None) -> Path:
@@ -60,13 +73,15 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     history = {"written": number, "line": line, "parent": str(parent.path) if parent else ""}
     final = _free_path(folder, f"step-{checkpoint.position.step:08d}")
     unfinished = folder / f"{UNFINISHED}{final.name}-{os.getpid()}"
-    unfinished.mkdir()
-    for name, data in _contents(checkpoint, history).items():
-        _write(unfinished / name, data)
-    _flush_folder(unfinished)
+    try:
+        unfinished.mkdir()
+        _write_files(unfinished, checkpoint, history)
+    except OSError:
+        shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
+        raise
     unfinished.rename(final)
     _flush_folder(folder)
-    load(final)
+    _check_written(final)
     _set_branch_aside(folder, line)
     _prune(folder, keep)
     return final
@@ -94,8 +109,8 @@ def _free_path(folder: Path, name: str) -> Path:
     return next(folder / one for one in names if not (folder / one).exists())
 
 
-def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, bytes]:
-    """The content of each file of a checkpoint, by name."""
+def _write_files(folder: Path, checkpoint: Checkpoint, history: dict[str, Any]) -> None:
+    """Write the files of a checkpoint, and flush them and their names to disk."""
     state = {one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint)}
     weights, others = state.pop("weights"), state.pop("other_ranks")
     state["optimizer"] = checkpoint.optimizer._replace(arrays={})._asdict()
@@ -103,15 +118,14 @@ def _contents(checkpoint: Checkpoint, history: dict[str, Any]) -> dict[str, byte
     arrays = dict(checkpoint.optimizer.arrays)
     for rank, own in enumerate(others, 1):
         arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in own.items()}
-    files = (_to_bytes(weights), _to_bytes(arrays), json.dumps({**state, "history": history}, indent=1).encode())
-    contents = dict(zip(FILES, files, strict=True))
-    sums = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
-    return {**contents, MANIFEST: json.dumps({"sha256": sums, "step": checkpoint.position.step}, indent=1).encode()}
-
-
-def _to_bytes(arrays: Weights) -> bytes:
-    """The arrays as a file of safetensors, which takes the bytes of an array as they lie in memory."""
-    return to_bytes({name: np.asarray(array, order="C") for name, array in arrays.items()})
+    text = json.dumps({**state, "history": history}, indent=1).encode()
+    written = {**shards.write(folder, WEIGHTS, weights), **shards.write(folder, OPTIMIZER, arrays)}
+    written[STATE] = hashlib.sha256(text).hexdigest(), len(text)
+    _write(folder / STATE, text)
+    sums, sizes = ({name: values[i] for name, values in written.items()} for i in (0, 1))
+    manifest = {"sha256": sums, "bytes": sizes, "step": checkpoint.position.step}
+    _write(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    _flush_folder(folder)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -147,6 +161,8 @@ def _set_branch_aside(folder: Path, line: Line) -> None:
 def _prune(folder: Path, keep: int) -> None:
     """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place."""
     known = checkpoint_folder.entries(folder)
+    if len(known) <= keep:
+        return  # without reading them
     whole = [entry for entry in known if checkpoint_folder.is_whole(entry.path)]
     newest, best = whole[-keep:], max(whole, key=lambda entry: (entry.score, entry.written))
     for entry in known:
@@ -156,26 +172,45 @@ def _prune(folder: Path, keep: int) -> None:
             shutil.rmtree(entry.path.rename(aside), ignore_errors=True)
 
 
+def _check_written(path: Path) -> None:
+    """Raise Damaged if the checkpoint in folder `path` is not what was written; reads it without keeping the arrays."""
+    manifest = checkpoint_folder.read_manifest(path)
+    checkpoint_folder.verify(manifest, manifest.sums)
+    with _damaged_if_broken(path):
+        _checkpoint(checkpoint_folder.read_state(manifest), {}, [{}])
+
+
 def load(path: Path) -> Checkpoint:
     """The checkpoint in folder `path`. Raises Damaged, with the reason, if it is not what `save` wrote."""
-    contents = checkpoint_folder.verified(path)
+    manifest = checkpoint_folder.read_manifest(path)
+    with _damaged_if_broken(path):
+        state = checkpoint_folder.read_state(manifest)
+        shards.check_memory(manifest, (WEIGHTS, OPTIMIZER))
+        weights = shards.read(manifest, WEIGHTS)
+        return _checkpoint(state, weights, _by_rank(shards.read(manifest, OPTIMIZER)))
+
+
+@contextlib.contextmanager
+def _damaged_if_broken(path: Path) -> Iterator[None]:
+    """Turn what reading a file of a checkpoint may raise into Damaged."""
     try:
-        weights, (arrays, *others) = _arrays(contents[FILES[0]]), _by_rank(_arrays(contents[FILES[1]]))
-        state = json.loads(contents[STATE])
-        state.pop("history", None)  # read by checkpoint_folder
-        state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays})
-        state["position"] = Position(**state["position"])
-        state["classes"] = tuple(state["classes"])
-        found = Checkpoint(weights=weights, other_ranks=tuple(others), **state)
-        _check_values(found)
-        return found
-    except (SafetensorError, *BROKEN) as error:
+        yield
+    except (SafetensorError, MemoryError, *BROKEN) as error:
         raise Damaged(f"{path}: damaged, or written by another version of hvdtrain ({error})") from None
 
 
-def _arrays(data: bytes) -> Weights:
-    """The arrays of a file."""
-    return {name: np.array(value) for name, value in from_bytes(data).items()}
+def _checkpoint(state: dict[str, Any], weights: Weights, arrays: list[Weights]) -> Checkpoint:
+    """The checkpoint with this state.json and these arrays. Raises one of BROKEN for values that `save` never writes.
+
+    arrays: the optimizer's, of rank 0 and of the other ranks if they have their own.
+    """
+    state = {name: value for name, value in state.items() if name != "history"}  # read by checkpoint_folder
+    state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays[0]})
+    state["position"] = Position(**state["position"])
+    state["classes"] = tuple(state["classes"])
+    found = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
+    _check_values(found)
+    return found
 
 
 def _by_rank(arrays: Weights) -> list[Weights]:
@@ -197,7 +232,7 @@ def _check_values(found: Checkpoint) -> None:
         or not all(isinstance(text, str) for text in texts)
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
         or not _holds_numbers(optimizer.extra)
-        or not all(array.dtype.kind == "f" or array.dtype == np.uint8 for array in optimizer.arrays.values())
+        or not all(array.dtype.kind == "f" or array.dtype == "uint8" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")
 

@@ -14,17 +14,25 @@ import hashlib
 import json
 import math
 import os
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system.files import read_limited
+from hvdtrain.system.files import open_regular, read_limited
 
 MANIFEST, STATE = "manifest.json", "state.json"
+WEIGHTS, OPTIMIZER = "weights", "optimizer"
+"""What the names of the files with arrays begin with."""
 FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
+"""The files of a checkpoint whose arrays are not divided over several files."""
 LARGEST = 1 << 28
-"""Largest file that is read, in bytes; files of the largest built-in network have less than 1 MB."""
+"""Largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
+MOST_FILES = 10_000
+"""Over which weights or optimizer state are divided."""
+CHUNK_BYTES = 1 << 24
+"""Bytes of a file with arrays that are read or written at a time."""
 BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 """What reading a file may raise that hvdtrain did not write; it may come from anyone."""
 
@@ -102,31 +110,99 @@ def extended(line: Line, number: int) -> Line:
     return (*line, (number, number))
 
 
+@dataclass(frozen=True)
+class Manifest:
+    """What a checkpoint's files were when it was written."""
+
+    path: Path
+    """Folder of the checkpoint."""
+    sums: dict[str, str]
+    """SHA-256 of each file, in hexadecimal digits, by name."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """Bytes of each file; older versions wrote none."""
+
+    def files_of(self, stem: str) -> tuple[str, ...]:
+        """The files with the arrays of WEIGHTS or OPTIMIZER, in order. Raises Damaged if it does not list them."""
+        named = [name for name in self.sums if name.startswith(f"{stem}-")]
+        names = array_files(stem, min(len(named), MOST_FILES) or 1)
+        if len(named) > MOST_FILES or not self.sums.keys() >= set(names):
+            raise Damaged(f"{self.path}: {MANIFEST} does not list all files of the {stem}")
+        return names
+
+    def check(self, name: str, digest: str, size: int) -> None:
+        """Raise Damaged unless a file has this checksum and size (in bytes)."""
+        if size != self.sizes.get(name, size):
+            raise Damaged(f"{self.path}: {name} has {size} bytes, of {self.sizes[name]!r:.80} that were written")
+        if digest != self.sums.get(name):
+            raise Damaged(f"{self.path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
+
+
+def array_files(stem: str, count: int) -> tuple[str, ...]:
+    """The names of the files over which the arrays of WEIGHTS or OPTIMIZER are divided."""
+    if count == 1:
+        return (f"{stem}.safetensors",)
+    return tuple(f"{stem}-{number:05d}-of-{count:05d}.safetensors" for number in range(1, count + 1))
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint in folder `path`. Raises Damaged if there is none."""
+    try:
+        found = json.loads(read_limited(path / MANIFEST, LARGEST))
+        sums, sizes = found["sha256"], found.get("bytes", {})
+        if not (isinstance(sums, dict) and isinstance(sizes, dict)):
+            raise ValueError(f"{MANIFEST} holds no checksums")
+        return Manifest(path, sums, sizes)
+    except BROKEN as error:
+        raise Damaged(f"{path}: incomplete ({error})") from None
+
+
+def read_state(manifest: Manifest) -> dict[str, Any]:
+    """The content of state.json. Raises Damaged if it is not what was written, ValueError if it is no JSON object."""
+    try:
+        data = read_limited(manifest.path / STATE, LARGEST)
+    except BROKEN as error:
+        raise Damaged(f"{manifest.path}: incomplete ({error})") from None
+    manifest.check(STATE, hashlib.sha256(data).hexdigest(), len(data))
+    state = json.loads(data)
+    if not isinstance(state, dict):
+        raise ValueError(f"{STATE} holds no object")
+    return state
+
+
 def is_whole(path: Path) -> bool:
     """Whether all files of a checkpoint are as they were written."""
     try:
-        return bool(verified(path))
+        manifest = read_manifest(path)
+        verify(manifest, (*manifest.files_of(WEIGHTS), *manifest.files_of(OPTIMIZER), STATE))
+        return True
     except Damaged:
         return False
 
 
-def verified(path: Path, names: tuple[str, ...] = FILES) -> dict[str, bytes]:
-    """Files of a checkpoint. Raises Damaged if one is missing or does not have the manifest's checksum."""
-    try:
-        sums = dict(json.loads(read_limited(path / MANIFEST, LARGEST))["sha256"])
-        contents = {name: read_limited(path / name, LARGEST) for name in names}
-    except BROKEN as error:
-        raise Damaged(f"{path}: incomplete ({error})") from None
-    for name, data in contents.items():
-        if hashlib.sha256(data).hexdigest() != sums.get(name):
-            raise Damaged(f"{path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
-    return contents
+def verify(manifest: Manifest, names: Iterable[str]) -> None:
+    """Raise Damaged unless these files are as they were written. They may be larger than the memory."""
+    for name in names:
+        try:
+            digest, size = _digest(manifest.path / name)
+        except BROKEN as error:
+            raise Damaged(f"{manifest.path}: incomplete ({error})") from None
+        manifest.check(name, digest, size)
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    """SHA-256 and bytes of a file."""
+    digest, size, chunk = hashlib.sha256(), 0, bytearray(CHUNK_BYTES)
+    with open_regular(path) as file:
+        while count := file.readinto(chunk):
+            digest.update(memoryview(chunk)[:count])
+            size += count
+    return digest.hexdigest(), size
 
 
 def _entry(path: Path) -> Entry | None:
     """What state.json says of a checkpoint, with number 0 where it has none; None if it is damaged."""
     try:
-        state = json.loads(verified(path, (STATE,))[STATE])
+        state = read_state(read_manifest(path))
         history = state.get("history", {"written": 0, "line": []})
         step, score, line = _count(state["position"]["step"]), float(state["score"]), history["line"]
         if not math.isfinite(score):

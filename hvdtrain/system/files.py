@@ -10,6 +10,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -104,16 +105,21 @@ def file_system_time(folder: Path) -> float:
         return os.fstat(fresh.fileno()).st_mtime
 
 
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file from anywhere for reading. Raises OSError if it is no regular file."""
+    if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return open(path, "rb")
+
+
 def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
     """The content of a file from anywhere. Raises OSError if it is larger than `limit` bytes, or no regular file."""
-    found = path.stat()
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for a writer
-        raise OSError(errno.EINVAL, "not a regular file", str(path))
-    if found.st_size > limit:
-        largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
-        raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
-    with open(path, "rb") as file:
-        return file.read(limit)
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            largest = f"{limit >> 20} MiB" if limit >> 20 else f"{limit >> 10} KiB"
+            raise OSError(errno.EFBIG, f"larger than {largest}", str(path))
+        return file.read(size)  # given the limit, Python would allocate all of it
 
 
 def read_json(path: Path) -> Any:

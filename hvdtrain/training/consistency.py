@@ -32,7 +32,7 @@ def checksum(weights: Weights) -> str:
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(f"{name}{weights[name].shape}".encode())
-        digest.update(np.ascontiguousarray(weights[name]).tobytes())
+        digest.update(np.ascontiguousarray(weights[name]).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()[:16]
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, ElasticMemory, OptimizerState, Position
+from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, ElasticMemory, Group, OptimizerState, Position
+from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -44,18 +47,21 @@ def resume(
     """
     group = learner.group
     if memory:  # Horovod makes a rank that stayed the new rank 0
-        kept = group.broadcast(memory.saved if group.rank == 0 else None)
-        if kept:
-            folder, state = kept
+        folder, state = memory.saved if group.rank == 0 and memory.saved else (None, None)
+        folder, state = group.broadcast(folder), _broadcast_checkpoint(group, state)
+        if folder and state:
             if group.rank == 0:
                 lock.acquire(folder)
             console.open_log(folder, group.rank, runtime.quiet)
             return Start(folder, _restore(config, trained, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
-    opened, refusal = group.broadcast(_open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else None)
+    opened, refusal = _open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else (None, None)
+    refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
-    folder, path, saved = opened
+    own_folder, own_path, own_saved = opened or (None, None, None)
+    folder, path = group.broadcast((own_folder, own_path))
+    saved = _broadcast_checkpoint(group, own_saved)
     console.open_log(folder, group.rank, runtime.quiet)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
@@ -85,6 +91,27 @@ def _open(
     folder = record.create_folder(config, runtime, size)
     lock.acquire(folder)
     return folder, path, saved
+
+
+def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint | None:
+    """Rank 0's checkpoint, on every rank; of the other ranks' optimizers a rank gets the arrays of its own only."""
+    described = group.broadcast(saved and _without_arrays(saved))
+    if described is None:
+        return None
+    own = saved or described
+    weights, first = broadcast_arrays(group, own.weights), broadcast_arrays(group, own.optimizer.arrays)
+    others: list[Weights] = []
+    for rank, arrays in enumerate(own.other_ranks, 1):
+        received = broadcast_arrays(group, arrays)
+        others.append(received if rank == group.rank else {})
+    optimizer = own.optimizer._replace(arrays=first)
+    return dataclasses.replace(own, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
+
+
+def _without_arrays(saved: Checkpoint) -> Checkpoint:
+    """The checkpoint's other values."""
+    others: tuple[Weights, ...] = ({},) * len(saved.other_ranks)
+    return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
 
 
 def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:

@@ -6,6 +6,7 @@ import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets import sharding
@@ -109,7 +110,7 @@ class Run:
         if self.learner.own_by_rank and self.group.size > 1:
             weights = self.learner.weights()
             own = {name: weights[name] for name in self.learner.own_by_rank}
-            self.learner.load(weights | self.group.broadcast(own))
+            self.learner.load(weights | broadcast_arrays(self.group, own))
 
     @functools.cached_property
     def _own_loop(self) -> OwnLoopLearner | None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from hvdtrain.collectives.arrays import gather_arrays
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.interfaces import ElasticMemory, Position
 from hvdtrain.networks.description import Weights
@@ -75,11 +76,11 @@ class Saver:
         self._took_s = self._saved_at - began
 
     def _other_ranks(self) -> tuple[Weights, ...]:
-        """The optimizer's arrays of the other ranks, where each rank has its own."""
+        """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""
         learner = self._run.learner
         if not learner.state_by_rank:
             return ()
-        return tuple(learner.group.gather(learner.optimizer_state().arrays)[1:])
+        return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])
 
     def commit(self, position: Position) -> None:
         """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.networks import LENET_RECORD
@@ -20,7 +21,7 @@ from hvdtrain.config.record import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.report.pages import Report
 from hvdtrain.report.runs import read_run
-from hvdtrain.runs import checkpoints, metrics
+from hvdtrain.runs import checkpoints, metrics, shards
 
 
 def saved_files() -> dict[str, bytes]:
@@ -30,7 +31,7 @@ def saved_files() -> dict[str, bytes]:
     whole = Checkpoint(weights, state, position, "lenet", LENET_RECORD, "torch", "sgd", "ab12", 0.5, ("0", "1"))
     with tempfile.TemporaryDirectory() as folder:
         path = checkpoints.save(Path(folder), whole, keep=1)
-        return {name: (path / name).read_bytes() for name in (*checkpoints.FILES, checkpoints.MANIFEST)}
+        return {file.name: file.read_bytes() for file in path.iterdir()}
 
 
 SAVED = saved_files()
@@ -85,6 +86,29 @@ def test_checkpoint_state(state: bytes) -> None:
 @example(b'{"sha256": []}')
 def test_checkpoint_manifest(manifest: bytes) -> None:
     load({**SAVED, checkpoints.MANIFEST: manifest})
+
+
+def divided_files() -> dict[str, bytes]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shards, "SHARD_BYTES", 16)
+        return saved_files()
+
+
+DIVIDED = divided_files()
+DIVIDED_WEIGHTS = sorted(name for name in DIVIDED if name.startswith("weights"))
+
+
+@FUZZ
+@given(json_like(json.loads(DIVIDED[checkpoints.MANIFEST])))
+def test_divided_checkpoint_manifest(manifest: bytes) -> None:
+    load({**DIVIDED, checkpoints.MANIFEST: manifest})
+
+
+@FUZZ
+@given(st.fixed_dictionaries({name: tensors_like(DIVIDED[name]) for name in DIVIDED_WEIGHTS}))
+def test_divided_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
+    files = {name: data for name, data in {**DIVIDED, **tensors}.items() if name != checkpoints.MANIFEST}
+    load({**files, checkpoints.MANIFEST: manifest_of(files)})
 
 
 RECORDS = [

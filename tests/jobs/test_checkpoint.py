@@ -12,6 +12,7 @@ from support.jobs import FRAMEWORKS, distance, newest, run, several, train, trai
 from support.matrix import cases
 
 from hvdtrain.interfaces import Position
+from hvdtrain.runs import checkpoints
 
 RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")
 
@@ -28,6 +29,22 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(tmp_path, framework):
     folder = train_several(tmp_path, framework, {"whole": RUN, "part": (*RUN, "--max-steps", "30")}, "gloo", 2)
     train(tmp_path, framework, "--resume", "runs/part", "--max-steps", "0", by="gloo", np=2)
     whole, resumed = newest(folder / "whole"), newest(folder / "part")
+    assert resumed.position == whole.position
+    assert distance(resumed.weights, whole.weights) == 0
+    assert distance(resumed.optimizer.arrays, whole.optimizer.arrays) == 0
+
+
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
+def test_a_checkpoint_of_many_files_resumes_bit_for_bit(tmp_path, framework):
+    """As parameters over 1 GiB have; one that an array is larger than, too."""
+    trainings = [(*RUN, "--name", name, "--max-steps", steps) for name, steps in (("whole", "4"), ("part", "2"))]
+    command = several(framework, [*trainings, ("--resume", "runs/part", "--max-steps", "4")], "local", 2)
+    status, output = run(["in_small_parts" if word == "several" else word for word in command], tmp_path)
+    assert status == 0, output
+    whole, resumed = newest(tmp_path / "runs" / "whole"), newest(tmp_path / "runs" / "part")
+    folder = checkpoints.newest(tmp_path / "runs" / "part")[0]
+    for stem in ("weights", "optimizer"):
+        assert max(path.stat().st_size for path in folder.glob(f"{stem}-0000?-of-0000?.safetensors")) > 20_000
     assert resumed.position == whole.position
     assert distance(resumed.weights, whole.weights) == 0
     assert distance(resumed.optimizer.arrays, whole.optimizer.arrays) == 0

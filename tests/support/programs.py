@@ -19,6 +19,7 @@ import numpy as np
 
 from hvdtrain.cli.train import examine_host, main
 from hvdtrain.cli.training_options import parse
+from hvdtrain.collectives import arrays
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
@@ -27,6 +28,7 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.networks.files import find_network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.runs import shards
 from hvdtrain.system import rank_info
 from hvdtrain.training import consistency
 from hvdtrain.training.train import train
@@ -206,6 +208,12 @@ def several(framework: str, options: list[str]) -> None:
         options = options[end + 1 :]
 
 
+def in_small_parts(framework: str, options: list[str]) -> None:
+    """Like `several`, but with checkpoints of many small files, and arrays that travel in small messages."""
+    shards.SHARD_BYTES, arrays.MESSAGE_BYTES = 20_000, 3_001
+    several(framework, options)
+
+
 def differ(framework: str, options: list[str]) -> None:
     """Rank 1 has another learning rate than rank 0."""
     main(framework, argv=[*options, "--lr", "0.2" if rank_info.detect().rank == 1 else "0.1"])
@@ -278,7 +286,7 @@ def pooling(_: str, __: list[str]) -> None:
 
 PROGRAMS = (
     nan, drift, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, slowly,
-    slowly_at_first, disk, several, differ, own_data, apart, logits, pooling,
+    slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import pickle
@@ -10,6 +11,7 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 from support.jobs import ROOT
 from support.networks import CIFAR_LENET, LENET
 from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_checkpoint
@@ -22,6 +24,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
+from hvdtrain.system.memory import memory_bytes
 
 
 def test_no_file_is_unpickled_and_no_text_executed():
@@ -53,9 +56,16 @@ def test_no_file_is_unpickled_and_no_text_executed():
         lambda path: (path / checkpoints.MANIFEST).write_text("[" * 100_000),
         lambda path: os.truncate(path / checkpoints.MANIFEST, checkpoints.LARGEST + 1),  # sparse: it takes no disk
         lambda path: os.truncate(path / "weights.safetensors", checkpoints.LARGEST + 1),
+        lambda path: larger_than_the_memory(path),
+        lambda path: rewrite_manifest(path, {"weights-/../../x.safetensors": "0", "weights-2": "0"}),
+        lambda path: rewrite_manifest(path, {f"weights-{i}": "0" for i in range(100_000)}),
+        lambda path: rewrite_manifest(path, {"weights-00001-of-00002.safetensors": "0"}),
+        lambda path: rewrite_manifest(path, ["weights.safetensors"]),
+        lambda path: same_array_twice(path),
+        lambda path: ((path / "weights.safetensors").unlink(), os.mkfifo(path / "weights.safetensors")),
         lambda path: ((path / "state.json").unlink(), os.mkfifo(path / "state.json")),
     ],
-    ids=range(13),
+    ids=range(20),
 )  # fmt: skip
 def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
     path = save_checkpoint(tmp_path)
@@ -63,6 +73,31 @@ def test_a_malicious_checkpoint_is_rejected(tmp_path, harm):
     with pytest.raises(Damaged):
         checkpoints.load(path)
     assert not (tmp_path / "harm").exists()
+
+
+def larger_than_the_memory(path):
+    """A valid file of zeros, which takes no disk, and whose checksum nobody waits for."""
+    count = memory_bytes() // 4
+    header = json.dumps({"w": {"dtype": "F32", "shape": [count], "data_offsets": [0, 4 * count]}}).encode()
+    rewrite(path, "weights.safetensors", len(header).to_bytes(8, "little") + header)
+    os.truncate(path / "weights.safetensors", 8 + len(header) + 4 * count)
+
+
+def rewrite_manifest(path, sums):
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums}))
+
+
+def same_array_twice(path):
+    """In two files, each of which is valid."""
+    sums = {name: digest(path / name) for name in checkpoints.FILES[1:]}
+    for name in ("weights-00001-of-00002.safetensors", "weights-00002-of-00002.safetensors"):
+        save_file({"w": np.zeros(1, np.float32)}, path / name)
+        sums[name] = digest(path / name)
+    rewrite_manifest(path, sums | {"state.json": digest(path / "state.json")})
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def absurd_safetensors():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gzip
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +13,7 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import credentials
+from hvdtrain.system.memory import memory_bytes
 
 Arrays = tuple[np.ndarray, ...]
 """Four arrays: training images, training labels, test images, test labels."""
@@ -28,17 +28,7 @@ class Malformed(ValueError):
     """What is wrong with a file, as the rest of a sentence that begins with the file's name."""
 
 
-def _memory_limit() -> int:
-    """Half of the bytes that this machine, or this process's cgroup, has: the kernel kills a process that uses all."""
-    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    # Of cgroups version 2 and 1, as a container sees its own.
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        with contextlib.suppress(OSError, ValueError):  # the file does not exist, or says `max`
-            limits.append(int(Path(path).read_text()))
-    return min(limits) // 2
-
-
-MEMORY = _memory_limit()
+MEMORY = memory_bytes() // 2  # the kernel kills a process that uses all
 """Largest size, in bytes, of the decompressed content of a file; a larger one is a mistake or an attack."""
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, SupportsFloat
 import mxnet as mx
 import numpy as np
 
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
@@ -98,7 +99,7 @@ class ModuleKVStore(ModuleStrategy, MXNetKVStore):
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]
     ) -> mx.optimizer.Optimizer:
         own = {name: parameter.asnumpy() for name, parameter in parameters.items()}
-        for name, value in self.group.broadcast(own).items():
+        for name, value in broadcast_arrays(self.group, own).items():
             parameters[name][:] = value
         optimizer.rescale_grad /= self.gradient_divisor
         return optimizer

@@ -11,6 +11,7 @@ import numpy as np
 from mxnet import gluon
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
@@ -46,7 +47,7 @@ class MXNetSingleProcess(MXNetStrategy):
 
 def horovod_group(hvd: ModuleType) -> HorovodGroup:
     """The processes of `horovod.mxnet`."""
-    return HorovodGroup(hvd, lambda values: mx.nd.array(values, dtype="float64"), mx.nd.NDArray.asnumpy)
+    return HorovodGroup(hvd, lambda values: mx.nd.array(values, dtype=values.dtype), mx.nd.NDArray.asnumpy)
 
 
 class MXNetHorovod(MXNetStrategy):
@@ -134,7 +135,7 @@ class MXNetAllreduce(MXNetStrategy):
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         own = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
-        for name, value in self.group.broadcast(own).items():
+        for name, value in broadcast_arrays(self.group, own).items():
             parameters[name].set_data(mx.nd.array(value))
         return AllreduceTrainer(parameters, optimizer, self.group)
 

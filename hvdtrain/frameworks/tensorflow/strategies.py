@@ -13,6 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
@@ -225,7 +226,8 @@ class TensorFlowAllreduce(TensorFlowStrategy):
         super().__init__(config, runtime, group)
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
-        for variable, value in zip(variables, self.group.broadcast([v.numpy() for v in variables]), strict=True):
+        own = {str(number): variable.numpy() for number, variable in enumerate(variables)}
+        for variable, value in zip(variables, broadcast_arrays(self.group, own).values(), strict=True):
             variable.assign(value)
 
     def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:

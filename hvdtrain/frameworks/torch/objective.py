@@ -238,7 +238,9 @@ def module_weights(model: nn.Module) -> Weights:
 def load_module(model: nn.Module, weights: Weights) -> None:
     """Set parameters and buffers. Raises ValueError if names or shapes differ."""
     check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
-    model.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in weights.items()})
+    # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
+    writable = {name: np.require(value, requirements="W") for name, value in weights.items()}
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in writable.items()})
 
 
 def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:

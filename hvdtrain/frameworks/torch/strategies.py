@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
@@ -205,7 +206,7 @@ class TorchAllreduce(TorchStrategy):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         own = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-        for name, value in self.group.broadcast(own).items():
+        for name, value in broadcast_arrays(self.group, own).items():
             model.state_dict()[name].copy_(torch.from_numpy(value))
         return optimizer
 

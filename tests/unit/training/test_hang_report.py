@@ -9,7 +9,7 @@ from support.untrusted import save_checkpoint
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
-from hvdtrain.runs import checkpoints
+from hvdtrain.runs import checkpoints, shards
 from hvdtrain.system import checkpoint_folder, files
 from hvdtrain.training import losses
 from hvdtrain.training.hang_report import (
@@ -121,7 +121,8 @@ def test_each_file_of_a_checkpoint_is_another_operation(tmp_path, monkeypatch):
         seen.append(writing_at(sys._getframe()))
         return open(*arguments, **options)
 
-    monkeypatch.setattr(checkpoints, "open", slow_open, raising=False)
+    for module in (checkpoints, shards):
+        monkeypatch.setattr(module, "open", slow_open, raising=False)
     monkeypatch.setattr(files, "open", slow_open, raising=False)
     for _ in range(3):
         save_checkpoint(tmp_path / "checkpoints", keep=1)

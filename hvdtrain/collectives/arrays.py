@@ -1,0 +1,68 @@
+"""Arrays of any size from one rank to the others, in messages that every library can send.
+
+Libraries count the bytes or the elements of a message in 32 bits, and pickling an array takes several times its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from hvdtrain.interfaces import Group
+from hvdtrain.networks.description import Weights
+
+MESSAGE_BYTES = 1 << 26
+"""Bytes of the largest message."""
+
+
+def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
+    """Rank 0's arrays, on every rank; the other ranks may give None. A collective."""
+    own = arrays or {}
+    described = {name: (array.dtype.str, array.shape) for name, array in own.items()} if group.rank == 0 else None
+    described = group.broadcast(described)
+    if group.rank:
+        own = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
+    _send(group, own.values(), root=0, receives=group.rank > 0)
+    return own
+
+
+def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:
+    """The arrays of all ranks, ordered by rank, on rank 0; nothing on the others. A collective.
+
+    arrays: of the same names, types and shapes on every rank.
+    """
+    gathered = [arrays]
+    for root in range(1, group.size):
+        if group.rank == 0:
+            gathered.append({name: np.empty(array.shape, array.dtype) for name, array in arrays.items()})
+        _send(group, gathered[-1].values(), root, receives=group.rank == 0)
+    return gathered if group.rank == 0 else []
+
+
+def _send(group: Group, arrays: Iterable[np.ndarray], root: int, receives: bool) -> None:
+    """Send the arrays of rank `root`; with `receives`, into `arrays`, which are contiguous and have the same shapes."""
+    for parts in _messages(arrays):
+        message = np.concatenate(parts)
+        group.broadcast_bytes(message, root)
+        if receives:
+            start = 0
+            for part in parts:
+                part[:] = message[start : start + len(part)]
+                start += len(part)
+
+
+def _messages(arrays: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    """The bytes of arrays, cut into messages of at most MESSAGE_BYTES: views of contiguous arrays, uint8 (n,)."""
+    parts: list[np.ndarray] = []
+    free = MESSAGE_BYTES
+    for array in arrays:
+        rest = np.asarray(array).reshape(-1).view(np.uint8)
+        while len(rest):
+            parts.append(rest[:free])
+            free, rest = free - len(parts[-1]), rest[free:]
+            if not free:
+                yield parts
+                parts, free = [], MESSAGE_BYTES
+    if parts:
+        yield parts

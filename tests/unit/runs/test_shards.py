@@ -1,0 +1,146 @@
+"""Checkpoints whose arrays are divided over several files: what is written is read, without a second copy in memory."""
+
+import errno
+import json
+import os
+import tracemalloc
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from support.untrusted import save_checkpoint
+
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import OptimizerState
+from hvdtrain.runs import checkpoints, shards
+from hvdtrain.runs.checkpoints import MANIFEST, Damaged
+from hvdtrain.system import checkpoint_folder
+
+LARGE = 1 << 22
+"""Bytes of an array of the tests of memory."""
+ARRAYS = {
+    "scalar": np.array(3, np.int64),
+    "empty": np.zeros((0, 4), np.float32),
+    "transposed": np.arange(60, dtype=np.float32).reshape(5, 12).T,
+    "large": np.arange(1000, dtype=np.float64),
+    "flags": np.array([True, False, True]),
+    "big_endian": np.arange(9, dtype=">f4"),
+    "half": np.arange(7, dtype=np.float16),
+}
+
+
+@pytest.fixture()
+def small(monkeypatch):
+    """Files of 300 bytes, read and written in chunks of 64."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", 300)
+    for module in (shards, checkpoint_folder):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 64)
+
+
+def same(arrays, expected):
+    assert arrays.keys() == expected.keys()
+    for name, array in arrays.items():
+        assert (array.shape, array.dtype.name) == (expected[name].shape, expected[name].dtype.name), name
+        assert np.array_equal(array, expected[name]), name
+        assert array.flags.writeable, name
+
+
+@pytest.mark.usefixtures("small")
+def test_divided_arrays_are_loaded_as_saved(tmp_path):
+    state = OptimizerState({f"momentum/{i}": np.full(60, i, np.float32) for i in range(4)})
+    others = ({"momentum/0": np.ones(60, np.float32)},)
+    path = save_checkpoint(tmp_path, weights=ARRAYS, optimizer=state, other_ranks=others)
+    loaded = checkpoints.load(path)
+    same(loaded.weights, ARRAYS)
+    same(loaded.optimizer.arrays, state.arrays)
+    same(loaded.other_ranks[0], others[0])
+    assert checkpoint_folder.is_whole(path)
+
+
+@pytest.mark.usefixtures("small")
+def test_an_array_larger_than_a_file_has_one_of_its_own(tmp_path):
+    path = save_checkpoint(tmp_path, weights=ARRAYS)
+    names = [f"weights-{number:05d}-of-00003.safetensors" for number in (1, 2, 3)]
+    assert sorted(one.name for one in path.glob("weights*")) == names
+    assert names[0] in json.loads((path / MANIFEST).read_text())["sha256"]
+    assert [sorted(load_file(path / name)) for name in names] == [
+        ["empty", "scalar", "transposed"],
+        ["large"],
+        ["big_endian", "flags", "half"],
+    ]
+    assert load_file(path / names[0])["transposed"].tolist() == ARRAYS["transposed"].tolist()
+
+
+def test_one_file_has_the_name_that_it_always_had(tmp_path):
+    path = save_checkpoint(tmp_path)
+    assert sorted(one.name for one in path.iterdir()) == sorted([*checkpoints.FILES, MANIFEST])
+
+
+def test_a_checkpoint_of_an_older_version_is_loaded(tmp_path):
+    """Its manifest has no sizes, and the library wrote its files."""
+    path = save_checkpoint(tmp_path)
+    loaded = checkpoints.load(path)
+    save_file(loaded.weights, path / "weights.safetensors")
+    manifest = checkpoint_folder.read_manifest(path)
+    sums = {name: checkpoint_folder._digest(path / name)[0] for name in manifest.sums}
+    (path / MANIFEST).write_text(json.dumps({"sha256": sums, "step": 0}))
+    same(checkpoints.load(path).weights, loaded.weights)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("damage", ["missing", "flipped", "cut", "swapped"])
+def test_a_damaged_shard_is_noticed(tmp_path, damage):
+    path = save_checkpoint(tmp_path, weights=ARRAYS)
+    first, second, _ = sorted(path.glob("weights*"))
+    data = bytearray(second.read_bytes())
+    if damage == "missing":
+        second.unlink()
+    elif damage == "swapped":
+        first.rename(path / "x")
+        second.rename(first)
+        (path / "x").rename(second)
+    else:
+        data[-9] ^= 1
+        second.write_bytes(data if damage == "flipped" else data[:-9])
+    with pytest.raises(Damaged, match=path.name):
+        checkpoints.load(path)
+    assert not checkpoint_folder.is_whole(path)
+
+
+def test_memory_holds_the_arrays_once(tmp_path, monkeypatch):
+    """Both while they are written and checked, and while they are read."""
+    monkeypatch.setattr(shards, "SHARD_BYTES", 4 * LARGE)
+    for module in (shards, checkpoint_folder):
+        monkeypatch.setattr(module, "CHUNK_BYTES", 1 << 16)
+    weights = {f"w{i}": np.full(LARGE // 4, i, np.float32) for i in range(8)}
+    tracemalloc.start()
+    try:
+        path = save_checkpoint(tmp_path, weights=weights)
+        written = tracemalloc.get_traced_memory()[1]
+        tracemalloc.reset_peak()
+        loaded = checkpoints.load(path)
+        read = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    same(loaded.weights, weights)
+    assert written < LARGE
+    assert 8 * LARGE <= read < 9 * LARGE
+
+
+def test_a_full_disk_gets_its_space_back(tmp_path, monkeypatch):
+    older = save_checkpoint(tmp_path)
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def fail(handle):
+        raise full
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(tmp_path)
+    assert [one.name for one in tmp_path.iterdir()] == [older.name]
+    checkpoints.load(older)
+
+
+def test_a_type_that_safetensors_lacks(tmp_path):
+    with pytest.raises(UserError, match="parameter w has type complex128; use one of bool, uint8"):
+        save_checkpoint(tmp_path, weights={"w": np.zeros(2, np.complex128)})
