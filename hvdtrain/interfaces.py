@@ -169,7 +169,7 @@ class OptimizerState(NamedTuple):
     """The state of an optimizer, in canonical names and layout.
 
     arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32. In a script's
-        own loop: `<name>` of the optimizer and of each object that it keeps, uint8, as the framework writes its state.
+        own loop: what the optimizer and each object that it keeps give, under names that begin with the object's.
     scale: factor contained in the momentum. PyTorch and TensorFlow accumulate gradients (1.0), MXNet accumulates them
         times minus the learning rate. Saving it restores the state bit for bit in the same framework, and allows
         conversion in another one.

@@ -232,7 +232,7 @@ def _check_values(found: Checkpoint) -> None:
         or not all(isinstance(text, str) for text in texts)
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
         or not _holds_numbers(optimizer.extra)
-        or not all(array.dtype.kind == "f" or array.dtype == "uint8" for array in optimizer.arrays.values())
+        or not all(array.dtype.kind in "fiub" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")
 

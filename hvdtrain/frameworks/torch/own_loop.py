@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import pickle
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -22,6 +21,7 @@ from hvdtrain.frameworks.torch.objective import (
     seed_generators,
     to_tensor,
 )
+from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
@@ -79,7 +79,7 @@ class TorchOwnLoop:
                 problem = "is there already" if name in self._kept else "has no state_dict() and load_state_dict()"
                 raise UserError(f"keep(): {name} {problem}", "give schedulers and the like, each by a name of its own")
             try:
-                _unpickle(_pickle(state.state_dict()))
+                to_arrays(name, state.state_dict())
             except ValueError as error:
                 raise UserError(
                     f"keep(): the state of {name} cannot be saved ({error})",
@@ -151,13 +151,14 @@ class TorchOwnLoop:
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        return OptimizerState({name: _pickle(one.state_dict()) for name, one in self._kept.items()})
+        arrays = [to_arrays(name, one.state_dict()) for name, one in self._kept.items()]
+        return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))))
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        if missing := self._kept.keys() ^ state.arrays.keys():
+        if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
         for name, own in self._kept.items():
-            own.load_state_dict(_unpickle(state.arrays[name]))
+            own.load_state_dict(from_arrays(name, state.arrays))
         self._has_state = True
 
 
@@ -193,18 +194,3 @@ def _check_by_row(what: str, values: Any, rows: int) -> None:
         f"{what}: got {found}, not a value for each of {rows} row(s)",
         "give a tensor of one dimension: losses of PyTorch are one with reduction='none'",
     )
-
-
-def _pickle(state: Mapping[str, Any]) -> np.ndarray:
-    """A state_dict() as bytes, uint8 (n,)."""
-    file = io.BytesIO()
-    torch.save(state, file)
-    return np.frombuffer(file.getvalue(), np.uint8)
-
-
-def _unpickle(data: np.ndarray) -> Any:
-    """The state of such bytes; runs no code in them. Raises ValueError for objects of other types than PyTorch's."""
-    try:
-        return torch.load(io.BytesIO(data.tobytes()), map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError((str(error).splitlines() or [type(error).__name__])[0]) from None
