@@ -113,9 +113,7 @@ class AnyArrays:
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
-        """As they are: rows may be padded to the longest of each batch."""
-        found = [(len(shape), dtype) for shape, dtype in forms_of(arrays)]
-        if found != [(len(shape), dtype) for shape, dtype in forms]:
+        if forms_of(arrays) != forms:
             raise Malformed(f"are {describe_forms(forms_of(arrays))}, the first row is {describe_forms(forms)}")
         return tuple(map(np.ascontiguousarray, arrays))
 

@@ -133,7 +133,7 @@ def test_bad_rows_are_skipped():
 
 
 class Padded:
-    """A source that pads its rows to the longest of each batch."""
+    """A source whose rows have several lengths."""
 
     fingerprint = "padded"
 
@@ -144,9 +144,13 @@ class Padded:
         return np.ones((len(rows), 1 + int(rows.max())), np.float32), Y[rows]
 
 
-def test_a_source_may_pad_its_batches():
+def test_a_row_of_a_source_that_is_of_another_shape_is_named():
     source = made(Padded(), (X[:, :1], Y)).dataset.train
-    assert [source[np.array(rows)][0].shape for rows in ([0], [3, 1], [1, 2])] == [(1, 1), (2, 4), (2, 3)]
+    assert source[np.array([0, 0])][0].shape == (2, 1)
+    with pytest.raises(
+        RowError, match=r"rows \(row 3\): is float32 \(4,\) and int64 \(\), the first row is float32 \(1,\)"
+    ):
+        source[np.array([0, 3])]
 
 
 class Wrong(Padded):
