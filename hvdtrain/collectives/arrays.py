@@ -30,7 +30,7 @@ def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:
     """The arrays of all ranks, ordered by rank, on rank 0; nothing on the others. A collective.
 
-    arrays: of the same names, types and shapes on every rank.
+    arrays: of the same names, types and shapes in the same order on every rank.
     """
     gathered = [arrays]
     for root in range(1, group.size):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -76,14 +77,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     try:
         unfinished.mkdir()
         _write_files(unfinished, checkpoint, history)
-    except OSError:
+    except Exception:
         shutil.rmtree(unfinished, ignore_errors=True)  # the disk may be full
         raise
     unfinished.rename(final)
     _flush_folder(folder)
     _check_written(final)
     _set_branch_aside(folder, line)
-    _prune(folder, keep)
+    _prune(folder, keep, final)
     return final
 
 
@@ -158,15 +159,20 @@ def _set_branch_aside(folder: Path, line: Line) -> None:
     log.warning("%s keeps %d checkpoint(s) that training does not continue", branch, len(left))
 
 
-def _prune(folder: Path, keep: int) -> None:
-    """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place."""
+def _prune(folder: Path, keep: int, checked: Path) -> None:
+    """Remove old checkpoints. Damaged ones do not count, so that they take no whole one's place.
+
+    checked: one that is known to be whole. Of the others, which may be large, no more than needed are read.
+    """
     known = checkpoint_folder.entries(folder)
     if len(known) <= keep:
-        return  # without reading them
-    whole = [entry for entry in known if checkpoint_folder.is_whole(entry.path)]
-    newest, best = whole[-keep:], max(whole, key=lambda entry: (entry.score, entry.written))
+        return
+    is_whole = functools.cache(lambda entry: entry.path == checked or checkpoint_folder.is_whole(entry.path))
+    newest = list(itertools.islice(filter(is_whole, reversed(known)), keep))
+    by_score = sorted(known, key=lambda entry: (entry.score, entry.written), reverse=True)
+    best = next(filter(is_whole, by_score))
     for entry in known:
-        if entry.written < newest[0].written and entry != best:
+        if entry.written < newest[-1].written and entry != best:
             # Renamed first, so that none is seen while parts of it are missing.
             aside = entry.path.with_name(f"{UNFINISHED}{entry.path.name}-{os.getpid()}-old")
             shutil.rmtree(entry.path.rename(aside), ignore_errors=True)

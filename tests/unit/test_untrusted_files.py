@@ -57,10 +57,10 @@ def test_no_file_is_unpickled_and_no_text_executed():
         lambda path: os.truncate(path / checkpoints.MANIFEST, checkpoints.LARGEST + 1),  # sparse: it takes no disk
         lambda path: os.truncate(path / "weights.safetensors", checkpoints.LARGEST + 1),
         lambda path: larger_than_the_memory(path),
-        lambda path: rewrite_manifest(path, {"weights-/../../x.safetensors": "0", "weights-2": "0"}),
-        lambda path: rewrite_manifest(path, {f"weights-{i}": "0" for i in range(100_000)}),
-        lambda path: rewrite_manifest(path, {"weights-00001-of-00002.safetensors": "0"}),
-        lambda path: rewrite_manifest(path, ["weights.safetensors"]),
+        lambda path: list_weights(path, {"weights-/../../x.safetensors": "0", "weights-2": "0"}),
+        lambda path: list_weights(path, {f"weights-{i:05d}-of-20000.safetensors": "0" for i in range(1, 20_001)}),
+        lambda path: list_weights(path, {"weights-00001-of-00002.safetensors": "0"}),
+        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": ["weights.safetensors"]}'),
         lambda path: same_array_twice(path),
         lambda path: ((path / "weights.safetensors").unlink(), os.mkfifo(path / "weights.safetensors")),
         lambda path: ((path / "state.json").unlink(), os.mkfifo(path / "state.json")),
@@ -83,17 +83,18 @@ def larger_than_the_memory(path):
     os.truncate(path / "weights.safetensors", 8 + len(header) + 4 * count)
 
 
-def rewrite_manifest(path, sums):
-    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": sums}))
+def list_weights(path, sums):
+    """A manifest that lists these files of weights, and the other files as they are."""
+    others = {name: digest(path / name) for name in checkpoints.FILES[1:]}
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": others | sums}))
 
 
 def same_array_twice(path):
     """In two files, each of which is valid."""
-    sums = {name: digest(path / name) for name in checkpoints.FILES[1:]}
-    for name in ("weights-00001-of-00002.safetensors", "weights-00002-of-00002.safetensors"):
+    names = ("weights-00001-of-00002.safetensors", "weights-00002-of-00002.safetensors")
+    for name in names:
         save_file({"w": np.zeros(1, np.float32)}, path / name)
-        sums[name] = digest(path / name)
-    rewrite_manifest(path, sums | {"state.json": digest(path / "state.json")})
+    list_weights(path, {name: digest(path / name) for name in names})
 
 
 def digest(path):
