@@ -21,6 +21,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import statistics
 import sys
 import tarfile
@@ -56,6 +57,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/larger-than-memory.jsonl"), help="file of results")
     options = parser.parse_args()
     limit = options.limit << 20
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes the shards and the control group, too
     try:
         with limited_memory(limit):
             pass
@@ -113,7 +115,16 @@ def measure(shards: Path, name: str, limit: int, steps: int) -> dict[str, float]
         group = stack.enter_context(limited_memory(limit)) if limit else None
         data = str(shards) if limit else f"{HERE / 'rows_in_memory.py'}:data"
         place = ["--runs", folder, "--name", "job", "--max-steps", str(steps), "--log-every", "10", "--quiet"]
-        training = ["--strategy", "single", "--model", f"{HERE / 'resnet20_half.py'}:NETWORK", "--init", "he"]
+        training = [
+            "--strategy",
+            "single",
+            "--batch-size",
+            "64",
+            "--model",
+            f"{HERE / 'resnet20_half.py'}:NETWORK",
+            "--init",
+            "he",
+        ]
         command = [sys.executable, "-m", "hvdtrain", "train", "--data", data, *training, *place]
         # The first part of every shard.
         fill = FILL.format(limit // len(list(shards.glob("train-*.tar"))) + 1, limit)

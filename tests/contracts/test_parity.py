@@ -43,7 +43,9 @@ def test_weights_over_gloo_equal_those_of_one_process(shared_jobs, weights):
 @pytest.mark.parametrize(
     "framework", ["mxnet", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("torch", "tensorflow"))]
 )
-@pytest.mark.parametrize(("by", "np"), [pytest.param("alone", 1, marks=pytest.mark.matrix), ("mpi", 2), ("mpirun", 4)])
+@pytest.mark.parametrize(
+    ("by", "np"), [("mpi", 2), *(pytest.param(*one, marks=pytest.mark.matrix) for one in (("alone", 1), ("mpirun", 4)))]
+)
 def test_weights_equal_those_of_one_process(tmp_path, shared_jobs, framework, by, np):
     run_folder = train(tmp_path, framework, *PLAIN, *EVERY_STEP, by=by, np=np)
     assert_same_training(run_folder, shared_jobs.folder(reference()), ranks=np)

@@ -6,7 +6,7 @@ import signal
 from support.jobs import finish, newest, run, start, wait_for
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
-TRAIN = ("train", "--strategy", "single", "--log-every", "5")
+TRAIN = ("train", "--framework", "mxnet", "--strategy", "single", "--log-every", "5")
 
 
 def results(folder):
@@ -16,7 +16,7 @@ def results(folder):
 
 def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
     (tmp_path / "run.toml").write_text('max-steps = 4\nremainder = "drop"\n')
-    command = ("--", "launch", "local", "-n", "1", "--", "python", "-m", "hvdtrain.torch_lenet", *TRAIN[1:])
+    command = ("--", "launch", "local", "-n", "1", "--", "python", "-m", "hvdtrain", *TRAIN)
     command += ("--config", "run.toml")
     status, output = run([*SWEEP, "--set", "batch-size=16,5000", *command], tmp_path)
     assert status == 1, output
