@@ -1,8 +1,9 @@
 """A script with a training loop of its own: it makes model, optimizer, schedule and losses, hvdtrain does the rest.
 
-python examples/own_loop.py --epochs 3
-hvdtrain launch local -n 2 -- python examples/own_loop.py --epochs 3 --batch-size 32
-hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --name spiral --auto-resume
+    hvdtrain launch local -n 2 -- python examples/own_loop.py --epochs 4
+    hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --epochs 4 --name spirals --auto-resume
+
+`python examples/own_loop.py` trains in one process. Expect an accuracy of about 0.99 after 4 epochs.
 """
 
 import numpy as np
