@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, default_dataset, launched_here
-from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.runs import record
 from hvdtrain.system import versions
 

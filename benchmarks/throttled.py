@@ -46,7 +46,7 @@ SUBNET = "10.78.41"
 SECONDS, STORE_PORT = 900, 29700
 STORE = """
 import time
-from hvdtrain.launch.gloo import Store
+from hvdtrain.jobs.gloo import Store
 Store("", {port})
 print("ready", flush=True)
 time.sleep(1e6)

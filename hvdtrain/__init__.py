@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hvdtrain.api import fit as fit
+    from hvdtrain.api import launch as launch
     from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
     from hvdtrain.config.runtime import RuntimeOptions as RuntimeOptions
@@ -22,6 +23,7 @@ MODULES = {
     "RunFolder": "runs.folder",
     "RuntimeOptions": "config.runtime",
     "fit": "api",
+    "launch": "api",
     "load_dataset": "datasets.registry",
     "start": "api",
 }

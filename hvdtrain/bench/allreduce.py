@@ -20,7 +20,7 @@ from hvdtrain.bench.core_to_core import round_trip_s
 from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.scale.allreduce_table import to_table
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json

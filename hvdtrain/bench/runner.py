@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 
 from hvdtrain.bench.strategies import BenchJob, StrategyBenchOptions, command, environment
-from hvdtrain.launch.series import JobSeries, SeriesJob
+from hvdtrain.jobs.series import JobSeries, SeriesJob
 
 JOB_TIMEOUT_S = 600
 GRACE_S = 10

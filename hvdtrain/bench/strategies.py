@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from hvdtrain.config.options import Framework
 from hvdtrain.config.record import check_recorded
 from hvdtrain.errors import UserError
-from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}

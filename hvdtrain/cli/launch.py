@@ -14,14 +14,14 @@ from collections.abc import Mapping
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
-from hvdtrain.launch import horovod_options, sbatch
-from hvdtrain.launch.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.launch.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
-from hvdtrain.launch.launchers.elastic import check_elastic
-from hvdtrain.launch.launchers.open_mpi import installation_folder
-from hvdtrain.launch.launchers.registry import build
-from hvdtrain.launch.launchers.settings import own_programs_first
-from hvdtrain.launch.program import resumable
+from hvdtrain.jobs import horovod_options, sbatch
+from hvdtrain.jobs.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
+from hvdtrain.jobs.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
+from hvdtrain.jobs.launchers.elastic import check_elastic
+from hvdtrain.jobs.launchers.open_mpi import installation_folder
+from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.launchers.settings import own_programs_first
+from hvdtrain.jobs.program import resumable
 
 
 @exit_status()
@@ -49,7 +49,7 @@ def launch(options: argparse.Namespace) -> int:
         specs = build(options.launcher, job, own_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
         return 0
-    from hvdtrain.launch.run import run  # not for --help and --dry-run: it imports asyncio
+    from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
     return run(options.launcher, job, policy).status
 

@@ -6,8 +6,8 @@ import argparse
 from pathlib import Path
 
 from hvdtrain.cli.parser import Parser
-from hvdtrain.launch import horovod_options, sbatch
-from hvdtrain.launch.job import START_TIMEOUT_S
+from hvdtrain.jobs import horovod_options, sbatch
+from hvdtrain.jobs.job import START_TIMEOUT_S
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet

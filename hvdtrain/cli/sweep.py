@@ -21,8 +21,8 @@ from hvdtrain.config.option_values import arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.config.record import as_json, to_record
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch.program import own_program
-from hvdtrain.launch.series import JobSeries, SeriesJob
+from hvdtrain.jobs.program import own_program
+from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.report.writing import write_pages
 from hvdtrain.sweep import chart, tables
 from hvdtrain.sweep.outcomes import Combination, combinations

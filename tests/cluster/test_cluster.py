@@ -66,7 +66,7 @@ def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_proces
     assert status == 0, output
     assert f"{ranks} rank(s) on cpu" in output
     assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
-    assert not any(hosts.programs("hvdtrain.launch.agent").values())
+    assert not any(hosts.programs("hvdtrain.jobs.agent").values())
 
 
 def skip_if_the_folder_has_a_space(by: list[str]) -> None:

@@ -51,7 +51,7 @@ def test_invalid_options(tmp_path, options, sentence):
 
 def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
     from hvdtrain.cli import launch
-    from hvdtrain.launch.launchers import elastic
+    from hvdtrain.jobs.launchers import elastic
 
     script = tmp_path / "hosts.sh"
     script.touch(0o755)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NUMBER_TEXTS, TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.launch import gloo, hostlist
+from hvdtrain.jobs import gloo, hostlist
 from hvdtrain.system import rank_info, slurm
 
 NODES = text_like(

@@ -15,7 +15,7 @@ from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.doctor import subprocesses
 from hvdtrain.interfaces import Position
-from hvdtrain.launch import protocol
+from hvdtrain.jobs import protocol
 
 MESSAGES = (
     {"challenge": "ab", "proof": "cd"},

@@ -8,7 +8,7 @@ import signal
 import pytest
 from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_for
 
-from hvdtrain.launch.attempts import folder_of_job, newest_checkpoint
+from hvdtrain.jobs.attempts import folder_of_job, newest_checkpoint
 
 TRAIN = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single")
 NAMED = ("--name", "run", "--auto-resume")

@@ -6,7 +6,7 @@ import os
 
 from support.jobs import ROOT
 
-GOLDEN = ROOT / "tests" / "unit" / "launch" / "golden"
+GOLDEN = ROOT / "tests" / "unit" / "jobs" / "golden"
 ODD_ARGUMENTS = ["python", "my train.py", "--name", 'it\'s "odd"; $HOME `x` *', "line\nbreak", "grün", ""]
 
 

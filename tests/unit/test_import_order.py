@@ -20,7 +20,7 @@ ORDER = [
     "tasks",
     "frameworks",
     "training",
-    "launch",
+    "jobs",
     "doctor",
     "report",
     "scale",
@@ -34,7 +34,7 @@ FRAMEWORK_PACKAGES = {"torch", "mxnet", "tensorflow", "horovod"}
 STANDARD_LIBRARY_ONLY = {"errors", "system"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomli"}
 """With what Python 3.10 has tomli for."""
-ONLY_IMPORTS = {"launch": {"errors", "system"}}
+ONLY_IMPORTS = {"jobs": {"errors", "system"}}
 """Folders that import no other folders than these."""
 
 
@@ -90,7 +90,7 @@ def test_no_files_import_each_other_in_a_circle():
 def test_network_is_imported_when_it_is_asked_for():
     """The agents of ranks import the package, but need no NumPy."""
     code = (
-        "import sys, hvdtrain.launch.agent; print('numpy' in sys.modules); from hvdtrain import Network; print(Network)"
+        "import sys, hvdtrain.jobs.agent; print('numpy' in sys.modules); from hvdtrain import Network; print(Network)"
     )
     command = [sys.executable, "-c", code]
     output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout

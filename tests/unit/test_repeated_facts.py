@@ -5,7 +5,7 @@ from typing import get_args, get_type_hints
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import STYLES
-from hvdtrain.launch import program
+from hvdtrain.jobs import program
 from hvdtrain.system.versions import DISTRIBUTIONS, EXTRAS
 
 

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.launch.gloo import Store
+from hvdtrain.jobs.gloo import Store
 from hvdtrain.system.rank_info import start_timeout_s
 
 PROGRAM = """

@@ -19,7 +19,7 @@ from support.untrusted import PASSWORD, Harm
 from hvdtrain.collectives.encoding import decode
 from hvdtrain.collectives.ring import RingGroup, start
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.launch.gloo import Store
+from hvdtrain.jobs.gloo import Store
 from hvdtrain.system import rank_info, tokens
 from hvdtrain.system.processes import free_port
 

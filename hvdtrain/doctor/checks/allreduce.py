@@ -19,7 +19,7 @@ from hvdtrain.doctor.findings import Finding, fail, ok
 from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
 from hvdtrain.doctor.remedies import SETUP, wrong_size
 from hvdtrain.doctor.subprocesses import Completed, probe_command
-from hvdtrain.launch.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.launchers.mpirun import mpirun_here
 
 
 @check("jobs", "alone")

@@ -10,7 +10,7 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.errors import UserError
-from hvdtrain.launch import hosts
+from hvdtrain.jobs import hosts
 from hvdtrain.system.network import HOST_NAME, Interface, interfaces
 
 SLOW_LOOKUP_S = 2.0

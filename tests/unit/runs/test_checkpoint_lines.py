@@ -8,7 +8,7 @@ import pytest
 from support.untrusted import rewrite, save_checkpoint
 
 from hvdtrain.interfaces import Position
-from hvdtrain.launch import attempts
+from hvdtrain.jobs import attempts
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import entry_of

@@ -8,7 +8,7 @@ import pytest
 
 from hvdtrain.config.record import recorded
 from hvdtrain.errors import UserError
-from hvdtrain.launch import attempts
+from hvdtrain.jobs import attempts
 from hvdtrain.report.records import JsonRecord
 from hvdtrain.runs import metrics
 from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json

@@ -1,0 +1,290 @@
+"""The per-rank agent: what a launcher starts on each host, and what runs the rank's program there.
+
+    python -m hvdtrain.jobs.agent [--gloo] [--interface NAME] [--start-timeout S] -- PROGRAM ...
+
+It forwards the program's output and exit status to the supervisor, forwards the supervisor's signals to the program,
+and ends the program when the supervisor has ended. So a job ends in the same way with horovodrun, mpirun and srun.
+Without a supervisor, whose address is in HVDTRAIN_SUPERVISOR, it only runs the program.
+
+With --gloo it sets the variables that Horovod needs for Gloo, so that no horovodrun is needed; the agent of rank 0 runs
+the rendezvous server. NumPy and Horovod are not imported, so that it starts at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+
+from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.jobs import gloo, private_variables, protocol
+from hvdtrain.jobs.job import START_TIMEOUT_S
+from hvdtrain.jobs.program_output import ProgramOutput
+from hvdtrain.jobs.protocol import Channel, Closed
+from hvdtrain.system import agent_pipe, network, rank_info, versions
+from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
+
+GRACE_S = 2.0
+"""When a job has failed: the time between SIGTERM and SIGKILL."""
+DRAIN_S = 1.0
+"""How long to read the output of a program that has ended: a process that it left behind may hold the pipe open."""
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+"""Signals that go to the program."""
+
+
+def main(argv: list[str]) -> int:
+    """The program's exit status; 0 with a supervisor, which receives the status as a message."""
+    options = parse(argv)
+    if options.versions:
+        print(protocol.encode(versions.here()).decode(), end="")
+        return 0
+    program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    try:
+        return Agent(program, options).run()
+    except HvdtrainError as error:
+        print(f"hvdtrain: rank {rank_info.detect().rank} on {rank_info.host_name()}: {error}", file=sys.stderr)
+        return error.exit_status
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m hvdtrain.jobs.agent", allow_abbrev=False)
+    parser.add_argument("--gloo", action="store_true", help="set Horovod's variables for Gloo")
+    parser.add_argument("--interface", help="network interface between the hosts")
+    parser.add_argument(
+        "--start-timeout", type=float, default=START_TIMEOUT_S, help="seconds to connect to the supervisor"
+    )
+    parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
+    parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
+    parser.add_argument("program", nargs=argparse.REMAINDER)
+    return parser.parse_args(argv)
+
+
+class Agent:
+    """The agent of one rank."""
+
+    def __init__(self, program: list[str], options: argparse.Namespace) -> None:
+        self._program, self._options = program, options
+        self._rank = rank_info.detect()
+        self._token = ""
+        self._channel: Channel | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._error: agent_pipe.RankError | None = None
+        """Why the program says that it failed."""
+        self._kill_at = float("inf")
+        self._output: ProgramOutput | None = None
+        self._usr1_pending = False
+        """Whether a SIGUSR1 waits until the program handles it."""
+
+    def run(self) -> int:
+        # From here on signals are read from a pipe, so that none interrupts the code between two lines.
+        self._wakeup_read, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup_write)
+        for number in (*SIGNALS, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        if protocol.SUPERVISOR not in os.environ:
+            return shell_status(self._run_program(self._standalone_environment()))
+        private_variables.receive()  # now: their file is removed when all ranks have registered
+        self._token = rank_info.token()
+        # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
+        own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here()
+        self._channel = protocol.connect(self._token, self._options.start_timeout)
+        environment = self._register(self._channel, own_versions)
+        if environment is not None:
+            self._run_and_report(self._channel, environment)
+        return 0  # another status would only make the launcher end the job in its own way
+
+    def _register(self, channel: Channel, own_versions: dict[str, str]) -> dict[str, str] | None:
+        """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
+        # The address that connects to the supervisor: no other network can reach this port.
+        address = channel.own_address
+        store = gloo.Store(address) if self._runs_store else None
+        channel.send(
+            **self._rank._asdict(),
+            host=rank_info.host_name(),
+            pid=os.getpid(),
+            address=address,
+            port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
+            store=store.port if store else 0,
+            versions=own_versions,
+        )
+        try:
+            answer = channel.receive()
+        except Closed:
+            return None
+        if "environment" not in answer:
+            return None
+        # The token stays the one that this process has: it never crosses the network.
+        environment = {**os.environ, **self._own_variables(), **answer["environment"], rank_info.TOKEN: self._token}
+        if self._options.gloo:
+            host, port = answer["store"]
+            environment.update(gloo.environment(self._rank, host, port, self._options.interface))
+        return environment
+
+    def _reserve_ports(self, address: str) -> int:
+        """The port of the ranks' rendezvous; no other program gets it before they listen there."""
+        self._ports = PortReservation(address)
+        return self._ports.port
+
+    def _own_variables(self) -> dict[str, str]:
+        values = (self._rank.rank, self._rank.size, self._rank.local_rank)
+        identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
+        seconds = self._options.start_timeout
+        gloo_timeout = os.environ.get(rank_info.GLOO_TIMEOUT, str(math.ceil(seconds)))
+        return {**identity, rank_info.START_TIMEOUT: f"{seconds:g}", rank_info.GLOO_TIMEOUT: gloo_timeout}
+
+    def _standalone_environment(self) -> dict[str, str]:
+        """The program's environment without a supervisor: from the launcher's variables."""
+        if not self._options.gloo:
+            return dict(os.environ)
+        address, port = rank_info.rendezvous()
+        store_port = port + 1  # above the ports on which rank 0 listens for other strategies
+        interface = self._options.interface
+        if self._runs_store:
+            gloo.Store(network.address_of(interface) if interface else "", store_port)
+        return {**os.environ, **gloo.environment(self._rank, address, store_port, interface)}
+
+    @property
+    def _runs_store(self) -> bool:
+        """Whether the rendezvous server of Gloo's ranks runs here."""
+        return self._options.gloo and self._rank.rank == 0
+
+    def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
+        try:
+            last: protocol.Message = {"ended": self._run_program(environment)}
+            if self._error:
+                last["error"] = self._error._asdict()
+        except UserError as error:
+            last = {"failed": error.reason, "remedy": error.remedy}
+        with contextlib.suppress(Closed):
+            channel.send(**last)
+        channel.close()
+
+    def _run_program(self, environment: dict[str, str]) -> int:
+        """Run the program to its end; its status as Popen has it."""
+        environment.pop(protocol.SUPERVISOR, None)
+        if not self._channel:
+            self._start(environment)
+            return self._run_until_end()
+        reading, writing, environment[agent_pipe.VARIABLE] = agent_pipe.new_pipe()
+        try:
+            self._start(environment, writing)
+        finally:
+            os.close(writing)
+        status = self._run_until_end()
+        self._error = agent_pipe.receive(reading)
+        os.close(reading)
+        return status
+
+    def _start(self, environment: dict[str, str], *descriptors: int) -> None:
+        """Start the program, which inherits these file descriptors. Raises UserError if that fails."""
+        output = subprocess.PIPE if self._channel and not self._options.on_terminal else None
+        try:
+            self._process = subprocess.Popen(
+                self._program,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_in_own_group,
+                pass_fds=descriptors,
+            )
+        except OSError as error:
+            reason = f"cannot start {self._program[0]} ({error.strerror})"
+            raise UserError(reason, "check that it is on PATH") from None
+
+    def _run_until_end(self) -> int:
+        assert self._process
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
+            if self._channel:
+                selector.register(self._channel, selectors.EVENT_READ, self._on_message)
+            pipes = {"stdout": self._process.stdout, "stderr": self._process.stderr}
+            self._output = ProgramOutput(self._channel, selector, {name: pipe for name, pipe in pipes.items() if pipe})
+            return self._serve_until_end(selector, self._output)
+
+    def _serve_until_end(self, selector: selectors.BaseSelector, output: ProgramOutput) -> int:
+        assert self._process
+        status, drained_s = None, 0.0
+        while True:
+            began, had_ended = time.monotonic(), status is not None
+            soon = self._usr1_pending or self._kill_at < float("inf") or had_ended
+            for key, _ in selector.select(0.1 if soon else 1.0):
+                if isinstance(key.data, str):
+                    output.forward(key.fileobj, key.data)
+                else:
+                    key.data(selector)
+            status = self._process.poll()
+            if status is None:
+                if self._usr1_pending:
+                    self._signal(signal.SIGUSR1)
+                if time.monotonic() > self._kill_at:
+                    self._signal_group(signal.SIGKILL)
+                continue
+            if not had_ended:
+                output.on_program_end()
+            drained_s += time.monotonic() - began if had_ended and not output.waits else 0.0
+            if output.ended or drained_s > DRAIN_S:
+                self._signal_group(signal.SIGKILL)  # processes that it left behind
+                return status
+
+    def _on_signal(self, _: selectors.BaseSelector) -> None:
+        """The launcher has sent a signal, or the program has ended."""
+        for number in os.read(self._wakeup_read, 64):
+            if number in SIGNALS:
+                self._signal(number)
+
+    def _on_message(self, selector: selectors.BaseSelector) -> None:
+        """The supervisor has sent a message, or has ended."""
+        assert self._channel
+        try:
+            for message in self._channel.receive_available():
+                if "signal" in message:
+                    self._signal(message["signal"])
+                if "read" in message and self._output:
+                    self._output.on_read(int(message["read"]))
+                if "end" in message:
+                    self._end()
+        except Closed:
+            selector.unregister(self._channel)
+            self._end()
+
+    def _end(self) -> None:
+        self._signal(signal.SIGTERM)
+        if self._output:
+            self._output.send_all()
+        self._kill_at = min(self._kill_at, time.monotonic() + GRACE_S)
+
+    def _signal(self, number: int) -> None:
+        """Send a signal to the program only: its own child processes would die of one that it handles itself.
+
+        SIGUSR1 asks for a checkpoint, so it waits until the program handles it: before that, while the program still
+        imports its packages, the signal would end it.
+        """
+        assert self._process
+        if self._process.poll() is not None:
+            return
+        if number == signal.SIGUSR1:
+            self._usr1_pending = would_end(self._process.pid, number)
+            if self._usr1_pending:
+                return
+        self._process.send_signal(number)
+
+    def _signal_group(self, number: int) -> None:
+        assert self._process
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, number)
+
+
+def _in_own_group() -> None:
+    os.setpgid(0, 0)
+    end_with_parent()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

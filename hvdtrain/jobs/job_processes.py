@@ -1,0 +1,103 @@
+"""The processes of a job on this host: launchers such as mpirun, or with `launch local` the agents of the ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import hosts, private_variables, protocol
+from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.console import Console
+from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.launcher_process import LauncherProcess
+from hvdtrain.jobs.launchers.settings import LaunchSpec
+from hvdtrain.system import credentials, rank_info
+
+LEAVE_S = 1.0
+"""How long a launcher may take to end after its ranks have ended."""
+CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
+"""What is set for the agents; the token goes into a file where variables show on command lines."""
+
+
+class JobProcesses:
+    """Starts the processes of a job, and ends them. token: of this job, for its agents."""
+
+    def __init__(self, launcher: str, job: Job, environment: Mapping[str, str], console: Console) -> None:
+        self._launcher, self._job, self._environment, self._console = launcher, job, environment, console
+        self.token, self._variables_file = secrets.token_hex(16), ""
+        self._processes: list[LauncherProcess] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(
+        self,
+        specs: list[LaunchSpec],
+        address: str,
+        hidden: Callable[[], bool],
+        on_end: Callable[[LaunchSpec, LauncherProcess, int], None],
+    ) -> None:
+        """Start them all. address: the supervisor's, as agents look for it.
+
+        hidden: whether what they print themselves is not shown. on_end: called with each that ends, and its status.
+        Raises UserError if one cannot be started.
+        """
+        for spec in specs:
+            control = {
+                protocol.SUPERVISOR: address,
+                rank_info.LAUNCHER: self._launcher,
+                rank_info.TOKEN: self.token,
+            }
+            environment = {**self._environment, **spec.variables, **control}
+            if spec.shows_variables:
+                environment = await self._without_credentials(environment)
+            process = await LauncherProcess.start(self._launcher, spec, environment)
+            self._processes.append(process)
+            self._tasks.append(asyncio.create_task(self._watch(spec, process, hidden, on_end)))
+
+    async def _watch(
+        self,
+        spec: LaunchSpec,
+        process: LauncherProcess,
+        hidden: Callable[[], bool],
+        on_end: Callable[[LaunchSpec, LauncherProcess, int], None],
+    ) -> None:
+        """Show what a launcher itself prints, and notice its end."""
+        status = await process.show_output(self._console, hidden)
+        await asyncio.sleep(0.2)  # for the last messages of its ranks
+        on_end(spec, process, status)
+
+    async def _without_credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The variables with a file in place of those that hold credentials."""
+        public, private = credentials.separated(environment)
+        others = hosts.other_hosts(self._job.hosts)
+        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private)
+        return {**public, private_variables.FILE: self._variables_file}
+
+    def all_registered(self) -> None:
+        """All agents have read their credentials: remove the file."""
+        self._tasks.append(asyncio.create_task(self._remove_credentials()))
+
+    async def _remove_credentials(self) -> None:
+        path, self._variables_file = self._variables_file, ""
+        if path:
+            with contextlib.suppress(UserError):  # a host that can no longer be reached
+                await asyncio.to_thread(private_variables.remove, hosts.other_hosts(self._job.hosts), path)
+
+    async def end(self, by_itself: bool) -> None:
+        """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""
+        began = time.monotonic()
+        for number, wait_s in ((0, LEAVE_S if by_itself else 0.2), (signal.SIGTERM, GRACE_S), (signal.SIGKILL, 5)):
+            for process in self._processes:
+                if number:
+                    process.signal_group(number)
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(asyncio.gather(*(one.wait() for one in self._processes)), wait_s)
+                break
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
+        await self._remove_credentials()

@@ -1,0 +1,152 @@
+"""python -m hvdtrain launch sbatch: a batch script for Slurm with a comment for each setting."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import horovod_options
+from hvdtrain.jobs.job import START_TIMEOUT_S
+from hvdtrain.jobs.program import is_own, option_value, resumes_itself
+from hvdtrain.system import credentials
+
+TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
+WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
+VIAS = ("srun", "mpirun", "horovodrun")
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
+    add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
+    add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
+    add("--via", choices=VIAS, default="srun", help="launcher that starts the ranks (default: srun)")
+    add("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it Gloo only")
+    add("--cpus-per-rank", type=int, metavar="N", help="cores for each rank")
+    add("--gpus-per-node", metavar="[TYPE:]N", help="GPUs of each node")
+    add("--mem", metavar="SIZE", help="memory of each node, such as 64G")
+    add("--partition", metavar="NAME", help="partition (queue)")
+    add("--account", metavar="NAME", help="account to charge")
+    add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
+    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
+    add("--signal-before", type=int, default=120, metavar="S",
+        help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
+    add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
+    add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
+    add("--submit", action="store_true", help="submit the script")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the script, and submit it where that is asked for; the exit status."""
+    text = script(options)
+    if options.script:
+        _write(options.script, text)
+    elif not options.submit:
+        print(text, end="")
+    if not options.submit or options.dry_run:
+        return 0
+    if not shutil.which("sbatch"):
+        raise UserError("sbatch is not on PATH", "submit where Slurm is installed; --script FILE writes the script")
+    # On standard input, as a file's path may hold any characters.
+    return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
+
+
+def script(options: argparse.Namespace, python: str = sys.executable) -> str:
+    """The script that the options describe. Raises UserError for what Slurm or the shell would misread."""
+    _check(options)
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("hvdtrain.jobs", ""),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    program = list(options.program)
+    resumes = is_own(program) and not options.no_requeue and not option_value(program, "--resume")
+    resumes = resumes and not resumes_itself(program)
+    in_venv = sys.prefix != sys.base_prefix
+    # Every value below is a number, a word that _check accepts, or quoted for the shell.
+    return environment.get_template("batch.sbatch.jinja").render(
+        job_name=options.job_name,
+        nodes=options.nodes,
+        ranks_per_node=options.ranks_per_node,
+        cpus_per_rank=options.cpus_per_rank,
+        gpus_per_node=options.gpus_per_node,
+        memory=options.mem,
+        time=options.time,
+        signal_before=options.signal_before,
+        partition=options.partition,
+        account=options.account,
+        requeue=not options.no_requeue,
+        path=shlex.quote(os.path.dirname(python)) if in_venv else "",
+        program=shlex.join(program),
+        add_name=resumes and not option_value(program, "--name"),
+        add_auto_resume=resumes,
+        via=options.via,
+        command=shlex.join(_launch_command(options)),
+    )
+
+
+def _launch_command(options: argparse.Namespace) -> list[str]:
+    """The launcher inside the script, up to the program."""
+    command = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.nodes * options.ranks_per_node)]
+    if options.via == "srun":
+        command += ["--nodes", str(options.nodes), *(["--mpi", options.mpi] if options.mpi else [])]
+    command += ["--container", options.container] if options.container else []
+    command += ["--interface", options.interface] if options.interface else []
+    command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
+    command += ["--time-limit", options.time_limit] if options.time_limit else []
+    command += ["--restarts", str(options.restarts)] if options.restarts else []
+    command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
+    settings = [f"{name}={value}" for name, value in horovod_options.variables(options).items()]
+    return [*command, *(word for variable in [*options.env, *settings] for word in ("--env", variable))]
+
+
+def _check_variables(given: list[str]) -> None:
+    """Raise UserError for a value that other users must not read: they can read the script."""
+    for variable in given:
+        name, sign, value = variable.partition("=")
+        if sign and credentials.holds(name, value):
+            raise UserError(
+                f"--env {name}: its value holds credentials, which the script would show",
+                f"export {name} in the shell that submits the script, and give --env {name}: Slurm passes it on",
+            )
+
+
+def _check(options: argparse.Namespace) -> None:
+    if not options.program:
+        raise UserError("no program to start", "write it after --, such as -- python -m hvdtrain.torch_lenet")
+    for name in ("nodes", "ranks_per_node", "cpus_per_rank", "signal_before"):
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value} is invalid", "give 1 or more")
+    if not TIME.fullmatch(options.time):
+        raise UserError(
+            f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
+        )
+    _check_variables(options.env)
+    if options.mpi and options.via != "srun":
+        raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
+    for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi"):
+        value = getattr(options, name)
+        if value and not WORD.fullmatch(value):
+            raise UserError(
+                f"--{name.replace('_', '-')} {value!r} is invalid", "give one word without spaces or quotes"
+            )
+
+
+def _write(path: Path, text: str) -> None:
+    # In place and not by renaming a new file: the path may be a link or a device.
+    try:
+        path.write_bytes(os.fsencode(text))  # names of files may not be valid text
+        path.chmod(0o755)
+    except OSError as error:
+        raise UserError(f"--script {path} cannot be written ({error.strerror})", "give another file") from None

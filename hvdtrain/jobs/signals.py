@@ -1,0 +1,84 @@
+"""Signals to the launcher, from its start to its end: also between attempts, and while its last lines are written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import enum
+import signal
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+from hvdtrain.jobs.agent import SIGNALS
+from hvdtrain.system.processes import is_second_request
+
+HANDLED = (*SIGNALS, signal.SIGHUP)
+"""SIGHUP, from a terminal that was closed, is a request to stop as SIGTERM is."""
+
+
+class Request(enum.Enum):
+    """What a signal asks for."""
+
+    NEW = "a stop"
+    SAME = "a stop that was asked for a moment ago"
+    REPEATED = "the end of the job at once"
+
+
+class StopRequests:
+    """Which signals ask a job to stop, and which ask again."""
+
+    def __init__(self) -> None:
+        self._first: dict[int, float] = {}
+
+    def judge(self, number: int, now: float) -> Request:
+        """What a signal asks for that is received now (monotonic, in s). SIGUSR1 only announces a time limit."""
+        first = self._first.setdefault(number, now)
+        if first == now or number == signal.SIGUSR1:
+            return Request.NEW
+        return Request.REPEATED if is_second_request(number, now - first) else Request.SAME
+
+
+class Signals:
+    """Delivers signals to whoever handles them now; those that arrive in between wait for the next one."""
+
+    def __init__(self) -> None:
+        """Call it in the event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._requests = StopRequests()
+        self._pending: list[int] = []
+        self._listener: Callable[[int, bool], None] | None = None
+        for number in HANDLED:
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the job has ended
+            self._loop.call_soon_threadsafe(self._deliver, number)
+
+    def _deliver(self, number: int) -> None:
+        if not self._listener:
+            self._pending.append(number)
+            return
+        number = signal.SIGTERM if number == signal.SIGHUP else number
+        request = self._requests.judge(number, time.monotonic())
+        if request != Request.SAME:
+            self._listener(number, request == Request.REPEATED)
+
+    @staticmethod
+    def ignore() -> None:
+        """The job has ended: a repeated signal does not change its exit status while this process ends."""
+        for number in HANDLED:
+            signal.signal(number, signal.SIG_IGN)  # Python itself would set other handlers back to the default at exit
+
+    @contextlib.contextmanager
+    def handled_by(self, listener: Callable[[int, bool], None]) -> Iterator[None]:
+        """Call `listener(number, repeated)` for each signal meanwhile; repeated: the job is to end at once."""
+        self._listener = listener
+        pending, self._pending = self._pending, []
+        for number in pending:
+            self._deliver(number)
+        try:
+            yield
+        finally:
+            self._listener = None

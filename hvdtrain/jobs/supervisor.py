@@ -1,0 +1,318 @@
+"""Starts a job and supervises it to its end, in the same way with every launcher.
+
+Each rank's agent (see `agent.py`) connects to the supervisor. When all ranks have registered and run the same versions,
+they receive the address of rank 0 and start. From then on the ranks' output comes here and signals go to the ranks. The
+first rank that fails ends the job: its host, how it ended and its last lines are reported at once, and its exit status
+is the job's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+
+from hvdtrain.errors import Stopped, UserError
+from hvdtrain.jobs import protocol, rank_connection
+from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.cause import RankEnd, first_cause, lost_peer, may_follow
+from hvdtrain.jobs.console import Console
+from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses
+from hvdtrain.jobs.launcher_process import LauncherProcess
+from hvdtrain.jobs.launchers.settings import LaunchSpec
+from hvdtrain.jobs.protocol import Message
+from hvdtrain.jobs.rank_connection import RankConnection
+from hvdtrain.jobs.result import Failure, JobResult, interrupted_status
+from hvdtrain.jobs.signals import Signals
+from hvdtrain.system import agent_pipe, rank_info, running_time, versions
+from hvdtrain.system.network import address_of, interfaces
+from hvdtrain.system.processes import describe_status, shell_status
+
+STOP_S = 60.0
+"""How long a job that was asked to stop may take for its last checkpoint."""
+FIRST_CAUSE_S = 3.0
+"""How long a rank that lost a peer waits for the peer's own error, before it counts as the cause of the failure."""
+
+
+class Supervisor:
+    """Supervises one job. specs: one for all ranks, or, with the launcher `local`, one for each rank.
+
+    The job's failure is printed once on the console, as soon as its cause is known.
+    """
+
+    def __init__(
+        self,
+        launcher: str,
+        job: Job,
+        specs: list[LaunchSpec],
+        environment: Mapping[str, str],
+        console: Console,
+        signals: Signals,
+    ) -> None:
+        self._launcher, self._job, self._specs = launcher, job, specs
+        self._console, self._signals = console, signals
+        self._processes = JobProcesses(launcher, job, environment, console)
+        self._ranks: dict[int, RankConnection] = {}
+        self._running = False
+        self._requested: set[int] = set()
+        """Signals that asked the job to stop; the time limit does as SIGTERM."""
+        self._stop_reported = False
+        self._ends: list[RankEnd] = []
+        """Ranks that failed, in the order in which they were noticed."""
+        self._waiting_for_cause = False
+        self._failure: tuple[Failure, int] | None = None
+        self._over = asyncio.Event()
+        self._limits: list[asyncio.Task[None]] = []
+        self._stops = False
+        """Whether its ranks have been given STOP_S seconds to end."""
+
+    async def run(self) -> JobResult:
+        """Run the job to its end. Raises UserError if it cannot be started at all."""
+        addresses = self._addresses()
+        listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
+        # The agents of all hosts connect at about the same time.
+        waiting = socket.SOMAXCONN
+        server = await asyncio.start_server(self._serve, listening, 0, limit=protocol.LINE_BYTES, backlog=waiting)
+        port = server.sockets[0].getsockname()[1]
+        address = f"{','.join(addresses)}:{port}"
+        with self._signals.handled_by(self._on_signal):
+            try:
+                # After a failure launchers say in many lines what the report has said in one.
+                hidden = lambda: self._failure is not None  # noqa: E731
+                await self._processes.start(self._specs, address, hidden, self._on_process_end)
+                await self._over.wait()
+            finally:
+                await self._processes.end(self._ended() and all(one.status is not None for one in self._ranks.values()))
+                server.close()
+                for limit in self._limits:
+                    limit.cancel()
+        return self._result()
+
+    def _result(self) -> JobResult:
+        if self._failure:
+            failure, status = self._failure
+            return JobResult(status, failure, bool(self._requested))
+        stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
+        return JobResult(Stopped.exit_status if stopped else 0, asked_to_stop=bool(self._requested))
+
+    # Starting: how the agents find the supervisor and get the token.
+
+    @property
+    def _listens_on_one_address(self) -> bool:
+        return bool(self._job.interface) or self._launcher == "local"
+
+    def _addresses(self) -> list[str]:
+        """The addresses at which agents look for the supervisor."""
+        if self._listens_on_one_address:
+            return [address_of(self._job.interface or "lo")]
+        found = interfaces()
+        real = [one.address for one in found if not one.virtual] or [one.address for one in found]
+        on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
+        # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
+        return real + ([] if on_other_hosts and real else ["127.0.0.1"])
+
+    def _on_process_end(self, spec: LaunchSpec, process: LauncherProcess, status: int) -> None:
+        """A launcher, or the agent of one rank, has ended."""
+        if self._failure or self._ended() or spec.rank in self._ranks:  # its connection says how a rank ended
+            return
+        asyncio.get_running_loop().call_later(LEAVE_S, self._on_launcher_end, process, status)
+
+    def _on_launcher_end(self, process: LauncherProcess, status: int) -> None:
+        """It has ended before its ranks did."""
+        if self._ended():
+            return
+        missing = self._missing()
+        when = f"before rank {missing} registered" if missing else "before its ranks did"
+        printed = f"; it printed: {' | '.join(process.last_lines)}" if process.last_lines else ""
+        self._fail(Failure(f"{process.name} {describe_status(status)} {when}{printed}"), shell_status(status) or 1)
+
+    # The ranks' agents.
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One agent, from its connection to its end."""
+        rank: RankConnection | None = None
+        try:
+            accepted = rank_connection.accept(reader, writer, self._processes.token, self._console)
+            rank = await asyncio.wait_for(accepted, self._job.start_timeout_s)
+            if rank:
+                self._register_rank(rank)
+                while line := await reader.readline():
+                    message = protocol.decode(line)
+                    rank.on_output(message, len(line))
+                    self._on_message(rank, message)
+        except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError):
+            pass  # not an agent of this job, or one whose connection broke
+        finally:
+            if rank:
+                self._on_disconnect(rank)
+            writer.close()
+
+    def _register_rank(self, rank: RankConnection) -> None:
+        expected, size = self._job.ranks, rank.hello["size"]
+        if size != expected or rank.number in self._ranks:
+            started = f"rank {rank.number} of {size} on {rank.host}"
+            reason = f"{self._launcher} started {started}, but {expected} ranks were requested"
+            remedy = "check with python -m hvdtrain doctor whether it belongs to another MPI than Horovod's"
+            self._fail_at_start(reason, remedy)
+            rank.end()
+            return
+        self._ranks[rank.number] = rank
+        if len(self._ranks) == 1:
+            self._limit(self._job.start_timeout_s, self._on_start_timeout)
+        if self._failure:
+            rank.end()
+        elif len(self._ranks) == expected:
+            self._begin()
+
+    def _missing(self) -> str:
+        """Ranks that have not registered."""
+        return ", ".join(str(rank) for rank in range(self._job.ranks) if rank not in self._ranks)
+
+    def _on_start_timeout(self) -> None:
+        if self._missing():
+            self._fail_at_start(
+                f"rank {self._missing()} did not register within {self._job.start_timeout_s:g} s after the first rank",
+                "check that its host reaches this one (--interface), or give a longer --start-timeout",
+            )
+
+    def _begin(self) -> None:
+        """All ranks have registered: start them if their versions are identical."""
+        first = self._ranks[0]
+        for rank in self._ranks.values():
+            differs = versions.difference(rank.hello["versions"], first.hello["versions"])
+            if differs:
+                reason = f"{rank.name} differs from {first.name}: {differs}"
+                self._fail_at_start(reason, "run make setup on both, from the same checkout")
+                return
+        address, port = str(first.hello["address"]), int(first.hello["port"])
+        self._processes.all_registered()
+        rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
+        for number, rank in sorted(self._ranks.items()):
+            values = map(str, (number, self._job.ranks, rank.hello["local_rank"]))
+            torch = dict(zip(rank_info.VARIABLES["torchrun"], values, strict=True))
+            rank.send(environment={**rendezvous, **torch}, store=[address, int(first.hello["store"])])
+        self._running = True
+        if self._job.time_limit_s:
+            asyncio.get_running_loop().call_later(self._job.time_limit_s, self._on_time_limit)
+
+    def _on_message(self, rank: RankConnection, message: Message) -> None:
+        if "failed" in message:
+            reason, remedy = str(message["failed"]), str(message["remedy"])
+            failure = Failure(reason, remedy, rank.number, rank.host, at_start=True)
+            self._fail(failure, UserError.exit_status)
+        if "ended" in message:
+            rank.status = int(message["ended"])
+            self._on_rank_end(rank, message.get("error"))
+
+    def _on_rank_end(self, rank: RankConnection, sent: object) -> None:
+        """A rank's program has ended. sent: the error that it handed to its agent, if any."""
+        error = agent_pipe.parse(sent) if sent else None
+        if error:
+            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode(errors="backslashreplace"))
+        rank.output.close()
+        if rank.status == Stopped.exit_status:
+            if error and not self._stop_reported:
+                self._stop_reported = True
+                self._console.say(error)
+            self._start_stop_deadline()
+        elif rank.status:
+            self._on_rank_failure(RankEnd(rank.number, rank.host, rank.status, tuple(rank.output.tail), error))
+        self._decide_if_all_ended()
+
+    def _on_disconnect(self, rank: RankConnection) -> None:
+        rank.disconnected = True
+        if self._ranks.get(rank.number) is rank and rank.status is None and not self._failure:
+            rank.output.close()
+            self._on_rank_failure(RankEnd(rank.number, rank.host, None))
+        self._decide_if_all_ended()
+        if self._ended():
+            self._over.set()
+
+    def _ended(self) -> bool:
+        return len(self._ranks) == self._job.ranks and all(rank.disconnected for rank in self._ranks.values())
+
+    # Failures and other ends.
+
+    def _on_rank_failure(self, end: RankEnd) -> None:
+        """Report it at once, or a moment later if another rank may be the cause."""
+        self._ends.append(end)
+        if not may_follow(end):
+            self._decide()
+        elif not self._waiting_for_cause:
+            self._waiting_for_cause = True
+            asyncio.get_running_loop().call_later(FIRST_CAUSE_S, self._decide)
+
+    def _others_run(self) -> bool:
+        return any(rank.status is None and not rank.disconnected for rank in self._ranks.values())
+
+    def _decide_if_all_ended(self) -> None:
+        if self._ends and not self._others_run():
+            self._decide()
+
+    def _decide(self) -> None:
+        """End the job by the failure that came first."""
+        end = first_cause(self._ends)
+        if lost_peer(end) and any(rank.status == Stopped.exit_status for rank in self._ranks.values()):
+            return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
+        status = 1 if end.status is None else shell_status(end.status)
+        asked = next((number for number in self._requested if status == 128 + number), None)
+        if asked:
+            self._fail(Failure(f"ended by {signal.Signals(asked).name}"), status)
+        else:
+            self._fail(Failure.of_rank(end, self._others_run()), status)
+
+    def _fail_at_start(self, reason: str, remedy: str) -> None:
+        self._fail(Failure(reason, remedy, at_start=True), UserError.exit_status)
+
+    def _fail(self, failure: Failure, status: int) -> None:
+        """End the job with this status. Only the first failure counts."""
+        if self._failure:
+            return
+        self._failure = failure, status
+        self._console.say(failure)
+        for rank in self._ranks.values():
+            rank.end()
+        asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)
+
+    def _limit(self, seconds: float, exceeded: Callable[[], None]) -> None:
+        """Call `exceeded` after that time. Time for which this process was suspended does not count."""
+
+        async def wait() -> None:
+            await running_time.sleep(seconds)
+            exceeded()
+
+        self._limits.append(asyncio.create_task(wait()))
+
+    def _on_signal(self, number: int, repeated: bool) -> None:
+        """Forward a signal to the ranks, which end by themselves; a job that has not started ends now."""
+        if not self._running or repeated:
+            self._requested.add(number)
+            self._fail(Failure(f"ended by {signal.Signals(number).name}"), interrupted_status(number))
+            return
+        self._request_stop(number)
+
+    def _request_stop(self, number: int) -> None:
+        self._requested.add(number)
+        for rank in self._ranks.values():
+            rank.send(signal=number)
+        if number != signal.SIGUSR1:
+            self._start_stop_deadline()
+
+    def _on_time_limit(self) -> None:
+        if not self._failure and not self._ended():
+            self._console.say(f"the time limit of {self._job.time_limit_s:g} s is reached; stopping")
+            self._request_stop(signal.SIGTERM)
+
+    def _start_stop_deadline(self) -> None:
+        """From now on the ranks have STOP_S seconds to end."""
+        if not self._stops:
+            self._stops = True
+            self._limit(STOP_S, self._on_stop_deadline)
+
+    def _on_stop_deadline(self) -> None:
+        running = ", ".join(rank.name for rank in self._ranks.values() if not rank.disconnected)
+        reason = f"{running} did not end within {STOP_S:.0f} s after a request to stop, or after the others ended"
+        self._fail(Failure(reason), 128 + signal.SIGKILL)

@@ -1,0 +1,172 @@
+"""The command lines of all launchers, compared with recorded ones."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.golden import ODD_ARGUMENTS, assert_recorded
+
+from hvdtrain.cli import launch
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import job
+from hvdtrain.jobs.job import ElasticOptions, Host
+from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
+from hvdtrain.jobs.launchers import elastic, horovodrun, mpirun
+from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.launchers.settings import LaunchSpec
+
+ENVIRONMENT = {
+    "PATH": "/opt/venv/bin:/usr/bin",
+    "HOME": "/home/ada",
+    "PYTHONPATH": "/srv/my code",
+    "HOROVOD_CYCLE_TIME": "2",
+    "AWS_SECRET_ACCESS_KEY": "not passed on",
+}
+JOBS = {
+    "local": ["local", "-n", "2"],
+    "local-odd": ["local", "-n", "1", "--env", "WORD=a b\nc"],
+    "local-crowded": ["local", "-n", "8"],
+    "horovodrun": ["horovodrun", "-n", "2"],
+    "horovodrun-hosts": ["horovodrun", "-np", "4", "-H", "node1:2,node2:2", "--interface", "eth0"],
+    "horovodrun-mpi": ["horovodrun", "--mpi", "-n", "4", "-H", "node1:2,node2:2"],
+    "horovodrun-settings": [
+        *("horovodrun", "-n", "2", "--timeline", "/tmp/a b.json", "--timeline-mark-cycles", "--autotune"),
+        *("--fusion-threshold-mb", "32", "--cycle-time-ms", "0.5", "--no-stall-check", "--log-level", "INFO"),
+    ],
+    "mpirun": ["mpirun", "-n", "2"],
+    "mpirun-hosts": ["mpirun", "-n", "3", "-H", "node1:2,node2:2", "--env", "EXTRA=1"],
+    "mpirun-interface": ["mpirun", "-n", "4", "-H", "node1:2,node2:2", "--interface", "ib0"],
+    "mpirun-oversubscribed": ["mpirun", "-n", "8", "-H", "node1:2,node2:2", "--oversubscribe"],
+    "srun-gloo": ["srun", "-n", "4", "--nodes", "2"],
+    "srun-pmix": ["srun", "-n", "4", "--mpi", "pmix", "--interface", "eth0"],
+    "srun-container": ["srun", "-n", "4", "--container", "/images/hvd train.sif"],
+    "srun-pyxis": ["srun", "-n", "4", "--container", "hvdtrain:1"],
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
+    if name == "horovodrun-mpi" and " " in sys.executable:
+        pytest.skip("horovodrun without --interface rejects a Python in a folder with a space")
+    monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
+    program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
+    options = launch.parse([*JOBS[name], "--", *program])
+    described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
+    specs = build(options.launcher, described, ENVIRONMENT)
+    lines = [spec.pasteable().replace(shlex.quote(sys.executable), "python") for spec in specs]
+    assert_recorded(f"{name}.txt", "\n".join(lines) + "\n")
+    for spec in specs:  # a shell reads the line as the command that would be started
+        variables = [f"{key}={value}" for key, value in sorted(spec.variables.items())]
+        assert shlex.split(spec.pasteable()) == [*(["env", *variables] if variables else []), *spec.command]
+        assert spec.command[-len(program) :] == program
+        assert "AWS_SECRET_ACCESS_KEY" not in " ".join(spec.command)
+
+
+def test_mpirun_exports_the_names_of_control_variables():
+    """Their values are set later, and never appear on a command line."""
+    for hosts in ((), (Host("node1", 1), Host("node2", 1))):
+        (spec,) = mpirun.build(job.Job(("x",), 2, hosts), ENVIRONMENT, CONTROL_VARIABLES)
+        exported = [name for sign, name in zip(spec.command, spec.command[1:], strict=False) if sign == "-x"]
+        assert exported[-len(CONTROL_VARIABLES) :] == list(CONTROL_VARIABLES)
+        assert len(set(exported)) == len(exported)
+
+
+CREDENTIALS = {"WANDB_API_KEY": "correct-horse", "DSN": "https://ada:battery@db"}
+
+
+@pytest.mark.parametrize("launcher", ["local", "horovodrun", "mpirun", "srun"])
+def test_no_printed_command_line_shows_credentials(launcher, monkeypatch, capsys):
+    """--dry-run: the shell that runs the line has them among its variables."""
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    given = [word for name in CREDENTIALS for word in ("--env", name)]
+    with pytest.raises(SystemExit):
+        launch.main([launcher, "-n", "1", *given, "--dry-run", "--", "true"])
+    printed = capsys.readouterr().out
+    assert printed.startswith('DSN="$DSN" WANDB_API_KEY="$WANDB_API_KEY" ')
+    assert not any(secret in printed for secret in ("correct-horse", "battery"))
+
+
+@pytest.mark.parametrize(("name", "value"), CREDENTIALS.items())
+def test_no_batch_script_holds_credentials(name, value, capsys):
+    argv = ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--env"]
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*argv, f"{name}={value}", "--", "true"])
+    captured = capsys.readouterr()
+    assert (ended.value.code, captured.out) == (2, "")
+    assert f"export {name} in the shell" in captured.err and value not in captured.err
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*argv, name, "--", "true"])
+    assert (ended.value.code, f"--env {name} -- " in capsys.readouterr().out) == (0, True)
+
+
+def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
+    """Their ranks have no agent, and horovodrun writes all variables on command lines."""
+    started = {}
+    monkeypatch.setattr(os, "execvpe", lambda name, command, environment: started.update(environment))
+    elastic.become_horovodrun(LaunchSpec(["horovodrun"], {}), {**ENVIRONMENT, "HVDTRAIN_MIRROR": CREDENTIALS["DSN"]})
+    assert started.keys() == {"PATH", "HOME", "PYTHONPATH", "HOROVOD_CYCLE_TIME"}
+    assert "HVDTRAIN_MIRROR holds credentials" in capsys.readouterr().err
+    options = ElasticOptions(min_ranks=1, max_ranks=2, host_discovery_script=Path("/bin/true"))
+    described = job.Job(("x",), 2, interface="lo", elastic=options, environment=CREDENTIALS)
+    (spec,) = build("horovodrun", described, {**ENVIRONMENT, "HTTP_PROXY": "http://proxy:1", "no_proxy": "a"})
+    assert [spec.variables[name] for name in ("no_proxy", "NO_PROXY")] == ["a,127.0.0.1", "127.0.0.1"]
+    with pytest.raises(UserError, match="WANDB_API_KEY holds credentials; omit --env WANDB_API_KEY"):
+        elastic.check_elastic(described, options, 0)
+
+
+@pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
+def test_open_mpi_needs_no_ssh_on_one_host(launcher, tmp_path):
+    here = {**ENVIRONMENT, "PATH": str(tmp_path)}
+    for described, environment, expected in (
+        (job.Job(("x",), 2, controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("localhost", 2),), controller="mpi"), here, True),
+        (job.Job(("x",), 2, (Host("node1", 2),), controller="mpi"), here, False),
+        (job.Job(("x",), 2, controller="mpi"), {**here, "SLURM_JOB_ID": "1"}, False),
+    ):
+        (spec,) = build(launcher, described, environment)
+        assert ("--mca plm isolated" in " ".join(spec.command)) is expected
+    (tmp_path / "ssh").touch(0o755)
+    (spec,) = build(launcher, job.Job(("x",), 2, controller="mpi"), here)
+    assert "isolated" not in " ".join(spec.command)
+
+
+def test_open_mpi_in_a_folder_with_a_space():
+    """Open MPI does not quote its own command line for ssh: no other host would start, and the message is unclear."""
+    options = launch.parse(["mpirun", "-n", "2", "-H", "node1:1,node2:1", "--", "true"])
+    described = replace(launch.describe(options), mpi_prefix="/opt/my venv")
+    with pytest.raises(UserError, match="cannot start itself on other hosts in a folder with a space"):
+        build("mpirun", described, ENVIRONMENT)
+    assert build("mpirun", replace(described, hosts=()), ENVIRONMENT)
+    with pytest.raises(UserError, match="name the interface with --interface"):
+        horovodrun.build(described, ENVIRONMENT, python="/opt/my venv/bin/python")
+
+
+def test_horovodrun_gets_no_more_slots_than_ranks():
+    """With Gloo it starts a rank in each slot."""
+    described = job.Job(("x",), 3, (Host("a", 2), Host("b", 2), Host("c", 1)), interface="eth0")
+    (spec,) = horovodrun.build(described, ENVIRONMENT)
+    assert spec.command[spec.command.index("-H") + 1] == "a:2,b:1"
+
+
+def test_horovodrun_uses_loopback_where_all_hosts_are_this_one():
+    """It accepts no other interface then."""
+    (spec,) = horovodrun.build(job.Job(("x",), 2, (Host("localhost", 2),), interface="eth0"), ENVIRONMENT)
+    assert spec.command[spec.command.index("--network-interfaces") + 1] == "lo"
+    assert spec.variables["HOROVOD_GLOO_IFACE"] == "lo"
+
+
+def test_elastic_command_line():
+    options = ElasticOptions(min_ranks=1, max_ranks=4, host_discovery_script=Path("/srv/hosts.sh"))
+    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=options)
+    (spec,) = build("horovodrun", described, ENVIRONMENT)
+    assert spec.command == [
+        *("horovodrun", "--disable-cache", "--gloo", "-np", "2", "--start-timeout", "120"),
+        *("--min-np", "1", "--max-np", "4", "--network-interfaces", "eth0"),
+        *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet", "--elastic"),
+    ]

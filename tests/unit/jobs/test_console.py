@@ -1,0 +1,72 @@
+"""What the launcher writes reaches a slow reader completely, and never waits for one that has stopped."""
+
+import asyncio
+import os
+import threading
+import time
+
+from hvdtrain.jobs import console
+from hvdtrain.jobs.console import Sink
+
+LINE = b"x" * 999 + b"\n"
+
+
+def test_a_slow_reader_gets_everything(monkeypatch):
+    monkeypatch.setattr(console, "QUEUE_BYTES", 100_000)
+    reading, writing = os.pipe()
+    received = []
+
+    def read():
+        while data := os.read(reading, 1 << 14):
+            received.append(data)
+            time.sleep(0.001)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    said = []
+    sink = Sink("standard output", said.append)
+
+    async def write():
+        for _ in range(1000):
+            sink.write(writing, LINE)
+            await sink.room()
+
+    asyncio.run(write())
+    sink.flush()
+    sink.close(writing)
+    reader.join(30)
+    assert (b"".join(received), said) == (LINE * 1000, [])
+
+
+def test_what_a_reader_that_has_stopped_does_not_take_is_counted(monkeypatch):
+    for name, value in (("QUEUE_BYTES", 100_000), ("STALLED_S", 0.2), ("FLUSH_S", 0.2)):
+        monkeypatch.setattr(console, name, value)
+    reading, writing = os.pipe()
+    said = []
+    sink = Sink("standard output", said.append)
+
+    async def write():
+        for _ in range(300):
+            sink.write(writing, LINE)
+            await sink.room()
+
+    asyncio.run(asyncio.wait_for(write(), 30))
+    sink.flush()
+    drained = threading.Thread(target=lambda: [None for _ in iter(lambda: os.read(reading, 1 << 16), b"")], daemon=True)
+    drained.start()
+    while sink.full:
+        time.sleep(0.01)
+    sink.write(writing, LINE)
+    assert "lines for standard output are lost, as nothing was read" in said[0]
+    sink.close(writing)
+
+
+def test_an_error_is_said_once():
+    said = []
+    sink = Sink("standard output", said.append)
+    full = os.open("/dev/full", os.O_WRONLY)
+    for _ in range(3):
+        sink.write(full, LINE)
+        sink.flush()
+    assert said == ["standard output cannot be written (No space left on device); the job continues without it"]
+    sink.close(full)

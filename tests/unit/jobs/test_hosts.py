@@ -1,0 +1,92 @@
+"""Other hosts by ssh, with a program in place of ssh that answers as the real one does."""
+
+from __future__ import annotations
+
+import os
+import stat
+
+import pytest
+from support.untrusted import PASSWORD
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import hosts, private_variables
+from hvdtrain.jobs.job import Host
+from hvdtrain.jobs.launchers.settings import passed_on
+
+
+def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
+    """With an ssh that answers as the real one does."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\nfor host; do case $host in node*) break;; esac; done\n"
+        "case $host in node1) echo 'ada@node1: Permission denied (publickey).' >&2; exit 255;;\n"
+        "node2) echo 'bash: python: No such file or directory' >&2; exit 127;;\n"
+        '*) echo \'{"python": "2.7"}\';; esac\n'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError) as raised:
+        hosts.check_hosts(["node1", "node2", "node3"])
+    text = str(raised.value)
+    assert "node1: no ssh without a password (ada@node1: Permission denied (publickey).); ssh-keygen" in text
+    assert "node2: " in text and "does not run there" in text
+    assert "node3: it differs from this host: python 2.7 against " in text
+
+
+def test_a_host_that_differs_gives_a_reason_and_a_remedy(monkeypatch):
+    problem = hosts.HostCheck("node3", "it differs from this host: python 2.7 against 3.10", "run make setup on both")
+    monkeypatch.setattr(hosts, "inspect", lambda names: [hosts.HostCheck("node1"), problem])
+    with pytest.raises(UserError) as raised:
+        hosts.check_hosts(["node1", "node3"])
+    assert (raised.value.reason, raised.value.remedy) == (f"node3: {problem.problem}", problem.remedy)
+
+
+def test_other_hosts_are_those_with_another_name_than_this_one(monkeypatch):
+    """Slurm's name of the node counts as this host's name."""
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    names = ["localhost", "127.0.0.1", os.uname().nodename, "node1.cluster", "node9"]
+    assert hosts.other_hosts([Host(name, 1) for name in names]) == ["node1.cluster", "node9"]
+    monkeypatch.setenv("SLURMD_NODENAME", "node9")
+    assert hosts.other_hosts([Host(name, 1) for name in ("localhost", "node1", "node9")]) == ["node1"]
+
+
+SSH = """\
+#!/bin/sh
+# In place of ssh: logs its command line, and runs the command on this host.
+echo "$@" >>{log}
+while [ "$1" = -o ]; do shift 2; done
+[ "$1" = -- ] && shift
+[ "$1" != node2 ] || exit 255
+shift
+exec sh -c "$*"
+"""
+
+
+def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, monkeypatch):
+    (tmp_path / "ssh").write_text(SSH.format(log=tmp_path / "log"))
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    variables = {"HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@\ngrün"}
+    path = private_variables.distribute(["node1"], variables)
+    try:
+        assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+        environment = {private_variables.FILE: path, "PATH": "/bin"}
+        private_variables.receive(environment)
+        assert environment == {**variables, "PATH": "/bin"}
+    finally:
+        private_variables.remove(["node1"], path)
+    assert not os.path.exists(path)
+    monkeypatch.setattr(private_variables.secrets, "token_hex", lambda _: path.removeprefix("/tmp/hvdtrain-"))
+    with pytest.raises(UserError, match="node2: variables with credentials cannot be written to /tmp"):
+        private_variables.distribute(["node1", "node2"], variables)
+    assert not os.path.exists(path)
+    log = (tmp_path / "log").read_text()
+    assert "node1" in log and PASSWORD not in log
+
+
+def test_variables_with_secrets_are_not_passed_on():
+    environment = {"PATH": "/bin", "HVDTRAIN_DATA": "/data", "SLURM_JOB_ID": "1", "OMP_NUM_THREADS": "1", "AWS": "x"}
+    environment |= {"http_proxy": "http://proxy:1", "NO_PROXY": "a", "REQUESTS_CA_BUNDLE": "/ca", "LC_ALL": "C.UTF-8"}
+    hidden = ("SLURM_JWT", "HVDTRAIN_TOKEN", "TORCH_API_KEY", "NCCL_PASSWORD", "TF_Secret_x")
+    got = passed_on({**environment, **dict.fromkeys(hidden, PASSWORD)})
+    assert got.keys() == environment.keys() - {"AWS"}

@@ -1,0 +1,169 @@
+"""Options of the launcher, its config file and hostfile: what they mean, and how invalid ones are reported."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.jobs import ROOT
+
+from hvdtrain.cli import launch
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import gloo, hostlist, job
+from hvdtrain.jobs.job import Host
+from hvdtrain.jobs.signals import HANDLED
+from hvdtrain.system import rank_info, slurm
+
+
+@pytest.fixture(autouse=True, scope="module")
+def signals_stay() -> Iterator[None]:
+    """A command that starts a job handles signals until its process ends."""
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["local", "-n", "0", "--", "true"], "-n 0 is invalid; give 1 or more"),
+        (["local", "-n", "2"], "no program to start"),
+        (["mpirun", "-n", "5", "-H", "a:2,b:2", "--", "true"], "5 ranks, but 4 slot(s) (a:2, b:2); name more slots"),
+        (
+            ["mpirun", "-n", "2", "-H", "a:2,a:1", "--", "true"],
+            "host a is named more than once; name it once",
+        ),
+        (["mpirun", "-n", "2", "-H", "a:x", "--", "true"], "'a:x' is not a host"),
+        (["mpirun", "-n", "2", "--hosts=-oProxyCommand=x", "--", "true"], "is not a host"),
+        (["mpirun", "-n", "2", "-H", "a", "--hostfile", "f", "--", "true"], "--hosts and --hostfile both"),
+        (["mpirun", "-n", "2", "--hostfile", "/no/such", "--", "true"], "--hostfile /no/such cannot be read"),
+        (["local", "-n", "1", "--env", "A B", "--", "true"], "is not the name of a variable"),
+        (["local", "-n", "1", "--env", "NOT_SET_HERE", "--", "true"], "the variable is not set on this host"),
+        (
+            ["local", "-n", "1", "--interface", "none0", "--", "true"],
+            "no such interface is up on this host",
+        ),
+        (["local", "-n", "1", "--time-limit", "soon", "--", "true"], "--time-limit 'soon' is not a time; give seconds"),
+        (["local", "-n", "1", "--cycle-time-ms", "-1", "--", "true"], "give a number of 0 or more"),
+        (["local", "-n", "1", "--cache-capacity", "1.5", "--", "true"], "give an integer of 0 or more"),
+        (["local", "-n", "1", "--log-level", "loud", "--", "true"], "choose one of trace"),
+        (["local", "-n", "1", "--config-file", "/no/such", "--", "true"], "--config-file /no/such cannot be read"),
+        (["sbatch", "--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes 0 is invalid; give 1 or more"),
+        (["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--time", "x", "--", "true"], "--time 'x'"),
+        (
+            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--account", "a b", "--", "true"],
+            "give one word",
+        ),
+        (
+            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--via", "mpirun", "--mpi", "x", "--", "true"],
+            "for srun only",
+        ),
+    ],
+)
+def test_invalid_options_are_explained(argv, sentence, capfd):
+    with pytest.raises(SystemExit) as ended:
+        launch.main(argv)
+    printed = capfd.readouterr().err
+    assert (ended.value.code, sentence in printed) == (2, True), printed
+
+
+def test_options_have_priority_over_the_config_file(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("params:\n  fusion_threshold_mb: 16\n  cycle_time_ms: 3\nautotune:\n  enabled: true\n")
+    options = launch.parse(["local", "-n", "1", "--config-file", str(path), "--cycle-time-ms", "1", "--", "true"])
+    expected = {"HOROVOD_FUSION_THRESHOLD": str(16 << 20), "HOROVOD_CYCLE_TIME": "1", "HOROVOD_AUTOTUNE": "1"}
+    assert launch.describe(options).environment == expected
+    for text, sentence in (
+        ("params:\n  fusion: 1\n", "params: fusion is not a known setting"),
+        ("- 1\n", "is not YAML with sections"),
+        ("params: [", "cannot be read"),
+        ("autotune:\n  enabled: maybe\n", "write true or false"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UserError, match=sentence):
+            launch.describe(launch.parse(["local", "-n", "1", "--config-file", str(path), "--", "true"]))
+
+
+def test_hostfile(tmp_path):
+    path = tmp_path / "hosts"
+    path.write_text("# ours\nnode1 slots=4\n\nnode2   slots = 2 # old\nnode3\n")
+    assert hostlist.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
+    path.write_text("node1 slots=4\nnode2 cores=3\n")
+    with pytest.raises(UserError, match="line 2 is 'node2 cores=3'; write lines of the form: name slots=N"):
+        hostlist.read_hostfile(path)
+
+
+def test_ranks_are_placed_as_mpirun_places_them():
+    assert job.placed(3, (Host("a", 2), Host("b", 2))) == [Host("a", 2), Host("b", 1)]
+    described = job.Job(("x",), 3, (Host("a", 2), Host("b", 2)), cores=4)
+    assert (described.ranks_per_host, described.threads, described.crowded) == (2, 2, False)
+    assert job.Job(("x",), 8, nodes=2, cores=2).crowded
+
+
+FOUR_NODES = {"SLURM_JOB_NODELIST": "n[1-4]", "SLURM_JOB_NUM_NODES": "4", "SLURM_TASKS_PER_NODE": "1(x4)"}
+
+
+@pytest.mark.parametrize(
+    ("argv", "tasks", "per_host"),
+    [
+        (("srun", "-n", "4"), "1(x4)", 1),
+        (("srun", "-n", "4"), "8(x4)", 1),
+        (("srun", "-n", "6"), "1(x4)", 2),
+        (("srun", "-n", "4", "--nodes", "2"), "1(x4)", 2),
+        (("mpirun", "-n", "4"), "1(x4)", 1),
+        (("mpirun", "-n", "4"), "3(x4)", 3),
+        (("mpirun", "-n", "2", "-H", "n1:2"), "1(x4)", 2),
+        (("horovodrun", "-n", "4"), "1(x4)", 1),
+        (("local", "-n", "4"), "1(x4)", 4),
+    ],
+)
+def test_ranks_per_host_of_a_slurm_allocation(argv, tasks, per_host, monkeypatch):
+    """Also without --nodes: they decide the number of threads, and whether ranks yield while they wait."""
+    for name, value in {**FOUR_NODES, "SLURM_TASKS_PER_NODE": tasks}.items():
+        monkeypatch.setenv(name, value)
+    described = launch.describe(launch.parse([*argv, "--", "true"]))
+    assert described.ranks_per_host == per_host
+
+
+def test_slurm_variables_that_contradict_each_other(monkeypatch):
+    for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
+        with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
+            hostlist.slurm_hosts({**FOUR_NODES, **changed})
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
+    for parse in (hostlist.parse_hosts, slurm.tasks_per_node, launch.seconds, slurm.hostnames):
+        with contextlib.suppress(UserError):
+            parse(text)
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=5))
+def test_tasks_per_node_parses_slurm_s_notation(parts):
+    text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in parts)
+    assert slurm.tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
+
+
+def test_layout_with_different_numbers_of_tasks_per_node():
+    variables = {"SLURM_STEP_TASKS_PER_NODE": "2(x2),1", "SLURM_NODEID": "1"}
+    assert gloo.layout(rank_info.RankInfo("srun", 3, 5, 1), variables) == (2, 1, 2)
+    assert gloo.layout(rank_info.RankInfo("srun", 4, 5, 0), {**variables, "SLURM_NODEID": "2"}) == (1, 2, 3)
+    assert gloo.layout(rank_info.RankInfo("launch local", 1, 2, 1), {}) == (2, 0, 1)
+    with pytest.raises(UserError, match="do not match 6 tasks"):
+        gloo.layout(rank_info.RankInfo("srun", 3, 6, 1), variables)
+
+
+def test_help_imports_no_large_packages():
+    code = (
+        "import sys; from hvdtrain.__main__ import main\n"
+        "try: main(['launch', '--help'])\nexcept SystemExit: print(*sys.modules)"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    assert not {"torch", "mxnet", "tensorflow", "numpy", "jinja2", "yaml"} & set(output.split("\n")[-2].split())

@@ -1,0 +1,31 @@
+"""What a rank prints, as the launcher shows it."""
+
+from __future__ import annotations
+
+from hvdtrain.jobs import output
+from hvdtrain.jobs.output import RankOutput
+
+
+class RecordingConsole:
+    """Stores what is printed."""
+
+    output_dir = None
+
+    def __init__(self) -> None:
+        self.printed = b""
+
+    def print(self, _: str, data: bytes) -> None:
+        self.printed += data
+
+
+def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
+    """A rank that prints for ever without a newline does not fill the launcher's memory."""
+    monkeypatch.setattr(output, "LONGEST_LINE", 10)
+    console = RecordingConsole()
+    rank = RankOutput(3, console)
+    for _ in range(6):
+        rank.write("stdout", b"....")
+    assert console.printed == b"[3] " + 12 * b"." + b"\n" + b"[3] " + 12 * b"." + b"\n"
+    rank.write("stdout", b"one\ntwo")
+    rank.close()
+    assert console.printed.endswith(b"[3] one\n[3] two\n")

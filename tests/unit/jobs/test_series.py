@@ -1,0 +1,50 @@
+"""Jobs one after the other: why they failed, which output stays, and the time limit."""
+
+import os
+import signal
+import sys
+
+import pytest
+
+from hvdtrain.jobs.series import STOPS, JobSeries, SeriesJob
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in STOPS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def job(tmp_path, name, code):
+    return SeriesJob(name, [sys.executable, "-c", code], tmp_path / f"{name}.log")
+
+
+def test_reasons_of_failures(tmp_path, capsys):
+    launcher = "print('hvdtrain: a note'); print('hvdtrain: no such host'); raise SystemExit(2)"
+    ranks = "print('hvdtrain: rank 1: lost'); print('hvdtrain: rank 0: bad'); raise SystemExit(1)"
+    jobs = [
+        job(tmp_path, "good", "print('fine')"),
+        job(tmp_path, "launcher", launcher),
+        job(tmp_path, "ranks", ranks),
+        job(tmp_path, "silent", "raise SystemExit(7)"),
+    ]
+    reasons = list(JobSeries(os.environ).run(jobs))
+    assert [one.partition(" (its output")[0] for one in reasons] == [
+        "", "hvdtrain: no such host", "hvdtrain: rank 1: lost", "exit status 7",
+    ]  # fmt: skip
+    assert {path.name for path in tmp_path.iterdir()} == {"launcher.log", "ranks.log", "silent.log"}
+    assert "[4/4] silent" in capsys.readouterr().err
+
+
+def test_time_limit_ends_a_job_and_the_next_one_can_still_be_stopped(tmp_path):
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    series = JobSeries(os.environ, limit_s=1.0, grace_s=0.1).run([job(tmp_path, name, deaf) for name in ("a", "b")])
+    assert next(series).startswith("no end within 1 s")
+    stop = signal.getsignal(signal.SIGTERM)
+    assert callable(stop)
+    with pytest.raises(SystemExit) as ended:
+        stop(signal.SIGTERM, None)
+    assert ended.value.code == 128 + signal.SIGTERM
+    series.close()
