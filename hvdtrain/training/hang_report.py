@@ -13,6 +13,10 @@ WRITING = ("runs", "system/files.py", "system/checkpoint_folder.py", "training/p
 """Folders and files of the package in which a rank uses the run's folder."""
 
 
+LEAVING = ("training/own_loop.py", "_leave")
+"""File and function in which a rank is whose script has left its loop; it waits for the others to do so, too."""
+
+
 class Heartbeat(NamedTuple):
     """The state of a rank; written as JSON."""
 
@@ -50,10 +54,22 @@ def activity(frame: FrameType | None) -> str:
     """What a thread does: `step` if it is in WAITING, else its place in the code; `ended` without a frame."""
     if frame is None:
         return "ended"
+    if _calls(frame, LEAVING):
+        return "the end of its run, as its script has left the loop"
     if _is_in(frame, WAITING):
         return "step"
     code = frame.f_code
     return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+
+
+def _calls(frame: FrameType | None, function: tuple[str, str]) -> bool:
+    """Whether the thread is in this function of this package, or in one that it has called."""
+    while frame is not None:
+        code = frame.f_code
+        if (code.co_filename, code.co_name) == (str(PACKAGE / function[0]), function[1]):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def writing_at(frame: FrameType | None) -> tuple[int, ...]:

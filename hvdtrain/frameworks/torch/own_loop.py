@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -57,6 +58,7 @@ class TorchOwnLoop:
         _check(model, optimizer)
         self._model = model.to(self.device)
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._trained = _trained(optimizer, model)
         self._waits_for_all = self._config.strategy == "ddp" and not unused_parameters
         self._optimizer = self._wrapped(optimizer)
         self._kept[OPTIMIZER] = self._optimizer
@@ -102,6 +104,11 @@ class TorchOwnLoop:
         _check_by_row("step()", losses, len(self._weights))
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
+        if _trained(self._optimizer, self._model) != self._trained:
+            raise UserError(
+                "step(): the parameters that require gradients are not those of setup()",
+                "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
+            )
         loss = losses.float() @ self._weights
         self._optimizer.zero_grad()
         loss.backward()
@@ -162,11 +169,23 @@ class TorchOwnLoop:
         self._has_state = True
 
 
+def _trained(optimizer: Any, model: nn.Module) -> list[int]:
+    """The parameters that are trained: combining their gradients was arranged in setup()."""
+    own = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
+    return [id(parameter) for parameter in own if parameter.requires_grad]
+
+
 def _check(model: Any, optimizer: Any) -> None:
     """Raise UserError unless the optimizer trains the parameters of the model, and no others."""
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         given = f"{type(model).__name__} and {type(optimizer).__name__}"
         raise UserError(f"setup(): got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is None or closure.default is not None:
+        raise UserError(
+            f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
+            "give an optimizer whose step() works without a closure, as most of PyTorch's do",
+        )
     names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
     trained = {
         parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad

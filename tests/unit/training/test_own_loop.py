@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from unittest import mock
 
 import numpy as np
@@ -10,10 +11,12 @@ import torch
 from torch import nn
 
 import hvdtrain
+from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
+from hvdtrain.training.hang_report import activity
 
 NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
@@ -125,6 +128,41 @@ def test_parameters_without_gradients_and_frozen_ones(start):
     assert changed == {"used.weight"}
 
 
+@pytest.mark.parametrize("change", ["freeze", "unfreeze", "add"])
+def test_parameters_that_change_after_setup_are_an_error(change, start):
+    with pytest.raises(UserError, match="are not those of setup"), start() as run:
+        inner, _ = parts()
+        inner[0].requires_grad_(change != "unfreeze")
+        model, optimizer = run.setup(inner, torch.optim.SGD(inner.parameters(), lr=0.1))
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            if change == "add":
+                optimizer.add_param_group({"params": nn.Linear(1, 1).parameters()})
+            inner[0].requires_grad_(change == "unfreeze")
+
+
+def test_a_run_whose_batches_are_not_taken_has_no_result(start):
+    with start() as run:
+        run.setup(*parts())
+        run.batches(ROWS)
+    assert not (run.folder / "result.json").exists()
+
+
+def test_the_watchdog_knows_a_rank_whose_script_has_left_the_loop(start, monkeypatch):
+    found, gather = [], SingleProcess.gather
+    monkeypatch.setattr(
+        SingleProcess, "gather", lambda *given: found.append(activity(sys._getframe())) or gather(*given)
+    )
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            before = len(found)
+            break
+    assert set(found[before:]) == {"the end of its run, as its script has left the loop"}
+    assert found[0] not in found[before:]
+
+
 class Unsaveable:
     """Its state is of a class of its own."""
 
@@ -148,6 +186,10 @@ def replace(model, _):
         (lambda run: run.setup(parts()[0], torch.optim.Adam(nn.Linear(1, 1).parameters())), "not the model's"),
         (lambda run: run.setup(m := parts()[0], torch.optim.Adam(m[0].parameters())), "lacks the parameter 2.weight"),
         (lambda run: run.setup(m := parts()[0].requires_grad_(False), torch.optim.Adam(m.parameters())), "nothing"),
+        (
+            lambda run: run.setup(m := parts()[0], torch.optim.LBFGS(m.parameters())),
+            "the step() of LBFGS does not have",
+        ),
         (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called twice"),
         (lambda run: run.keep(), "keep() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.keep(x=3)), "x has no state_dict()"),
