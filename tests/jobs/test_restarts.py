@@ -66,8 +66,11 @@ import json, os, time
 from pathlib import Path
 run = Path("results/run")
 (run / "heartbeats").mkdir(parents=True, exist_ok=True)
-(run / "lock-1.json").write_text(json.dumps({"job": os.environ["HVDTRAIN_JOB"]}))
-(run / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4}))
+found = {"lock-1.json": {"job": os.environ["HVDTRAIN_JOB"]}, "heartbeats/rank-0.json": {"step": 4}}
+for name, content in found.items():  # as ranks write them: a rank may be ended at any moment
+    draft = run / f"draft-{os.getpid()}"
+    draft.write_text(json.dumps(content))
+    draft.replace(run / name)
 """
 
 
