@@ -23,6 +23,7 @@ from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 
 
@@ -115,9 +116,8 @@ class TorchDDP(TorchStrategy):
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         for parameter in model.parameters():
-            if parameter.dim() == 4 and parameter.shape[1] == 1:
-                # The layout is the same in memory, but DDP compares strides with those of the gradient, which PyTorch
-                # makes from images in channels_last.
+            if _is_also_channels_last(parameter, isinstance(model, TorchNetwork)):
+                # DDP compares strides with those of the gradient, which PyTorch makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
         with warnings.catch_warnings():
             # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed. PyTorch's new option
@@ -126,6 +126,15 @@ class TorchDDP(TorchStrategy):
             return nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
+
+
+def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
+    """Whether a convolution's kernel lies in memory as in channels_last, although its strides are others.
+
+    has_such_images: whether the network's images are in channels_last, which then decides the strides for 1x1 kernels.
+    """
+    one_pixel = has_such_images and parameter.shape[2:] == (1, 1)
+    return parameter.dim() == 4 and (parameter.shape[1] == 1 or one_pixel)
 
 
 def _gathered(outputs: list[Any]) -> Any:
