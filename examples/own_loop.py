@@ -27,7 +27,7 @@ with hvdtrain.start() as run:
     model = nn.Sequential(nn.Linear(2, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 2))
     model, optimizer = run.setup(model, torch.optim.AdamW(model.parameters(), lr=0.01))
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.999)
-    run.keep(schedule=schedule)
+    run.register(schedule=schedule)
 
     def evaluate(points, labels):
         outputs = model(points)

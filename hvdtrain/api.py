@@ -16,7 +16,7 @@ from hvdtrain.cli.train import bind_to_cores, ending_process, examine_host, read
 from hvdtrain.config import option_values
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import TrainingError
+from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
 from hvdtrain.tasks.own import make_task
 
@@ -60,6 +60,8 @@ def start(
     """
     from hvdtrain.training.own_loop import OwnLoop
 
+    if arguments is not None and (config or options):
+        raise UserError("start() got arguments and Config or RuntimeOptions", "give arguments, or the others")
     script = os.path.basename(sys.argv[0]) or "script"
     by_command_line = config is None and options is None
     with ending_process() if by_command_line else contextlib.nullcontext():

@@ -311,7 +311,7 @@ class OwnLoopLearner(BaseLearner, Protocol):
         """
         ...
 
-    def keep(self, states: dict[str, Any]) -> None:
+    def register(self, states: dict[str, Any]) -> None:
         """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
         ...
 

@@ -89,7 +89,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
     if kind not in possible:
         raise UserError(
             f"{path}: belongs to {name} in {saved.framework}, whose model cannot be exported as {NAMES[kind]}",
-            f"export {' or '.join(map(NAMES.__getitem__, possible)) or 'its weights, which the checkpoint has'}",
+            f"export {NAMES[possible[0]]}" if possible else "read its weights in the checkpoint",
         )
     if not options.model:
         raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")

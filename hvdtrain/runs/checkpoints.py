@@ -238,6 +238,8 @@ def _check_values(found: Checkpoint) -> None:
         or not all(isinstance(text, str) for text in texts)
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
         or not _holds_numbers(optimizer.extra)
+        or not isinstance(found.network, dict)
+        or not isinstance(found.network.get("task", ""), str)
         or not all(array.dtype.kind in "fiub" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")

@@ -9,13 +9,13 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
-from hvdtrain.datasets.sources.rows import Forms, describe_forms, forms_of
+from hvdtrain.datasets.sources.rows import Forms, RowReader, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
@@ -196,6 +196,8 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
     which with an attribute `fingerprint` is a source, called with row numbers, else a map-style data set, called with
     one. skip: whether rows that cannot be read are replaced (--on-bad-row). Raises UserError if it is none of these.
     """
+    if isinstance(rows, ArraySource | RowReader):  # from load_dataset
+        return cast(Source, rows)
     if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
         kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
         return kind(where, rows, skip, AnyArrays())

@@ -50,7 +50,7 @@ def load_task(name: str, settings: Sequence[str]) -> OwnTask:
     """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
     if not is_reference(name):
         raise UserError(f"--model {name}: is no task", "give FILE.py:CLASS")
-    return make_task(name, load_object(name, f"--model {name}"), settings)
+    return make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows=True)
 
 
 def _task_recipe(config: Config, task: OwnTask) -> dict[str, Any]:

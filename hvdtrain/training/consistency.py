@@ -82,14 +82,16 @@ def _differences(group: Group, own: dict[str, Any]) -> Iterator[Difference]:
                 yield Difference(name, rank, values.get(name), expected)
 
 
-def check_finite(weights: Weights, step: int) -> None:
+def check_finite(weights: Weights, step: int, buffers: frozenset[str] = frozenset()) -> None:
     """Raise NotFiniteError, naming the parameter, where one is not finite after `step` steps.
+
+    buffers: names of those that may be infinite, as masks are, but not NaN.
 
     The loss alone does not show it: some frameworks' ReLU turns NaN into 0, and the loss of a network full of NaN is
     then log(10), that of a network which has learned nothing.
     """
     for name, value in weights.items():
-        if not np.isfinite(value).all():
+        if np.isnan(value).any() if name in buffers else not np.isfinite(value).all():
             raise NotFiniteError(
                 f"parameter {name} is not finite after step {step}",
                 "lower the learning rate, or clip gradients with --clip-norm",

@@ -170,7 +170,7 @@ class Training:
         step = self.position.step
         weights = self._run.learner.weights()  # waits for the last update
         with self.throughput.outside:
-            consistency.check_finite(weights, step)
+            consistency.check_finite(weights, step, self._run.learner.own_by_rank)
         speed = self.throughput.interval(self.position)
         if speed:  # else no step was made since the last logging step
             with self.throughput.outside:

@@ -56,7 +56,7 @@ class OwnLoop:
         self._learner = build_own_loop(config, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
-        self._is_set_up = self._began = self._is_complete = False
+        self._is_set_up = self._has_steps = self._is_complete = False
         self._loss: Any = None
         """Of the present batch; None until `step` is called."""
 
@@ -65,7 +65,7 @@ class OwnLoop:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
         with self._stack:
-            if kind is None and self._started and self._began and not self._is_complete:
+            if kind is None and self._started and self._has_steps and not self._is_complete:
                 self._leave(self._started)
 
     @property
@@ -126,14 +126,14 @@ class OwnLoop:
         self._is_set_up = True
         return found
 
-    def keep(self, **states: Any) -> None:
+    def register(self, **states: Any) -> None:
         """Save schedulers and the like in each checkpoint, by names, and restore them when the run is resumed.
 
         Each has state_dict() and load_state_dict(). Call it before `batches`. Raises UserError otherwise.
         """
         if self._started or not self._is_set_up:
-            raise UserError("keep() is called at the wrong time", "call it after setup() and before batches()")
-        self._learner.keep(states)
+            raise UserError("register() is called at the wrong time", "call it after setup() and before batches()")
+        self._learner.register(states)
 
     def batches(
         self, train: Any, test: Any = None, evaluate: Callable[..., Any] | None = None
@@ -161,7 +161,6 @@ class OwnLoop:
         training.begin()
         while training.unfinished:
             batches, _ = training.start_epoch()
-            self._began = True
             for batch in batches:
                 self._loss = None
                 yield self._learner.prepare(batch)
@@ -177,6 +176,7 @@ class OwnLoop:
         if self._loss is not None or not self._started:
             raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
         self._loss = self._learner.step(losses)
+        self._has_steps = True
 
     def _count_step(self, started: StartedRun) -> None:
         if self._loss is None:
@@ -190,7 +190,8 @@ class OwnLoop:
         """The script has left the loop before its end. The watchdog refers to this function by name."""
         if self._loss is not None:
             self._count_step(started)
-        started.training.end_epoch()
+        if started.training.position.rows_in_epoch:  # else the epoch before has just ended
+            started.training.end_epoch()
         self._finish(started)
 
     def _finish(self, started: StartedRun) -> None:

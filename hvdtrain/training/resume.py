@@ -169,7 +169,7 @@ def _restore_optimizer(config: Config, learner: BaseLearner, path: Path, saved: 
         if any(state.arrays[name].shape != shape for name, shape in required.items()):
             raise ValueError("its shapes are not those of the network")
         learner.load_optimizer_state(state)
-    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise UserError(
             f"{path}: its optimizer state cannot be loaded ({error})", "resume another checkpoint"
         ) from None

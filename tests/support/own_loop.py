@@ -26,7 +26,7 @@ with hvdtrain.start() as run:
     groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": list(model[1:].parameters())}]
     model, optimizer = run.setup(model, torch.optim.AdamW(groups, lr=0.01))
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 9], 0.5)
-    run.keep(schedule=schedule)
+    run.register(schedule=schedule)
 
     def losses(numbers, labels):
         return nn.functional.cross_entropy(model(numbers), labels, reduction="none")

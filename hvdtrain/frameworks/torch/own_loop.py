@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.torch.learner import clip_and_check
@@ -56,6 +57,7 @@ class TorchOwnLoop:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
     ) -> tuple[nn.Module, Any]:
         _check(model, optimizer)
+        load_module(model, broadcast_arrays(self.group, module_weights(model)))  # buffers, too, for every strategy
         self._model = model.to(self.device)
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         self._trained = _trained(optimizer, model)
@@ -75,16 +77,26 @@ class TorchOwnLoop:
                 "give all arguments of its class but the parameters a default, or use --strategy ddp",
             ) from error
 
-    def keep(self, states: dict[str, Any]) -> None:
+    def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
+            if not name.isidentifier():
+                raise UserError(f"register(): {name!r} is no name", "give a name as of a variable")
             if name in self._kept or not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 problem = "is there already" if name in self._kept else "has no state_dict() and load_state_dict()"
-                raise UserError(f"keep(): {name} {problem}", "give schedulers and the like, each by a name of its own")
+                raise UserError(
+                    f"register(): {name} {problem}", "give schedulers and the like, each by a name of its own"
+                )
+            own = getattr(state, "optimizer", None)
+            if isinstance(own, torch.optim.Optimizer) and own is not self._optimizer:
+                raise UserError(
+                    f"register(): {name} belongs to another optimizer",
+                    "make it with the optimizer that setup() returns",
+                )
             try:
                 to_arrays(name, state.state_dict())
             except ValueError as error:
                 raise UserError(
-                    f"keep(): the state of {name} cannot be saved ({error})",
+                    f"register(): the state of {name} cannot be saved ({error})",
                     "let its state_dict() have tensors, numbers, texts, lists and dicts only",
                 ) from None
         self._kept |= states

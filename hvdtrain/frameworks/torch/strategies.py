@@ -220,7 +220,7 @@ class TorchAllreduce(TorchStrategy):
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
         self.group.allreduce(flat.numpy())
         parts = flat.div_(self.group.size).split([gradient.numel() for gradient in gradients])

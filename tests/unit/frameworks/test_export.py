@@ -169,7 +169,7 @@ class Rows(torch.nn.Module):
     [
         ("Mine", "torch", {}, ["model.onnx"], "whose model cannot be exported as ONNX; export a program of torch"),
         ("Mine", "tensorflow", {}, ["model.pt2"], "export a SavedModel"),
-        ("Mine", "mxnet", {}, ["model.pt2"], "export its weights, which the checkpoint has"),
+        ("Mine", "mxnet", {}, ["model.pt2"], "read its weights in the checkpoint"),
         ("Mine", "torch", {}, ["model.pt2"], "whose code makes the model; give --model"),
         ("Mine", "torch", {}, ["model.pt2", "--model", "{task}Other"], "has no Other"),
         ("Mine", "torch", {}, ["model.pt2", "--model", "Mine"], "--model Mine: is no task"),
@@ -190,7 +190,7 @@ def test_mistaken_exports_of_tasks(name, framework, options, arguments, message,
 
 def test_a_script_with_a_loop_of_its_own_is_not_exported(tmp_path, capsys):
     run = save(tmp_path / "run", network={"task": "train.py", "options": {}}, model="train.py")
-    assert "export its weights, which the checkpoint has" in error_of(capsys, run, tmp_path / "model.pt2")
+    assert "read its weights in the checkpoint" in error_of(capsys, run, tmp_path / "model.pt2")
 
 
 def test_a_checkpoint_of_another_network_is_an_error(tmp_path, capsys):

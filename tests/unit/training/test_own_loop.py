@@ -1,5 +1,6 @@
 """A script's own loop in this process: what it gets, and what is refused."""
 
+import itertools
 import json
 import os
 import sys
@@ -141,11 +142,40 @@ def test_parameters_that_change_after_setup_are_an_error(change, start):
             inner[0].requires_grad_(change == "unfreeze")
 
 
-def test_a_run_whose_batches_are_not_taken_has_no_result(start):
+@pytest.mark.parametrize("batches", [0, 1])
+def test_a_run_without_a_step_has_no_result(batches, start):
     with start() as run:
         run.setup(*parts())
-        run.batches(ROWS)
+        for _ in itertools.islice(run.batches(ROWS), batches):
+            break
     assert not (run.folder / "result.json").exists()
+    assert not list((run.folder / "checkpoints").glob("*"))
+
+
+def test_leaving_the_loop_between_epochs_saves_once(start):
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            if run.epoch == 1:
+                break
+            run.step(losses(model, batch))
+    assert [path.name for path in (run.folder / "checkpoints").iterdir()] == ["step-00000003"]
+    assert (run.folder / "result.json").exists()
+
+
+def test_an_infinite_buffer_is_no_error(start):
+    with start() as run:
+        inner, _ = parts()
+        inner.register_buffer("mask", torch.full((2, 2), -torch.inf).triu(1))
+        model, _ = run.setup(inner, torch.optim.Adam(inner.parameters()))
+        train(run, model)
+    assert np.isneginf(checkpoints.newest(run.folder)[1].weights["mask"][0, 1])
+
+
+def test_a_schedule_of_another_optimizer_is_refused(start):
+    with pytest.raises(UserError, match="schedule belongs to another optimizer"), start() as run:
+        run.setup(*parts())
+        run.register(schedule=torch.optim.lr_scheduler.StepLR(parts()[1], 1))
 
 
 def test_the_watchdog_knows_a_rank_whose_script_has_left_the_loop(start, monkeypatch):
@@ -191,10 +221,10 @@ def replace(model, _):
             "the step() of LBFGS does not have",
         ),
         (lambda run: (run.setup(*parts()), run.setup(*parts())), "setup() is called twice"),
-        (lambda run: run.keep(), "keep() is called at the wrong time"),
-        (lambda run: (run.setup(*parts()), run.keep(x=3)), "x has no state_dict()"),
-        (lambda run: (run.setup(*parts()), run.keep(optimizer=parts()[1])), "optimizer is there already"),
-        (lambda run: (run.setup(*parts()), run.keep(x=Unsaveable())), "the state of x cannot be saved"),
+        (lambda run: run.register(), "register() is called at the wrong time"),
+        (lambda run: (run.setup(*parts()), run.register(x=3)), "x has no state_dict()"),
+        (lambda run: (run.setup(*parts()), run.register(optimizer=parts()[1])), "optimizer is there already"),
+        (lambda run: (run.setup(*parts()), run.register(x=Unsaveable())), "the state of x cannot be saved"),
         (lambda run: run.batches(ROWS), "batches() is called at the wrong time"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS), run.batches(ROWS)), "batches() is called at the wrong"),
         (lambda run: (run.setup(*parts()), run.batches(ROWS, ROWS)), "got one of test and evaluate"),
@@ -272,6 +302,6 @@ def test_a_checkpoint_of_other_kept_objects_is_refused(start, tmp_path):
     resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
     with pytest.raises(UserError) as error, hvdtrain.start(Config(**CONFIG), resumed) as run:
         model, optimizer = run.setup(*parts())
-        run.keep(schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1))
+        run.register(schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1))
         train(run, model)
     assert "schedule is not in both the script and the checkpoint" in str(error.value)
