@@ -2,8 +2,9 @@
 
     hvdtrain launch local -n 2 -- python examples/own_loop.py --epochs 4
     hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --epochs 4 --name spirals --auto-resume
+    python examples/own_loop.py --epochs 4
 
-`python examples/own_loop.py` trains in one process. Expect an accuracy of about 0.99 after 4 epochs.
+The last one trains in one process. Expect an accuracy of about 0.99 after 4 epochs.
 """
 
 import numpy as np

@@ -12,7 +12,7 @@ import numpy as np
 
 from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import crashes, rank_info
 
 
 class HorovodGroup:
@@ -30,6 +30,7 @@ class HorovodGroup:
             raise TrainingError(
                 f"Horovod cannot connect the ranks ({error})", "see how the other ranks ended"
             ) from None
+        crashes.end_at_once()
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         _check_size(self.size)

@@ -59,8 +59,8 @@ def seeded_rows(draw: Draw) -> Iterator[Callable[[int], None]]:
     They are Python's, NumPy's and, if it has been imported, PyTorch's for the CPU; afterwards they are as before. That
     takes about 11 microseconds for each row, and 70 for each batch.
     """
-    torch: Any = getattr(sys.modules.get("torch"), "default_generator", None)
-    before = random.getstate(), np.random.get_state(), torch.get_state() if torch else None
+    of_torch: Any = getattr(sys.modules.get("torch"), "default_generator", None)
+    before = random.getstate(), np.random.get_state(), of_torch.get_state() if of_torch else None
 
     key = _Key(draw, OF_GLOBAL_GENERATORS)
 
@@ -68,13 +68,13 @@ def seeded_rows(draw: Draw) -> Iterator[Callable[[int], None]]:
         word = int(key.bits(row).random_raw())
         random.seed(word)
         np.random.seed(word % (1 << 32))
-        if torch:
-            torch.manual_seed(word)
+        if of_torch:
+            of_torch.manual_seed(word)
 
     try:
         yield seed
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
-        if torch:
-            torch.set_state(before[2])
+        if of_torch:
+            of_torch.set_state(before[2])

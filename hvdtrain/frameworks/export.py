@@ -99,22 +99,30 @@ def compare(
     inputs: Iterable[tuple[np.ndarray, ...]],
     own: Callable[..., Outputs],
     exported: Callable[..., Outputs],
+    remedy: str = "export in another format, and report this as a bug of hvdtrain",
 ) -> Comparison:
-    """Compare the outputs of both for each of the inputs. Raises HvdtrainError if they differ."""
+    """Compare the outputs of both for each of the inputs. Raises HvdtrainError, with this remedy, if they differ."""
     largest = 0.0
     for arrays in inputs:
         expected, found = own(*arrays), exported(*arrays)
         for name, values in expected.items():
             if not np.isfinite(values).all():
                 raise UserError("the model's outputs are not finite", "export another checkpoint")
-            allowed = TOLERANCE * max(1.0, float(np.abs(values).max(initial=0.0)))
+            shapes = values.shape, found[name].shape if name in found else None
+            if shapes[0] != shapes[1]:
+                raise HvdtrainError(
+                    f"the {name} of {runtime} are of shape {shapes[1]}, those of {framework} of {shapes[0]}, so "
+                    "nothing was written",
+                    remedy,
+                )
+            allowed = TOLERANCE * max(1.0, float(np.abs(values).max(initial=0)))
             # NumPy's maximum of NaN and another number is NaN, which is not below anything.
-            difference = float(np.abs(values - found[name]).max(initial=0.0))
+            difference = float(np.abs(np.subtract(values, found[name], dtype=np.float64)).max(initial=0))
             if not difference <= allowed:
                 raise HvdtrainError(
                     f"the {name} of {runtime} differ by {difference:.1g} from those of {framework}, more than "
                     f"{allowed:.1g}, so nothing was written",
-                    "export in another format, and report this as a bug of hvdtrain",
+                    remedy,
                 )
             largest = max(largest, difference)
     return Comparison(runtime, framework, largest)

@@ -14,6 +14,8 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.system.files import replace_folder, write_atomically
 from hvdtrain.tasks.own import OwnTask
 
+REMEDY = "let the model's outputs depend on its inputs and weights only, by the framework's operations"
+
 
 def export_task_program(task: OwnTask, weights: Weights, metadata: Mapping[str, str], path: Path) -> Comparison:
     """Write the model of a PyTorch task as a program of torch.export, for any number of rows.
@@ -26,7 +28,7 @@ def export_task_program(task: OwnTask, weights: Weights, metadata: Mapping[str, 
 
     module, inputs = task_module(task, weights), _inputs(task)
     program = task_program(task, module, inputs, metadata)
-    comparison = compare("torch", "the exported program", _parts(inputs), module.outputs, program.outputs)
+    comparison = compare("torch", "the exported program", _parts(inputs), module.outputs, program.outputs, REMEDY)
     write_atomically(path, program.content)
     return comparison
 
@@ -45,7 +47,12 @@ def export_task_saved_model(task: OwnTask, weights: Weights, metadata: Mapping[s
     def write(draft: Path) -> Comparison:
         model.save(inputs, metadata, draft)
         return compare(
-            "tensorflow", "the SavedModel", _parts(inputs), model.outputs, lambda *rows: saved_outputs(draft, rows)
+            "tensorflow",
+            "the SavedModel",
+            _parts(inputs),
+            model.outputs,
+            lambda *rows: saved_outputs(draft, rows),
+            REMEDY,
         )
 
     return replace_folder(folder, write)

@@ -262,7 +262,7 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     if "task" in saved.network:
         raise UserError(
             f"{path}: is of the task {saved.model!r:.80}, not of a network",
-            f"use the task's own code and its framework's tools; the model's state dict is {FILES[0]} there",
+            "use hvdtrain export with --model, or read its model.safetensors by the task's own code",
         )
     try:
         found = shaped_from_record(saved.network, saved.model)

@@ -49,18 +49,20 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
     size: number of ranks. Raises UserError if the folder of that name exists, or cannot be created.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    model = config.model
-    of_data = Path(config.data).name
-    trained = (
-        model.rpartition(":")[2] if is_reference(model) else Path(model).stem if model.endswith(".py") else of_data
-    )
-    default = f"{trained}-{config.framework}-{config.strategy}-np{size}-{stamp}"
+    default = f"{_trained(config)}-{config.framework}-{config.strategy}-np{size}-{stamp}"
     names = [runtime.name] if runtime.name else (f"{default}-{n}" if n > 1 else default for n in itertools.count(1))
     for folder in (runtime.runs / name for name in names):
         with _reporting(folder), contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder
     raise UserError(f"{folder} exists", f"choose another --name, or resume it with --resume {folder}")
+
+
+def _trained(config: Config) -> str:
+    """What a run is named after: its task, its script, or the data of a network."""
+    if is_reference(config.model):
+        return config.model.rpartition(":")[2]
+    return Path(config.model).stem if config.model.endswith(".py") else Path(config.data).name
 
 
 @contextlib.contextmanager
@@ -72,18 +74,18 @@ def _reporting(folder: Path) -> Iterator[None]:
 
 
 def write_options(
-    folder: Path, config: Config, runtime: RuntimeOptions, network: dict[str, Any], learner: BaseLearner
+    folder: Path, options: dict[str, Any], runtime: RuntimeOptions, network: dict[str, Any], learner: BaseLearner
 ) -> None:
     """Write `config.json`.
 
-    network: the record of what is trained. A run that is resumed in its own folder keeps the previous one as
-    `config-<number>.json`. Raises OSError.
+    options: those of `Config`, as JSON values. network: the record of what is trained. A run that is resumed in its
+    own folder keeps the previous one as `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
-    options = {
-        "config": to_record(config),
+    written = {
+        "config": options,
         "runtime": to_record(runtime),
         "network": network,
         "ranks": learner.group.size,
@@ -94,7 +96,7 @@ def write_options(
         "host": host(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-    write_all_atomically({**previous, path: _json(options)})
+    write_all_atomically({**previous, path: _json(written)})
 
 
 def _previous(folder: Path) -> Path:

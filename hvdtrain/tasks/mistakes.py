@@ -1,4 +1,4 @@
-"""What can be wrong with a task in any framework: errors in the same words, and the checks that need no tensors."""
+"""What can be wrong with a task: the errors, equal for all frameworks, and the checks that need no tensors."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ class OwnTask:
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
     kind: ClassVar[str] = "task"
     """What it is called in messages."""
+    decides: ClassVar[tuple[str, ...]] = ()
+    """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
 
     @functools.cached_property
     def labels(self) -> LabelCheck:

@@ -13,30 +13,8 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_own_loop
 from hvdtrain.interfaces import Group
-from hvdtrain.tasks.script import make_script
+from hvdtrain.tasks.script import DECIDED_BY_SCRIPT, make_script
 from hvdtrain.training.train import Findings, StartedRun, start_run
-
-DECIDED_BY_SCRIPT = (
-    "accumulate",
-    "batch_norm",
-    "compile",
-    "data",
-    "image_size",
-    "init",
-    "lr",
-    "lr_gamma",
-    "lr_step_epochs",
-    "momentum",
-    "nesterov",
-    "optimizer",
-    "precision",
-    "recipe",
-    "schedule",
-    "set",
-    "warmup_epochs",
-    "weight_decay",
-)
-"""Options of `Config` that have no meaning where a script makes its model, its data and its optimizer."""
 
 
 class OwnLoop:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
@@ -58,6 +60,12 @@ class Run:
         """What is trained, and on what."""
         own = isinstance(self.trained, OwnTask)
         return self.config.model if own else f"{self.config.model} on {self.config.data}"
+
+    @property
+    def recorded_options(self) -> dict[str, Any]:
+        """The options that decide the results, as JSON values."""
+        own = self.trained.decides if isinstance(self.trained, OwnTask) else ()
+        return {name: value for name, value in to_record(self.config).items() if name not in own}
 
     @property
     def unit(self) -> str:

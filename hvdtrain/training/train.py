@@ -115,7 +115,7 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:
-    record.write_options(run.folder, run.config, run.runtime, record_of(run.trained), run.learner)
+    record.write_options(run.folder, run.recorded_options, run.runtime, record_of(run.trained), run.learner)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:

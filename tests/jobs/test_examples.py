@@ -33,6 +33,7 @@ COMMANDS = [
     ("image_folder.py", 0, "--epochs 6 --batch-size 16", "accuracy", 0.8),
     ("own_loop.py", 0, "", "accuracy", 0.95),
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
+    pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),
     ("sequences.py", 0, "--epochs 4 --set longest=12", "within 0.1", 0.8),
 ]
 
@@ -40,7 +41,7 @@ COMMANDS = [
 def commands(example: str) -> list[str]:
     """The commands in the docstring of an example."""
     text = ast.get_docstring(ast.parse((EXAMPLES / example).read_text()))
-    return [line.strip() for line in text.splitlines() if line.strip().startswith("hvdtrain ")]
+    return [line.strip() for line in text.splitlines() if line.startswith(("    hvdtrain ", "    python "))]
 
 
 def draw_stripes(folder: Path) -> None:

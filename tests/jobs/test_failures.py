@@ -126,6 +126,15 @@ def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     assert not list(tmp_path.glob("runs/run/checkpoints/*")), "values that are not finite are not saved"
 
 
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
+def test_a_crash_on_one_rank_ends_the_job_at_once(tmp_path, framework):
+    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "crash", framework, "--epochs", "1000", *QUICK[2:]]
+    status, output = run([*command, "--hang-timeout", "150"], tmp_path)
+    assert status != 0
+    assert "Fatal Python error: Segmentation fault" in output
+    assert "no step for" not in output
+
+
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]

@@ -6,6 +6,7 @@ import pytest
 from support.jobs import ROOT, launcher, run
 
 PROGRAM = ROOT / "tests" / "support" / "allreduces.py"
+NAMES = ROOT / "tests" / "support" / "mxnet_names.py"
 RIGHT = r"(\d+) operations were right"
 
 
@@ -26,6 +27,14 @@ def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path
     status, output = run([*launcher("gloo", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
     assert status == 0, output[-6000:]
     assert re.findall(RIGHT, output) == 4 * ["10"], output
+
+
+def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
+    """With memory that changes when it is freed, reading it afterwards ends the process."""
+    command = [*launcher("gloo", 2), "python", str(NAMES), "400"]
+    status, output = run(command, tmp_path, MALLOC_PERTURB_="165")
+    assert status == 0, output[-6000:]
+    assert re.findall(RIGHT, output) == 2 * ["400"], output
 
 
 @pytest.mark.matrix

@@ -23,6 +23,7 @@ TEST = tuple(array[:70] for array in ROWS)
 with hvdtrain.start() as run:
     layers = (nn.BatchNorm1d(16), nn.Dropout(0.2)) if STATE else ()
     model = nn.Sequential(nn.Linear(4, 16), *layers, nn.Tanh(), nn.Linear(16, 2))
+    model[-1].bias.requires_grad = False
     groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": list(model[1:].parameters())}]
     model, optimizer = run.setup(model, torch.optim.AdamW(groups, lr=0.01))
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 9], 0.5)

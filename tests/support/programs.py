@@ -6,6 +6,7 @@ usage: python programs.py PROGRAM FRAMEWORK [OPTIONS of training]
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import importlib
 import os
@@ -152,6 +153,18 @@ def die(framework: str, options: list[str]) -> None:
     main(framework, argv=options)
 
 
+def crash(framework: str, options: list[str]) -> None:
+    """Rank 1 crashes in native code at BAD_STEP."""
+
+    def inject(_, step, arguments):
+        if step == BAD_STEP:
+            ctypes.string_at(1)
+        return arguments
+
+    inject_on_rank_1(framework, inject)
+    main(framework, argv=options)
+
+
 def slowly(framework: str, options: list[str]) -> None:
     """Each step takes HVDTRAIN_TEST_STEP_S seconds longer."""
     kind = learner_class(framework)
@@ -285,7 +298,7 @@ def pooling(_: str, __: list[str]) -> None:
 
 
 PROGRAMS = (
-    nan, drift, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, slowly,
+    nan, drift, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, crash, slowly,
     slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from support.jobs import ROOT
 from support.networks import CIFAR_LENET, LENET
 from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_checkpoint
 
-from hvdtrain.cli import predict
+from hvdtrain.cli import export, predict
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.image import read_image
@@ -115,6 +115,17 @@ def test_predict_rejects_a_checkpoint_of_another_network(tmp_path, capsys):
             predict.main([str(path), str(tmp_path / "image.png")])
         assert ended.value.code == 2
         assert "are not those of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("network", [5, [], {"task": 3}, {"task": None}])
+def test_checkpoints_with_records_that_no_run_writes(network, tmp_path, capsys):
+    path = save_checkpoint(tmp_path)
+    rewrite(path, "state.json", changed_state(path, network=network))
+    for command, where in ((predict, tmp_path / "image.png"), (export, tmp_path / "model.pt2")):
+        with pytest.raises(SystemExit) as ended:
+            command.main([str(path), str(where)])
+        assert ended.value.code == 2
+        assert "no intact checkpoint there" in capsys.readouterr().err
 
 
 def test_reading_an_image_starts_no_other_program(tmp_path):

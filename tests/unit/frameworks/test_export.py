@@ -1,5 +1,6 @@
 """Exported networks against PyTorch's logits, and what can be wrong with a request."""
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -13,7 +14,7 @@ from support.random_networks import random_network, random_weights
 from hvdtrain.cli import export
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.frameworks import registry, task_export
-from hvdtrain.frameworks.export import Model, export_onnx, export_program, random_images
+from hvdtrain.frameworks.export import Model, compare, export_onnx, export_program, random_images
 from hvdtrain.frameworks.torch import export as torch_export
 from hvdtrain.frameworks.torch.export import program_logits
 from hvdtrain.frameworks.torch.network import TorchNetwork
@@ -85,6 +86,23 @@ def test_a_model_with_logits_that_are_not_finite_is_not_written(tmp_path, monkey
     with pytest.raises(HvdtrainError, match="differ by nan from those of torch"):
         export_program(model(), tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"a": np.ones((2, 3), bool)}, None),
+        ({"a": np.zeros((2, 3), bool)}, "the a of it differ by 1 from those of torch, more than 1e-05, so nothing was"),
+        ({"a": np.ones((2, 1), bool)}, r"the a of it are of shape \(2, 1\), those of torch of \(2, 3\)"),
+        ({}, "the a of it are of shape None"),
+    ],
+)
+def test_outputs_of_tasks_that_cannot_be_compared(found, message):
+    expectation = pytest.raises(HvdtrainError, match=message) if message else contextlib.nullcontext()
+    own = {"a": np.ones((2, 3), bool)}
+    with expectation as caught:
+        assert compare("torch", "it", [()], lambda: own, lambda: found, "write it anew").difference == 0
+    assert message is None or caught.value.remedy == "write it anew"
 
 
 def test_logits_that_are_not_finite_are_an_error(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import textwrap
 from pathlib import Path
@@ -216,6 +217,12 @@ def test_mistakes_are_found_before_training(augment, text):
         made(augment)
     assert "--model t.py:Task: " in str(caught.value) and text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_large_integers_that_differ_by_one_are_different():
+    calls = itertools.count()
+    with pytest.raises(UserError, match="returned other values when it was called again"):
+        made(lambda self, rows, generators: (rows[0], rows[1] + 10**9 + next(calls)))
 
 
 def test_rows_of_other_shapes_are_named():
