@@ -262,7 +262,7 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     if "task" in saved.network:
         raise UserError(
             f"{path}: is of the task {saved.model!r:.80}, not of a network",
-            "use hvdtrain export with --model, or read its model.safetensors by the task's own code",
+            "load its weights in code of your own; hvdtrain export --model writes models of tasks",
         )
     try:
         found = shaped_from_record(saved.network, saved.model)

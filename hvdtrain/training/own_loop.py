@@ -183,6 +183,8 @@ def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option}: {script} decides it by itself", "leave it out, and change the script")
+    if config.model != script and config.model.endswith(".py"):  # recorded by another script
+        raise UserError(f"the run is of {config.model}, not of {script}", "rename it, or start a new run")
     if config.model not in (Config.model, script):
         raise UserError(f"--model {config.model}: {script} makes its model by itself", "leave it out")
     for option, unwanted in (

@@ -284,6 +284,7 @@ def test_mistakes_in_the_evaluation(evaluate, message, start):
         ({"weight_decay": 0.1}, "--weight-decay: "),
         ({"precision": "bf16"}, "--precision: "),
         ({"model": "mlp"}, "--model mlp: "),
+        ({"model": "other.py"}, "the run is of other.py, not of "),
         ({"framework": "mxnet"}, "--framework mxnet: a script with its own training loop needs torch"),
         ({"strategy": "horovod", "op": "adasum"}, "--op adasum: "),
         ({"strategy": "ddpp"}, "--strategy ddpp: "),
@@ -295,7 +296,7 @@ def test_options_that_a_script_decides_are_refused(options, message, start):
     assert message in str(error.value)
 
 
-def test_a_checkpoint_of_other_kept_objects_is_refused(start, tmp_path):
+def test_a_checkpoint_of_other_registered_objects_is_refused(start, tmp_path):
     with start("first") as run:
         model, _ = run.setup(*parts())
         train(run, model)
