@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.cli.train import bind_to_cores, ending_process, examine_host, read_options
 from hvdtrain.config import option_values
-from hvdtrain.config.options import Config
+from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
@@ -50,12 +50,16 @@ def _name(kind: type) -> str:
 
 @contextlib.contextmanager
 def start(
-    config: Config | None = None, options: RuntimeOptions | None = None, arguments: Sequence[str] | None = None
+    config: Config | None = None,
+    options: RuntimeOptions | None = None,
+    arguments: Sequence[str] | None = None,
+    framework: Framework | None = None,
 ) -> Iterator[OwnLoop]:
     """Train by a loop of the script's own, on each rank that a launcher started (docs/own.md).
 
     Without `config` and `options`, the options are those of the command line, or `arguments`; an error then ends the
-    process with one line, as `hvdtrain train` does. Otherwise raises UserError if they do not allow it, TrainingError
+    process with one line, as `hvdtrain train` does. framework: the script's; by default that of the options, which is
+    PyTorch unless they say otherwise. Otherwise raises UserError if they do not allow it, TrainingError
     if training fails, Stopped if the job was asked to stop.
     """
     from hvdtrain.training.own_loop import OwnLoop
@@ -66,8 +70,10 @@ def start(
     by_command_line = config is None and options is None
     with ending_process() if by_command_line else contextlib.nullcontext():
         if by_command_line:
-            config, options = read_options(None, script, list(sys.argv[1:] if arguments is None else arguments))
+            config, options = read_options(framework, script, list(sys.argv[1:] if arguments is None else arguments))
         config, options = config or Config(strategy="single"), options or RuntimeOptions()
+        if framework:
+            config = dataclasses.replace(config, framework=framework)
         bind_to_cores(options)
         with OwnLoop(script, config, options, examine_host) as loop:
             yield loop

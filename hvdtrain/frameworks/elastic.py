@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from horovod.common.elastic import State
+from horovod.common.exceptions import HorovodInternalError
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import RankRemoved
@@ -56,9 +57,29 @@ def run(framework: Framework, train: Callable[[ElasticState], Path]) -> Path:
     """
     hvd = importlib.import_module(f"horovod.{framework}")
     hvd.init()
+    if framework == "tensorflow":
+        train = _reporting_lost_ranks(train)
     try:
         return importlib.import_module(f"horovod.{framework}.elastic").run(train)(ElasticState())
     except ValueError as error:  # of the init() after a change of hosts
         if "has been removed from elastic job" not in str(error):
             raise
         raise RankRemoved("this host was removed from the job, which continues on the others") from None
+
+
+def _reporting_lost_ranks(train: Callable[[ElasticState], Path]) -> Callable[[ElasticState], Path]:
+    """`train`, which raises Horovod's exception for each operation of TensorFlow that fails because of a lost rank.
+
+    Horovod's own run() does so for three operations. It takes an UnknownError of another one, such as the grouped
+    allreduce, for the end of training.
+    """
+    from tensorflow.errors import UnknownError
+
+    def reporting(memory: ElasticState) -> Path:
+        try:
+            return train(memory)
+        except UnknownError as error:
+            lost = "Horovod" in error.message
+            raise (HorovodInternalError if lost else RuntimeError)(error.message) from error
+
+    return reporting

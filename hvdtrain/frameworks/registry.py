@@ -75,7 +75,7 @@ def build_learner(
     return entry.learner(trained, weights, strategy)
 
 
-OWN_LOOPS = {"torch": "TorchOwnLoop"}
+OWN_LOOPS = {"torch": "TorchOwnLoop", "mxnet": "MXNetOwnLoop"}
 """Class in <framework>/own_loop.py of each framework in which a script can have a training loop of its own."""
 
 

@@ -3,6 +3,8 @@
 usage: python allreduces.py COUNT [BREAK]
 
 BREAK: before this operation, rank 0 shuts down one of its connections; all ranks must then fail, with no wrong result.
+There are no process sets then: Horovod's shutdown waits until all ranks agree to remove them, some of which may wait in
+an operation for others.
 All ranks draw the same operations, with sizes around those at which Horovod's messages change. A rank that is not in an
 operation's process set goes on to the next one, and so waits there while others work.
 """
@@ -32,7 +34,7 @@ def main(count: str, breaks: str = "") -> None:
     """Check COUNT operations of each kind, and print how many."""
     size = rank_info.detect().size
     everyone = list(range(size))
-    members = [everyone, everyone[:1], everyone[1:], *([everyone[:-1]] if size > 2 else [])]
+    members = [everyone, everyone[:1], everyone[1:], *([everyone[:-1]] if size > 2 else [])][: 1 if breaks else None]
     sets = [hvd.global_process_set, *map(hvd.ProcessSet, members[1:])]
     hvd.init(process_sets=sets[1:])
     draw = np.random.default_rng(0)

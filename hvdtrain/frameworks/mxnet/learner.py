@@ -8,12 +8,14 @@ from collections.abc import Sequence
 
 import mxnet as mx
 import numpy as np
+from mxnet import gluon
 from mxnet.contrib import amp
 
+from hvdtrain.config.options import Config
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.mxnet.objective import NetworkObjective, make_objective
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.registry import Trainable
@@ -43,6 +45,36 @@ class LazyLoss:
 
     def __float__(self) -> float:
         return sum(float(value.asscalar()) for value in self._values)
+
+
+def update(trainer: gluon.Trainer, parameters: Parameters, config: Config, divisor: float) -> bool:
+    """Combine the gradients, divide them, and update; False if they are not finite, which --on-nan then skips."""
+    if not config.clip_norm and config.on_nan != "skip":
+        trainer.step(divisor)
+        return True
+    trainer.allreduce_grads()
+    is_finite = _clip(parameters, config, trainer._scale / divisor)
+    if is_finite:
+        trainer.update(divisor)
+    return is_finite
+
+
+def _clip(parameters: Parameters, config: Config, scale: float) -> bool:
+    """Clip the combined gradients; False if they are not finite and the step is to be skipped.
+
+    Combined gradients are identical on all ranks, so either all ranks skip the step or none does. scale: what the
+    update multiplies them by.
+    """
+    gradients = [parameter.list_grad()[0] for parameter in parameters.values()]
+    squares = sum((gradient.astype("float64") ** 2).sum() for gradient in gradients)
+    norm = scale * float(np.sqrt(squares.asscalar()))
+    if not np.isfinite(norm) and config.on_nan == "skip":
+        return False
+    if config.clip_norm and norm > config.clip_norm:
+        for parameter in parameters.values():
+            for gradient in parameter.list_grad():
+                gradient *= config.clip_norm / (norm + CLIP_EPSILON)
+    return True
 
 
 class MXNetLearner:
@@ -76,37 +108,13 @@ class MXNetLearner:
     def train_step(self, batch: Batch) -> LazyLoss:
         self._states.set_lr(batch.lr)
         losses = self._objective.backward(batch)
-        if self._config.clip_norm or self._config.on_nan == "skip":
-            self._trainer.allreduce_grads()
-            if self._clip_or_skip():
-                self._trainer.update(self._gradient_divisor)
-        else:
-            self._trainer.step(self._gradient_divisor)
+        self.skipped += not update(self._trainer, self._parameters, self._config, self._gradient_divisor)
         return LazyLoss(losses)
 
     def compute_gradients(self, batch: Batch) -> LazyLoss:
         losses = self._objective.backward(batch)
         mx.nd.waitall()
         return LazyLoss(losses)
-
-    def _clip_or_skip(self) -> bool:
-        """Clip the combined gradients; False if they are not finite and the step is to be skipped.
-
-        Combined gradients are identical on all ranks, so either all ranks skip the step or none does. Only the update
-        scales them to the average, so the norm is scaled here.
-        """
-        gradients = [parameter.grad(self._contexts[0]) for parameter in self._parameters.values()]
-        scale = self._trainer._scale / self._gradient_divisor
-        squares = sum((gradient.astype("float64") ** 2).sum() for gradient in gradients)
-        norm = scale * float(np.sqrt(squares.asscalar()))
-        if not np.isfinite(norm) and self._config.on_nan == "skip":
-            self.skipped += 1
-            return False
-        if self._config.clip_norm and norm > self._config.clip_norm:
-            for parameter in self._parameters.values():
-                for gradient in parameter.list_grad():
-                    gradient *= self._config.clip_norm / (norm + CLIP_EPSILON)
-        return True
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         if not isinstance(self._objective, NetworkObjective):

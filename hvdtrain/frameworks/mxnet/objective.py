@@ -146,9 +146,7 @@ class TaskObjective:
         self._task, self._seed, self._rank, self._contexts = task, strategy.config.seed, strategy.group.rank, contexts
         self._unused: Parameters = {}
         """Parameters that get no gradient."""
-        random.seed(self._seed)
-        np.random.seed(self._seed % (1 << 32))
-        mx.random.seed(self._seed % (1 << 31))
+        seed_generators(self._seed)
         self._block = self._make_block()
         inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
         self._first_outputs(inputs)
@@ -239,8 +237,8 @@ class TaskObjective:
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
         outputs = self._block(*inputs)
         losses, metrics = self._losses(outputs, targets), self._metrics(outputs, targets)
-        sums = {name: _total(value) for name, value in metrics.items()}
-        return Evaluated(_total(losses), sums)
+        sums = {name: total(value) for name, value in metrics.items()}
+        return Evaluated(total(losses), sums)
 
     def _losses(self, outputs: Any, targets: Arrays) -> mx.nd.NDArray:
         if self._task.has("losses"):
@@ -267,16 +265,31 @@ class TaskObjective:
         return values if values.dtype == np.float32 else values.astype(np.float32)
 
     def weights(self) -> Weights:
-        mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
-        arrays = self.parameters | self._statistics
-        return {name: parameter.data(self._contexts[0]).asnumpy() for name, parameter in arrays.items()}
+        return parameter_weights(self.parameters | self._statistics, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
-        arrays = self.parameters | self._statistics
-        check_weights(weights, {name: parameter.shape for name, parameter in arrays.items()})
-        mx.nd.waitall()
-        for name, parameter in arrays.items():
-            parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))
+        load_parameters(self.parameters | self._statistics, weights)
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the generators of Python, NumPy and MXNet."""
+    random.seed(seed)
+    np.random.seed(seed % (1 << 32))
+    mx.random.seed(seed % (1 << 31))
+
+
+def parameter_weights(parameters: Parameters, context: mx.Context) -> Weights:
+    """The values of parameters on a device, by name."""
+    mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
+    return {name: parameter.data(context).asnumpy() for name, parameter in parameters.items()}
+
+
+def load_parameters(parameters: Parameters, weights: Weights) -> None:
+    """Set parameters on all their devices. Raises ValueError if names or shapes differ."""
+    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
+    mx.nd.waitall()
+    for name, parameter in parameters.items():
+        parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))
 
 
 def named_parameters(block: gluon.Block) -> Parameters:
@@ -293,7 +306,8 @@ def _length(outputs: Any) -> int:
     return len(outputs) if isinstance(outputs, mx.nd.NDArray) else _length(outputs[0])
 
 
-def _total(values: mx.nd.NDArray) -> float:
+def total(values: mx.nd.NDArray) -> float:
+    """The sum in float64."""
     return float(values.asnumpy().astype(np.float64).sum())
 
 

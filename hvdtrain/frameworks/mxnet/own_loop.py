@@ -1,0 +1,235 @@
+"""Steps of a Gluon script that has a training loop of its own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import numbers
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+from mxnet import autograd, gluon
+
+from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, update
+from hvdtrain.frameworks.mxnet.objective import (
+    load_parameters,
+    named_parameters,
+    parameter_weights,
+    seed_generators,
+    total,
+)
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.seeds import step_seeds
+
+
+class MXNetOwnLoop:
+    """A learner for `OwnLoopLearner`: it makes a step of the losses that a script has recorded."""
+
+    state_by_rank = False
+
+    def __init__(self, strategy: MXNetStrategy) -> None:
+        config = strategy.config
+        if strategy.devices > 1:
+            problem = f"--devices {strategy.devices}: a script with its own loop has one device in MXNet"
+            raise UserError(problem, "start a rank for each")
+        contexts = choose_contexts(strategy)
+        self.group, self.device, self.devices = strategy.group, device_name(contexts), 1
+        self._context = contexts[0]
+        self.skipped = 0
+        self.own_by_rank: frozenset[str] = frozenset()
+        self._strategy, self._config = strategy, config
+        self._parameters: Parameters = {}
+        self._has_state = False
+        self._weights = np.zeros(0)
+        self._evaluate: Callable[..., Any] | None = None
+        seed_generators(config.seed)  # so that all ranks make the same model
+
+    def setup(
+        self, model: gluon.Block, optimizer: gluon.Trainer, unused_parameters: bool
+    ) -> tuple[gluon.Block, gluon.Trainer]:
+        _check(model, optimizer)
+        model.collect_params().reset_ctx(self._context)
+        self._arrays = named_parameters(model)
+        load_parameters(self._arrays, broadcast_arrays(self.group, self.weights()))
+        self._parameters = {name: own for name, own in self._arrays.items() if own.grad_req != "null"}
+        self.own_by_rank = frozenset(self._arrays.keys() - self._parameters.keys())
+        self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
+        return model, self._trainer
+
+    def register(self, states: dict[str, Any]) -> None:
+        if states:
+            raise UserError(
+                "register(): a script in MXNet has nothing to register",
+                "give schedules to the optimizer, whose state is saved",
+            )
+
+    @property
+    def learning_rate(self) -> float:
+        return float(self._trainer.learning_rate)
+
+    def prepare(self, batch: Batch) -> tuple[mx.nd.NDArray, ...]:
+        # By step and rank, so that a resumed run draws the same numbers.
+        own = step_seeds(self._config.seed, batch.step, self.group.rank)
+        seed_generators(int(own.generate_state(1, np.uint64)[0]))
+        self._weights = batch.weights
+        return self._load(batch.arrays)
+
+    def _load(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
+        return tuple(load_array(np.asarray(array), self._context) for array in arrays)
+
+    def step(self, losses: mx.nd.NDArray) -> LazyLoss:
+        _check_by_row("step()", losses, len(self._weights))
+        with autograd.pause():
+            weights = load_array(self._weights.astype(losses.dtype), self._context)
+            self._backward(losses, weights)
+            is_finite = update(self._trainer, self._parameters, self._config, self._strategy.gradient_divisor)
+            self.skipped += not is_finite
+            self._has_state = True
+            return LazyLoss([(losses.detach() * weights).sum()])
+
+    def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
+        for parameter in self._parameters.values():
+            parameter.data()._fresh_grad = False
+        try:
+            losses.backward(weights)
+        except mx.MXNetError as error:
+            raise UserError(
+                "step(): the losses have no gradients", "compute them with the model inside `with autograd.record():`"
+            ) from error
+        self._fill_gradients()
+
+    def _fill_gradients(self) -> None:
+        """Give parameters without a gradient one of zeros, which every strategy treats identically."""
+        for parameter in self._parameters.values():
+            if not parameter.data()._fresh_grad:
+                parameter.zero_grad()
+                parameter.data()._fresh_grad = True  # else the trainer refuses to update it
+
+    def evaluate_by(self, function: Callable[..., Any]) -> None:
+        self._evaluate = function
+
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        assert self._evaluate is not None
+        found = self._evaluate(*self._load(arrays))
+        losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
+        if not isinstance(metrics, Mapping):
+            raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
+        for name, values in {"": losses, **metrics}.items():
+            _check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, len(arrays[0]))
+        return Evaluated(total(losses), {str(name): total(values) for name, values in metrics.items()})
+
+    def weights(self) -> Weights:
+        return parameter_weights(self._arrays, self._context)
+
+    def load(self, weights: Weights) -> None:
+        load_parameters(self._arrays, weights)
+
+    def optimizer_state(self) -> OptimizerState:
+        if not self._has_state:
+            return OptimizerState({})
+        optimizer = self._trainer.optimizer
+        arrays = {name: array.asnumpy() for name, array in self._state_arrays()}
+        counts = {name: optimizer._index_update_count.get(index, 0) for index, name in self._indices()}
+        found = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler), "updates": counts}
+        return OptimizerState(arrays, updates=optimizer.num_update, extra=found)
+
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        optimizer, (updater,) = self._trainer.optimizer, self._trainer._updaters
+        for index, _ in self._indices():
+            parameter = self._trainer._params[index].data()
+            updater.states[index] = optimizer.create_state_multi_precision(index, parameter)
+            updater.states_synced[index] = True
+        own = dict(self._state_arrays())
+        if other := own.keys() ^ state.arrays.keys():
+            raise ValueError(f"{sorted(other)[0]} is not in both the script's optimizer and the checkpoint")
+        for name, array in own.items():
+            array[:] = state.arrays[name]
+        for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
+            if _numbers(owner).keys() != state.extra[kind].keys():
+                raise ValueError(f"the {kind} of the script is not of the same class as that in the checkpoint")
+            for name, number in state.extra[kind].items():
+                setattr(owner, name, number)
+        optimizer._set_current_context(self._context.device_id)  # it counts updates by device
+        counts = state.extra["updates"]
+        optimizer._index_update_count.update({index: counts[name] for index, name in self._indices()})
+        self._has_state = True
+
+    def _indices(self) -> list[tuple[int, str]]:
+        """The trainer's number of each parameter, and its name."""
+        names = {id(parameter): name for name, parameter in self._parameters.items()}
+        return [(index, names[id(parameter)]) for index, parameter in enumerate(self._trainer._params)]
+
+    def _state_arrays(self) -> Iterator[tuple[str, mx.nd.NDArray]]:
+        """The arrays of the optimizer's state, by parameter and their place in its state."""
+        (updater,) = self._trainer._updaters
+        for index, name in self._indices():
+            for place, array in _leaves(updater.states.get(index), ""):
+                yield f"{name}{place}", array
+
+
+def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
+    """The arrays in the state of a parameter, which is none, one, or a tuple of them, and their places."""
+    if isinstance(state, mx.nd.NDArray):
+        yield place or "/0", state
+    elif state is not None:
+        yield from itertools.chain.from_iterable(_leaves(one, f"{place}/{i}") for i, one in enumerate(state))
+
+
+def _numbers(owner: Any) -> dict[str, float]:
+    """The finite numbers among an object's attributes."""
+    own = vars(owner) if owner else {}
+    found = {name: one for name, one in own.items() if isinstance(one, numbers.Real) and not isinstance(one, bool)}
+    return {
+        name: int(one) if isinstance(one, numbers.Integral) else float(one)
+        for name, one in found.items()
+        if math.isfinite(one)
+    }
+
+
+def _check(model: Any, trainer: Any) -> None:
+    """Raise UserError unless the trainer is a new one of the parameters of the model, which are initialized."""
+    if not isinstance(model, gluon.Block) or not isinstance(trainer, gluon.Trainer):
+        given = f"{type(model).__name__} and {type(trainer).__name__}"
+        raise UserError(f"setup(): got {given}", "give a gluon.Block and a gluon.Trainer")
+    found = named_parameters(model)
+    for name, parameter in found.items():
+        if parameter._data is None:
+            raise UserError(
+                f"setup(): the parameter {name} has no values yet",
+                "call the model's initialize(), and the model with some rows or give its layers their input sizes",
+            )
+        if parameter._grad_stype != "default" or parameter._stype != "default":
+            raise UserError(f"setup(): the parameter {name} is sparse", "leave out sparse_grad")
+        if parameter.grad_req == "add":
+            raise UserError(f"setup(): the parameter {name} adds up gradients", "give it grad_req='write'")
+    if any(updater.states for updater in trainer._updaters):
+        raise UserError("setup(): the trainer has already made steps", "give a new one")
+    trained = {id(parameter) for parameter in trainer._params if parameter.grad_req != "null"}
+    own = {id(parameter): name for name, parameter in found.items() if parameter.grad_req != "null"}
+    if not own or trained - own.keys():
+        problem = "has parameters that are not the model's" if own else "has nothing to train"
+        raise UserError(f"setup(): the trainer {problem}", "make it with model.collect_params()")
+    if missing := [name for one, name in own.items() if one not in trained]:
+        raise UserError(
+            f"setup(): the trainer lacks the parameter {missing[0]}",
+            "give it all parameters, or freeze this one with grad_req='null'",
+        )
+
+
+def _check_by_row(what: str, values: Any, rows: int) -> None:
+    """Raise UserError unless there is a value for each row."""
+    is_array = isinstance(values, mx.nd.NDArray)
+    if is_array and values.shape == (rows,):
+        return
+    found = f"an array of shape {values.shape}" if is_array else type(values).__name__
+    raise UserError(
+        f"{what}: got {found}, not a value for each of {rows} row(s)",
+        "give an NDArray of one dimension, as Gluon's losses are",
+    )

@@ -1,0 +1,189 @@
+"""A script's own loop in Gluon, in this process: what it trains, and what is refused."""
+
+import os
+from unittest import mock
+
+import mxnet as mx
+import numpy as np
+import pytest
+from mxnet import autograd, gluon
+
+import hvdtrain
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.runs import checkpoints
+
+NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.float32)
+CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Starts a run with some options."""
+    with mock.patch.dict(os.environ):
+        yield lambda name="run", **options: hvdtrain.start(
+            Config(**{**CONFIG, **options}),
+            RuntimeOptions(runs=tmp_path / "runs", name=name, device="cpu", quiet=True),
+            framework="mxnet",
+        )
+
+
+def initialized(*layers):
+    """A block of these layers."""
+    block = gluon.nn.HybridSequential()
+    block.add(*layers)
+    block.initialize()
+    return block
+
+
+def block(units=2):
+    return initialized(gluon.nn.Dense(3, in_units=4, activation="relu"), gluon.nn.Dense(units, in_units=3))
+
+
+def parts(model=None, **options):
+    """A model and its trainer."""
+    model = model or block()
+    return model, gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": 0.1, **options})
+
+
+def losses(model, rows):
+    """The loss of each row, recorded."""
+    with autograd.record():
+        return gluon.loss.SoftmaxCrossEntropyLoss()(model(rows[0]), rows[1])
+
+
+def train(run, model):
+    """The whole loop."""
+    for batch in run.batches(ROWS):
+        run.step(losses(model, batch))
+
+
+def test_steps_are_those_of_a_loop_by_hand(start):
+    with start(epochs=1, clip_norm=0.1) as run:
+        model, trainer = run.setup(*parts(momentum=0.9, wd=0.01))
+        before = [parameter.data().asnumpy() for parameter in model.collect_params().values()]
+        taken = []
+        for batch in run.batches(ROWS):
+            taken.append([array.copy() for array in batch])
+            run.step(losses(model, batch))
+            assert trainer.learning_rate == 0.1
+    found = list(run._learner.weights().values())
+    model, trainer = parts(momentum=0.9, wd=0.01)
+    for parameter, value in zip(model.collect_params().values(), before, strict=True):
+        parameter.set_data(mx.nd.array(value))
+    for batch in taken:
+        losses(model, batch).backward()
+        gradients = [parameter.grad() for parameter in model.collect_params().values()]
+        for gradient in gradients:
+            gradient /= len(batch[0])
+        gluon.utils.clip_global_norm(gradients, 0.1)
+        trainer.step(1)
+    for own, parameter in zip(found, model.collect_params().values(), strict=True):
+        assert np.allclose(own, parameter.data().asnumpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_parameters_without_gradients_and_frozen_ones(start):
+    class Partial(gluon.Block):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = block(), block()
+
+        def forward(self, x):
+            return self.used(x)
+
+    model = Partial()
+    model.used[0].weight.grad_req = "null"
+    with start() as run:
+        frozen = model.used[0].weight.data().asnumpy()
+        model, _ = run.setup(*parts(model))
+        train(run, model)
+    saved = checkpoints.newest(run.folder)[1]
+    assert np.array_equal(saved.weights["used.0.weight"], frozen)
+    assert saved.position.step == 6 and saved.optimizer.extra["updates"]["unused.0.weight"] == 6
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        (lambda run: run.setup(block(), "sgd"), "setup(): got HybridSequential and str"),
+        (lambda run: run.setup(*parts(initialized(gluon.nn.Dense(2)))), "the parameter 0.weight has no values yet"),
+        (lambda run: run.setup(block(), parts()[1]), "the trainer has parameters that are not the model's"),
+        (lambda run: run.setup(m := block(), parts(m[0])[1]), "the trainer lacks the parameter 1.weight"),
+        (lambda run: run.setup(*stepped()), "the trainer has already made steps"),
+        (lambda run: run.setup(*parts(adding())), "the parameter 0.weight adds up gradients"),
+        (lambda run: run.setup(*parts(initialized(gluon.nn.Embedding(4, 4, sparse_grad=True)))), "0.weight is sparse"),
+        (lambda run: (run.setup(*parts()), run.register(x=3)), "a script in MXNet has nothing to register"),
+    ],
+)
+def test_mistakes_before_the_first_step(mistake, message, start):
+    with pytest.raises(UserError) as error, start() as run:
+        mistake(run)
+    assert message in str(error.value)
+
+
+def stepped():
+    model, trainer = parts(momentum=0.9)
+    losses(model, [mx.nd.array(array) for array in ROWS]).backward()
+    trainer.step(30)
+    return model, trainer
+
+
+def adding():
+    model = block()
+    model.collect_params().setattr("grad_req", "add")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("step", "message"),
+    [
+        (lambda run, found: run.step(found.mean()), "step(): got an array of shape (1,), not a value for each of 12"),
+        (lambda run, found: run.step(found.detach()), "compute them with the model inside `with autograd.record():`"),
+        (lambda run, found: run.step([1.0] * 12), "step(): got list, not"),
+        (lambda run, found: run.step(found * 2), "compute them with the model inside `with autograd.record():`"),
+        (lambda run, found: run.step(not_finite(found)), "rank 0: loss is not finite at step 0"),
+    ],
+)
+def test_mistakes_in_the_loop(step, message, start):
+    with pytest.raises(hvdtrain.errors.HvdtrainError) as error, start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS):
+            step(run, losses(model, batch))
+    assert message in str(error.value)
+
+
+def not_finite(found):
+    with autograd.record():
+        return found * float("nan")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"api": "module"}, "--api module: tasks need --api gluon"),
+        ({"strategy": "ddp"}, "--strategy ddp"),
+        (
+            {"strategy": "kvstore", "kvstore": "local"},
+            "--devices 2: a script with its own loop has one",
+        ),
+    ],
+)
+def test_options_that_cannot_be(options, message):
+    config, runtime = Config(**{**CONFIG, **options}), RuntimeOptions(device="cpu", devices=2)
+    start = hvdtrain.start(config, runtime, framework="mxnet")
+    with mock.patch.dict(os.environ), pytest.raises(UserError) as error, start:
+        pass
+    assert message in str(error.value)
+
+
+def test_another_optimizer_does_not_resume(start, tmp_path):
+    with start("first") as run:
+        train(run, run.setup(*parts(momentum=0.9))[0])
+    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
+    config = Config(**{**CONFIG, "epochs": 3})
+    with pytest.raises(UserError) as error, hvdtrain.start(config, resumed, framework="mxnet") as run:
+        model = block()
+        train(run, run.setup(model, gluon.Trainer(model.collect_params(), "adam"))[0])
+    assert "is not in both the script's optimizer and the checkpoint" in str(error.value)
