@@ -98,7 +98,8 @@ def parse_line(line: CommandLine, program: str, framework: Framework | None) -> 
         raise UserError(f"--config {options.config}: cannot be read", "give a TOML file with options")
     if framework and config.framework != framework:
         reason = f"--framework {config.framework}: {program} trains in {framework}"
-        raise _located(UserError(reason, f"use python -m hvdtrain.{config.framework}_lenet"), line)
+        remedy = "leave it out" if program.endswith(".py") else f"use python -m hvdtrain.{config.framework}_lenet"
+        raise _located(UserError(reason, remedy), line)
     return ParsedOptions(config, options.runtime, options.print_config)
 
 

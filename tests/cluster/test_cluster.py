@@ -51,7 +51,7 @@ def program(framework: str, *options: str) -> list[str]:
 
 HOSTS = [
     ("torch", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
-    ("mxnet", ["mpirun"], "host1:1,host2:1,host3:1", ()),
+    pytest.param("mxnet", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
     pytest.param("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", (), marks=MATRIX),
     pytest.param("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring"), marks=MATRIX),
 ]

@@ -17,6 +17,7 @@ def compiled_seconds(folder):
     return json.loads((folder / "result.json").read_text())["compile_s"]
 
 
+@pytest.mark.matrix
 @pytest.mark.trains(reference())
 def test_training_continues_without_a_compiler_and_a_cache(tmp_path, shared_jobs):
     folder = train(tmp_path, "torch", *COMPILE, by="gloo", np=2, CXX="no-such-compiler", XDG_CACHE_HOME="/proc")

@@ -18,7 +18,7 @@ FRAMEWORKS = [
     pytest.param("mxnet"),
 ]
 OVER_RANKS = [
-    pytest.param("torch", "local", ("horovod", "ring"), marks=MATRIX),
+    pytest.param("torch", "local", ("horovod", "ring")),
     pytest.param("torch", "local", ("ddp",), marks=MATRIX),
     pytest.param("torch", "mpirun", ("mpi",), marks=MATRIX),
     pytest.param("tensorflow", "local", ("horovod", "ring"), marks=MATRIX),
@@ -130,9 +130,8 @@ def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, str
         assert_bit_identical(folder / "parts", folder / "whole")
 
 
-@pytest.mark.parametrize(
-    "framework", [pytest.param("torch"), *(pytest.param(one, marks=MATRIX) for one in ("mxnet", "tensorflow"))]
-)
+@MATRIX
+@pytest.mark.parametrize("framework", ["torch", "mxnet", "tensorflow"])
 def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(framework, tmp_path):
     given = ("--framework", framework, "--model", f"{TASKS}/killed.py:Killed", *OPTIONS, "--epochs", "2")
     program = ["python", "-m", "hvdtrain", "train", *given, "--checkpoint-every", "1"]

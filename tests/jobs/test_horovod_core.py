@@ -17,7 +17,7 @@ def check(folder, by, ranks, operations, **variables):
     assert re.findall(RIGHT, output) == ranks * [str(operations)], output
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_random_allreduces_of_process_sets_over_gloo(tmp_path, ranks):
     check(tmp_path, "gloo", ranks, 100)
 

@@ -3,6 +3,7 @@
 import csv
 import signal
 
+import pytest
 from support.jobs import finish, newest, run, start, wait_for
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
@@ -46,6 +47,7 @@ def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
     assert "all/batch-size=16,seed=0 was run with --remainder drop, not pad; give another --output" in output
 
 
+@pytest.mark.matrix
 def test_interrupted_trial_is_resumed(tmp_path):
     command = [*SWEEP, "--set", "lr=0.01", "--", *TRAIN, "--max-steps", "400", "--checkpoint-every", "10"]
     process, trial = start(command, tmp_path), tmp_path / "all" / "lr=0.01,seed=0"

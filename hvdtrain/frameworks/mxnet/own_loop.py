@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import mxnet as mx
@@ -26,6 +26,7 @@ from hvdtrain.frameworks.mxnet.objective import (
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
 
 
@@ -85,7 +86,7 @@ class MXNetOwnLoop:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
     def step(self, losses: mx.nd.NDArray) -> LazyLoss:
-        _check_by_row("step()", losses, len(self._weights))
+        check_by_row("step()", losses, len(self._weights), mx.nd.NDArray)
         with autograd.pause():
             weights = load_array(self._weights.astype(losses.dtype), self._context)
             self._backward(losses, weights)
@@ -117,13 +118,7 @@ class MXNetOwnLoop:
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         assert self._evaluate is not None
-        found = self._evaluate(*self._load(arrays))
-        losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-        if not isinstance(metrics, Mapping):
-            raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
-        for name, values in {"": losses, **metrics}.items():
-            _check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, len(arrays[0]))
-        return Evaluated(total(losses), {str(name): total(values) for name, values in metrics.items()})
+        return evaluated(self._evaluate(*self._load(arrays)), len(arrays[0]), mx.nd.NDArray, total)
 
     def weights(self) -> Weights:
         return parameter_weights(self._arrays, self._context)
@@ -221,15 +216,3 @@ def _check(model: Any, trainer: Any) -> None:
             f"setup(): the trainer lacks the parameter {missing[0]}",
             "give it all parameters, or freeze this one with grad_req='null'",
         )
-
-
-def _check_by_row(what: str, values: Any, rows: int) -> None:
-    """Raise UserError unless there is a value for each row."""
-    is_array = isinstance(values, mx.nd.NDArray)
-    if is_array and values.shape == (rows,):
-        return
-    found = f"an array of shape {values.shape}" if is_array else type(values).__name__
-    raise UserError(
-        f"{what}: got {found}, not a value for each of {rows} row(s)",
-        "give an NDArray of one dimension, as Gluon's losses are",
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
 
 OPTIMIZER = "optimizer"
@@ -113,7 +114,7 @@ class TorchOwnLoop:
         return tuple(to_tensor(array, self.device) for array in batch.arrays)
 
     def step(self, losses: torch.Tensor) -> torch.Tensor:
-        _check_by_row("step()", losses, len(self._weights))
+        check_by_row("step()", losses, len(self._weights), torch.Tensor)
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
         if _trained(self._optimizer, self._model) != self._trained:
@@ -153,13 +154,7 @@ class TorchOwnLoop:
         assert self._evaluate is not None
         with evaluating(self._training_model):
             found = self._evaluate(*(to_tensor(array, self.device) for array in arrays))
-        losses, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
-        if not isinstance(metrics, Mapping):
-            raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
-        for name, values in {"": losses, **metrics}.items():
-            _check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, len(arrays[0]))
-        sums = {str(name): float(values.double().sum()) for name, values in metrics.items()}
-        return Evaluated(float(losses.double().sum()), sums)
+        return evaluated(found, len(arrays[0]), torch.Tensor, lambda values: float(values.double().sum()))
 
     def weights(self) -> Weights:
         return module_weights(self._model)
@@ -213,15 +208,3 @@ def _check(model: Any, optimizer: Any) -> None:
                 f"setup(): the optimizer lacks the parameter {name}",
                 "give it all parameters, or freeze this one with requires_grad_(False)",
             )
-
-
-def _check_by_row(what: str, values: Any, rows: int) -> None:
-    """Raise UserError unless there is a value for each row."""
-    is_tensor = isinstance(values, torch.Tensor)
-    if is_tensor and values.shape == (rows,):
-        return
-    found = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
-    raise UserError(
-        f"{what}: got {found}, not a value for each of {rows} row(s)",
-        "give a tensor of one dimension: losses of PyTorch are one with reduction='none'",
-    )

@@ -9,6 +9,7 @@ import pytest
 from mxnet import autograd, gluon
 
 import hvdtrain
+from hvdtrain.cli.training_options import parse
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
@@ -139,7 +140,7 @@ def adding():
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (lambda run, found: run.step(found.mean()), "step(): got an array of shape (1,), not a value for each of 12"),
+        (lambda run, found: run.step(found.mean()), "step(): got a tensor of shape (1,), not a value for each of 12"),
         (lambda run, found: run.step(found.detach()), "compute them with the model inside `with autograd.record():`"),
         (lambda run, found: run.step([1.0] * 12), "step(): got list, not"),
         (lambda run, found: run.step(found * 2), "compute them with the model inside `with autograd.record():`"),
@@ -176,6 +177,11 @@ def test_options_that_cannot_be(options, message):
     with mock.patch.dict(os.environ), pytest.raises(UserError) as error, start:
         pass
     assert message in str(error.value)
+
+
+def test_the_framework_of_a_script_is_its_own():
+    with pytest.raises(UserError, match=r"--framework torch: a.py trains in mxnet; leave it out"):
+        parse(["--framework", "torch"], "a.py", "mxnet")
 
 
 def test_another_optimizer_does_not_resume(start, tmp_path):
