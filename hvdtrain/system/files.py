@@ -26,7 +26,9 @@ Result = TypeVar("Result")
 RECORD_BYTES = 1 << 24
 """The largest file that holds one JSON value: a run's record, result, heartbeats or attempts."""
 OPTIONS_BYTES = 1 << 15
-"""The largest TOML file with options: ten times one with all; memory grows with the square of a long dotted key."""
+"""The largest TOML file with options: ten times one with all."""
+DOTS = 1000
+"""In one line of such a file: the parser's time and memory grow with the square of the parts of a dotted key."""
 LINES_BYTES = 1 << 30
 """The largest file with a JSON value in each line: a run's metrics."""
 
@@ -136,4 +138,8 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises OSError as `read_limited` does, ValueError or RecursionError if the content is not TOML; UnicodeDecodeError,
     a ValueError, if it is not UTF-8.
     """
-    return tomllib.loads(read_limited(path, OPTIONS_BYTES).decode("utf-8-sig"))
+    content = read_limited(path, OPTIONS_BYTES).decode("utf-8-sig")
+    for number, line in enumerate(content.split("\n"), 1):
+        if line.count(".") > DOTS:
+            raise ValueError(f"line {number} has more than {DOTS} dots")
+    return tomllib.loads(content)

@@ -73,6 +73,7 @@ INVALID = [
     ("lr = 1\nlr = 2", "not TOML: Cannot overwrite a value (at "),
     ("lr = 0.1 # \x00", "not TOML: Found invalid character '\\x00'"),
     ("a = " + "[" * 2000, "not TOML: "),
+    ("\nlr" + ".a" * 1001 + " = 1", "not TOML: line 2 has more than 1000 dots"),
     ('name = "a\\u0000"', "the value of name has a null character; remove it"),
     (b'name = "\xff"', "its text is not UTF-8"),
     ("#" * (1 << 15) + "#", "cannot be read (larger than 32 KiB)"),
