@@ -58,9 +58,8 @@ def start(
     """Train by a loop of the script's own, on each rank that a launcher started (docs/own.md).
 
     Without `config` and `options`, the options are those of the command line, or `arguments`; an error then ends the
-    process with one line, as `hvdtrain train` does. framework: the script's; by default that of the options, which is
-    PyTorch unless they say otherwise. Otherwise raises UserError if they do not allow it, TrainingError
-    if training fails, Stopped if the job was asked to stop.
+    process with one line, as `hvdtrain train` does. Otherwise raises UserError if they do not allow it, TrainingError
+    if training fails, Stopped if the job was asked to stop. framework: the script's; by default that of the options.
     """
     from hvdtrain.training.own_loop import OwnLoop
 

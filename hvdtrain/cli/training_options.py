@@ -19,6 +19,7 @@ from hvdtrain.config.recipes import RECIPES, from_recipe
 from hvdtrain.config.record import recorded
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.system.python_files import is_script
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def parse_line(line: CommandLine, program: str, framework: Framework | None) -> 
         raise UserError(f"--config {options.config}: cannot be read", "give a TOML file with options")
     if framework and config.framework != framework:
         reason = f"--framework {config.framework}: {program} trains in {framework}"
-        remedy = "leave it out" if program.endswith(".py") else f"use python -m hvdtrain.{config.framework}_lenet"
+        remedy = "leave it out" if is_script(program) else f"use python -m hvdtrain.{config.framework}_lenet"
         raise _located(UserError(reason, remedy), line)
     return ParsedOptions(config, options.runtime, options.print_config)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces import BaseLearner, Group
 from hvdtrain.networks.description import Weights
 
 MESSAGE_BYTES = 1 << 26
@@ -25,6 +25,14 @@ def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
         own = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
     _send(group, own.values(), root=0, receives=group.rank > 0)
     return own
+
+
+def share_own_arrays(learner: BaseLearner) -> None:
+    """Give all ranks rank 0's values of what each rank has by itself (`own_by_rank`). Call it on every rank."""
+    if learner.own_by_rank and learner.group.size > 1:
+        weights = learner.weights()
+        own = {name: weights[name] for name in learner.own_by_rank}
+        learner.load(weights | broadcast_arrays(learner.group, own))
 
 
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:

@@ -108,10 +108,10 @@ def compare(
         for name, values in expected.items():
             if not np.isfinite(values).all():
                 raise UserError("the model's outputs are not finite", "export another checkpoint")
-            shapes = values.shape, found[name].shape if name in found else None
-            if shapes[0] != shapes[1]:
+            shape = found[name].shape if name in found else None
+            if shape != values.shape:
                 raise HvdtrainError(
-                    f"the {name} of {runtime} are of shape {shapes[1]}, those of {framework} of {shapes[0]}, so "
+                    f"the {name} of {runtime} are of shape {shape}, those of {framework} of {values.shape}, so "
                     "nothing was written",
                     remedy,
                 )

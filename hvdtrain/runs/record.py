@@ -19,7 +19,7 @@ from hvdtrain.interfaces import BaseLearner
 from hvdtrain.system import cores, rank_info, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
-from hvdtrain.system.python_files import is_reference
+from hvdtrain.system.python_files import is_reference, is_script
 
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -62,7 +62,7 @@ def _trained(config: Config) -> str:
     """What a run is named after: its task, its script, or the data of a network."""
     if is_reference(config.model):
         return config.model.rpartition(":")[2]
-    return Path(config.model).stem if config.model.endswith(".py") else Path(config.data).name
+    return Path(config.model).stem if is_script(config.model) else Path(config.data).name
 
 
 @contextlib.contextmanager

@@ -18,7 +18,12 @@ from hvdtrain.system.text import did_you_mean
 def is_reference(text: str) -> bool:
     """Whether the text has the form FILE.py:NAME."""
     path, _, name = text.rpartition(":")
-    return path.endswith(".py") and name.isidentifier()
+    return is_script(path) and name.isidentifier()
+
+
+def is_script(text: str) -> bool:
+    """Whether the text has the form FILE.py."""
+    return text.endswith(".py")
 
 
 def load_object(reference: str, option: str) -> Any:

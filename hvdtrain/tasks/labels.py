@@ -35,10 +35,10 @@ class LabelCheck:
         if classes is None or classes == self._classes:
             return
         self._classes = classes
-        parts: dict[Part, Source] = {"train": self._dataset.train, "test": self._dataset.test}
+        parts: dict[Part, Source] = {"train": self._dataset.train}
+        if not self._skip:  # else a wrong row counts nothing, and learners try training rows out only
+            parts["test"] = self._dataset.test
         for part, source in parts.items():
-            if self._skip and part == "test":
-                continue  # learners try training rows out only
             if isinstance(source, ArraySource) and not self._skip:
                 self._raise(part, np.arange(len(source)), source.arrays[self._position])
             else:

@@ -11,34 +11,31 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Evaluated
 from hvdtrain.tasks.own import OwnTask, as_source
 
-DECIDED_BY_SCRIPT = (
-    "accumulate",
-    "batch_norm",
-    "compile",
-    "data",
-    "image_size",
-    "init",
-    "lr",
-    "lr_gamma",
-    "lr_step_epochs",
-    "momentum",
-    "nesterov",
-    "optimizer",
-    "precision",
-    "recipe",
-    "schedule",
-    "set",
-    "warmup_epochs",
-    "weight_decay",
-)
-"""Options of `Config` that have no meaning where a script makes its model, its data and its optimizer."""
-
 
 class Script(OwnTask):
     """A script, which makes its model and its steps by itself. name: that of its file."""
 
     kind = "script"
-    decides = DECIDED_BY_SCRIPT
+    decides = (
+        "accumulate",
+        "batch_norm",
+        "compile",
+        "data",
+        "image_size",
+        "init",
+        "lr",
+        "lr_gamma",
+        "lr_step_epochs",
+        "momentum",
+        "nesterov",
+        "optimizer",
+        "precision",
+        "recipe",
+        "schedule",
+        "set",
+        "warmup_epochs",
+        "weight_decay",
+    )
 
 
 class NoRows:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.arrays import share_own_arrays
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
@@ -65,7 +66,7 @@ def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[],
         return Scores(None, {}, None), [0.0] * run.group.size
     began = time.perf_counter()
     sums = Sums(0 if isinstance(run.trained, OwnTask) else len(run.dataset.classes))
-    run.share_statistics()
+    share_own_arrays(run.learner)
     parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
     for rows, found in zip(parts, reader.batches("test", ahead), strict=True):
         bad_rows.add("test", rows, found.bad)

@@ -13,7 +13,8 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_own_loop
 from hvdtrain.interfaces import Group
-from hvdtrain.tasks.script import DECIDED_BY_SCRIPT, make_script
+from hvdtrain.system.python_files import is_script
+from hvdtrain.tasks.script import Script, make_script
 from hvdtrain.training.train import Findings, StartedRun, start_run
 
 
@@ -179,11 +180,11 @@ class OwnLoop:
 
 def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
     """Raise UserError for an option that only hvdtrain's own loop has."""
-    given = [name for name in DECIDED_BY_SCRIPT if getattr(config, name) != getattr(Config, name)]
+    given = [name for name in Script.decides if getattr(config, name) != getattr(Config, name)]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option}: {script} decides it by itself", "leave it out, and change the script")
-    if config.model != script and config.model.endswith(".py"):  # recorded by another script
+    if config.model != script and is_script(config.model):  # recorded by another script
         raise UserError(f"the run is of {config.model}, not of {script}", "rename it, or start a new run")
     if config.model not in (Config.model, script):
         raise UserError(f"--model {config.model}: {script} makes its model by itself", "leave it out")

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.config.runtime import RuntimeOptions
@@ -108,17 +107,10 @@ class Run:
         """Parameters and running statistics that must be identical on all ranks.
 
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
-        `share_statistics` gives them to all ranks before an evaluation.
+        `share_own_arrays` gives them to all ranks before an evaluation.
         """
         own = self.learner.own_by_rank
         return {name: value for name, value in self.learner.weights().items() if name not in own}
-
-    def share_statistics(self) -> None:
-        """Give all ranks rank 0's running statistics; call it on every rank."""
-        if self.learner.own_by_rank and self.group.size > 1:
-            weights = self.learner.weights()
-            own = {name: weights[name] for name in self.learner.own_by_rank}
-            self.learner.load(weights | broadcast_arrays(self.group, own))
 
     @functools.cached_property
     def _own_loop(self) -> OwnLoopLearner | None:

@@ -22,9 +22,10 @@ from hvdtrain.frameworks.mxnet.network import (
     cross_entropy,
     scale_pixels,
 )
+from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, classified
-from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
@@ -190,7 +191,7 @@ class TaskObjective:
 
     def _check_storage(self) -> None:
         for name, parameter in self.parameters.items():
-            if parameter._grad_stype != "default" or parameter._stype != "default":
+            if is_sparse(parameter):
                 problem = f"returned a model whose parameter {name} is sparse"
                 raise self._task.error("model", problem, "leave out sparse_grad")
             if np.dtype(parameter.dtype) != np.float32:
@@ -276,29 +277,6 @@ def seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % (1 << 32))
     mx.random.seed(seed % (1 << 31))
-
-
-def parameter_weights(parameters: Parameters, context: mx.Context) -> Weights:
-    """The values of parameters on a device, by name."""
-    mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
-    return {name: parameter.data(context).asnumpy() for name, parameter in parameters.items()}
-
-
-def load_parameters(parameters: Parameters, weights: Weights) -> None:
-    """Set parameters on all their devices. Raises ValueError if names or shapes differ."""
-    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
-    mx.nd.waitall()
-    for name, parameter in parameters.items():
-        parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))
-
-
-def named_parameters(block: gluon.Block) -> Parameters:
-    """All parameters of a block, by their places in it: Gluon's own names contain the number of blocks made before."""
-    names: dict[int, str] = {}
-    for name, parameter in block._collect_params_with_prefix().items():
-        names.setdefault(id(parameter), name)  # one that two places share has the name of the first
-    found = list(block.collect_params().values())
-    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in enumerate(found)}
 
 
 def _length(outputs: Any) -> int:

@@ -12,18 +12,13 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.arrays import share_own_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, update
-from hvdtrain.frameworks.mxnet.objective import (
-    load_parameters,
-    named_parameters,
-    parameter_weights,
-    seed_generators,
-    total,
-)
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.frameworks.mxnet.objective import seed_generators, total
+from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.script import check_by_row, evaluated
@@ -46,7 +41,6 @@ class MXNetOwnLoop:
         self.skipped = 0
         self.own_by_rank: frozenset[str] = frozenset()
         self._strategy, self._config = strategy, config
-        self._parameters: Parameters = {}
         self._has_state = False
         self._weights = np.zeros(0)
         self._evaluate: Callable[..., Any] | None = None
@@ -58,9 +52,10 @@ class MXNetOwnLoop:
         _check(model, optimizer)
         model.collect_params().reset_ctx(self._context)
         self._arrays = named_parameters(model)
-        load_parameters(self._arrays, broadcast_arrays(self.group, self.weights()))
         self._parameters = {name: own for name, own in self._arrays.items() if own.grad_req != "null"}
         self.own_by_rank = frozenset(self._arrays.keys() - self._parameters.keys())
+        # Strategies share the parameters that are trained.
+        share_own_arrays(self)
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
         return model, self._trainer
 
@@ -200,7 +195,7 @@ def _check(model: Any, trainer: Any) -> None:
                 f"setup(): the parameter {name} has no values yet",
                 "call the model's initialize(), and the model with some rows or give its layers their input sizes",
             )
-        if parameter._grad_stype != "default" or parameter._stype != "default":
+        if is_sparse(parameter):
             raise UserError(f"setup(): the parameter {name} is sparse", "leave out sparse_grad")
         if parameter.grad_req == "add":
             raise UserError(f"setup(): the parameter {name} adds up gradients", "give it grad_req='write'")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.arrays import share_own_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.torch.learner import clip_and_check
@@ -58,14 +58,15 @@ class TorchOwnLoop:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
     ) -> tuple[nn.Module, Any]:
         _check(model, optimizer)
-        load_module(model, broadcast_arrays(self.group, module_weights(model)))  # buffers, too, for every strategy
         self._model = model.to(self.device)
+        self.own_by_rank = buffers_by_rank(model, synchronized=False)
+        # Strategies share the parameters, and not all of them the buffers.
+        share_own_arrays(self)
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         self._trained = _trained(optimizer, model)
         self._waits_for_all = self._config.strategy == "ddp" and not unused_parameters
         self._optimizer = self._wrapped(optimizer)
         self._kept[OPTIMIZER] = self._optimizer
-        self.own_by_rank = buffers_by_rank(model, synchronized=False)
         self._training_model = self._strategy.wrap_model(model, self.device, unused_parameters)
         return self._training_model, self._optimizer
 

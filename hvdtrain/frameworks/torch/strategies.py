@@ -24,6 +24,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.torch.network import TorchNetwork
+from hvdtrain.frameworks.torch.objective import load_module, module_weights
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 
 
@@ -120,7 +121,7 @@ class TorchDDP(TorchStrategy):
                 # DDP compares strides with those of the gradient, which PyTorch makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
         with warnings.catch_warnings():
-            # Buffers: `Run.share_statistics` gives rank 0's to all ranks when they are needed. PyTorch's new option
+            # Buffers: `share_own_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
             # instead of this one would give them at the start, too.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             return nn.parallel.DistributedDataParallel(
@@ -214,9 +215,7 @@ class TorchAllreduce(TorchStrategy):
         super().__init__(config, runtime, group)
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
-        own = {name: value.cpu().numpy() for name, value in model.state_dict().items()}
-        for name, value in broadcast_arrays(self.group, own).items():
-            model.state_dict()[name].copy_(torch.from_numpy(value))
+        load_module(model, broadcast_arrays(self.group, module_weights(model)))
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:

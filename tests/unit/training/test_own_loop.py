@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from support.own_loop_runs import CONFIG, NUMBERS, starter
 from torch import nn
 
 import hvdtrain
@@ -19,18 +20,14 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.training.hang_report import activity
 
-NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
-CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
 
 
 @pytest.fixture
 def start(tmp_path):
     """Starts a run with some options."""
     with mock.patch.dict(os.environ):
-        yield lambda name="run", **options: hvdtrain.start(
-            Config(**{**CONFIG, **options}), RuntimeOptions(runs=tmp_path / "runs", name=name, device="cpu", quiet=True)
-        )
+        yield starter(tmp_path / "runs")
 
 
 def parts():

@@ -7,6 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
+from support.own_loop_runs import CONFIG, NUMBERS, starter
 
 import hvdtrain
 from hvdtrain.cli.training_options import parse
@@ -15,20 +16,14 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 
-NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.float32)
-CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}
 
 
 @pytest.fixture
 def start(tmp_path):
     """Starts a run with some options."""
     with mock.patch.dict(os.environ):
-        yield lambda name="run", **options: hvdtrain.start(
-            Config(**{**CONFIG, **options}),
-            RuntimeOptions(runs=tmp_path / "runs", name=name, device="cpu", quiet=True),
-            framework="mxnet",
-        )
+        yield starter(tmp_path / "runs", "mxnet")
 
 
 def initialized(*layers):
