@@ -278,7 +278,8 @@ def test_resume_in_an_epoch_is_exact(shared_jobs, part, resumed, straight):
 
 RESNET = ("--model", "resnet20", *STEPS, *SYNC)
 SMALL = ("--batch-size", "16", "--max-steps", "3")
-FULL = ("--data", "fashion-mnist", "--max-steps", "16")
+FULL = ("--data", "fashion-mnist", "--max-steps", "16", "--seed", "1")
+"""With some seeds, 0 among them, rounding decides on which side of 0 a value before a ReLU is (docs/networks.md)."""
 NEEDS_DATA = pytest.mark.skipif(not real_data_folder(), reason="needs HVDTRAIN_DATA, a folder with fashion-mnist/")
 
 

@@ -85,6 +85,9 @@ class _NormalizeOverRanks(autograd.Function):
 
     With g the gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) -
     x^ mean(g x^)) / sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
+
+    The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
+    rank's own sums is the same, but for their rounding to float32, which depends on how the rows are divided.
     """
 
     def __init__(self, group: Group, real_rows: nd.NDArray, epsilon: float) -> None:
@@ -118,15 +121,12 @@ class _NormalizeOverRanks(autograd.Function):
     ) -> tuple[nd.NDArray, nd.NDArray, nd.NDArray, nd.NDArray]:
         normalized = self._normalized
         precise = gradient.astype("float64")
-        of_bias, of_weight = _channel_sum(precise), _channel_sum(precise * normalized.astype("float64"))
-        means = [
-            load_array((total / self._count).astype(np.float32), gradient.context)
-            for total in self._sum(of_bias, of_weight)
-        ]
-        mean, mean_normalized = (_of_channels(one, gradient) for one in means)
+        totals = self._sum(_channel_sum(precise), _channel_sum(precise * normalized.astype("float64")))
+        mean, mean_normalized = (_of_channels(_quotient(total, self._count, gradient), gradient) for total in totals)
         shared = nd.broadcast_mul(nd.broadcast_add(nd.broadcast_mul(normalized, mean_normalized), mean), self._real)
         of_x = nd.broadcast_mul(gradient - shared, _of_channels(self._weight * self._scale, gradient))
-        gradients = of_x, of_weight.astype("float32"), of_bias.astype("float32"), of_next + 0
+        of_bias, of_weight = (_quotient(total, self._group.size, gradient) for total in totals)
+        gradients = of_x, of_weight, of_bias, of_next + 0
         for one in gradients:
             one.wait_to_read()  # MXNet passes them on as they are when this function returns
         return gradients
@@ -141,6 +141,11 @@ class _NormalizeOverRanks(autograd.Function):
 def _channel_sum(x: nd.NDArray) -> nd.NDArray:
     """Sum over all but the channels, (channels,)."""
     return x.sum(axis=1, exclude=True)
+
+
+def _quotient(total: np.ndarray, count: float, like: nd.NDArray) -> nd.NDArray:
+    """Float32 total / count, on the device of `like`."""
+    return load_array((total / count).astype(np.float32), like.context)
 
 
 def _of_channels(values: nd.NDArray, x: nd.NDArray) -> nd.NDArray:

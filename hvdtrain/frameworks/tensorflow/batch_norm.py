@@ -23,6 +23,9 @@ class BatchNormalization(tf.keras.layers.Layer):
     sum_over_ranks: in training, normalizes over the rows of all ranks; None for those of this device. With g the
     gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) - x^ mean(g x^)) /
     sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
+
+    The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
+    rank's own sums is the same, but for their rounding to float32, which depends on how the rows are divided.
     """
 
     def __init__(self, layer: BatchNorm, sum_over_ranks: SumOverRanks | None = None) -> None:
@@ -72,11 +75,12 @@ class BatchNormalization(tf.keras.layers.Layer):
             normalized = (x - mean) * scale
 
             def gradient(of_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                of_weight, of_bias = _channel_sum(of_y * normalized), _channel_sum(of_y)
-                means = sum_over_ranks(tf.concat([of_bias, of_weight], 0)) / count
-                mean_of_y, mean_of_normalized = tf.split(tf.cast(means, tf.float32), 2)
+                own = tf.concat([_channel_sum(of_y), _channel_sum(of_y * normalized), tf.ones((1,), tf.float64)], 0)
+                channels = self._layer.inputs
+                of_bias, of_weight, parts = tf.split(sum_over_ranks(own), [channels, channels, 1])
+                mean_of_y, mean_of_normalized = (tf.cast(one / count, tf.float32) for one in (of_bias, of_weight))
                 of_x = (of_y - real * (mean_of_y + normalized * mean_of_normalized)) * (weight * scale)
-                return of_x, tf.cast(of_weight, tf.float32), tf.cast(of_bias, tf.float32)
+                return of_x, tf.cast(of_weight / parts, tf.float32), tf.cast(of_bias / parts, tf.float32)
 
             return normalized * weight + bias, gradient
 
@@ -88,19 +92,18 @@ class BatchNormalization(tf.keras.layers.Layer):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Number of values of each channel, their mean, and their biased variance, over the real rows of all ranks.
 
-        Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss. The
+        The squares of float32 values are exact in float64, so the sums hardly depend on how the rows are divided. The
         gradient of `normalize` contains that of the moments.
         """
         images = tf.stop_gradient(images)
         pixels = tf.cast(tf.shape(images)[1] * tf.shape(images)[2], tf.float64)
         own_count = tf.cast(tf.reduce_sum(real), tf.float64) * pixels
-        own_mean = _channel_sum(images * real) / tf.maximum(own_count, 1)
-        squares = _channel_sum(tf.square(images - tf.cast(own_mean, tf.float32)) * real)
-        own = tf.concat([own_count[tf.newaxis], own_count * own_mean, squares + own_count * tf.square(own_mean)], 0)
+        precise = tf.cast(images * real, tf.float64)
+        own = tf.concat([own_count[tf.newaxis], _channel_sum(precise), _channel_sum(tf.square(precise))], 0)
         channels = self._layer.inputs
-        count, total, total_squares = tf.split(sum_over_ranks(own), [1, channels, channels])
+        count, total, squares = tf.split(sum_over_ranks(own), [1, channels, channels])
         mean = total / count
-        variance = total_squares / count - tf.square(mean)
+        variance = squares / count - tf.square(mean)
         return count, tf.cast(mean, tf.float32), tf.cast(variance, tf.float32)
 
     def _update(self, running: tf.Variable, batch: tf.Tensor) -> None:

@@ -65,6 +65,9 @@ class _NormalizeOverRanks(torch.autograd.Function):
 
     With g the gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) -
     x^ mean(g x^)) / sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
+
+    The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
+    rank's own sums is the same, but for their rounding to float32, which depends on how the rows are divided.
     """
 
     @staticmethod
@@ -86,27 +89,26 @@ class _NormalizeOverRanks(torch.autograd.Function):
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient = gradients[0]
         normalized, weight, scale, real = context.saved_tensors
-        of_weight, of_bias = _channel_sum(gradient * normalized), _channel_sum(gradient)
-        total, total_normalized = _sum_over_ranks(context.group, of_bias, of_weight)
-        mean, mean_normalized = ((one / context.count).to(gradient.dtype) for one in (total, total_normalized))
+        own_sums = _channel_sum(gradient), _channel_sum(gradient * normalized)
+        of_bias, of_weight = _sum_over_ranks(context.group, *own_sums)
+        mean, mean_normalized = ((one / context.count).to(gradient.dtype) for one in (of_bias, of_weight))
         of_x = gradient - real * (_of_channels(mean, gradient) + normalized * _of_channels(mean_normalized, gradient))
         of_x = of_x * _of_channels(weight * scale, gradient)
-        return of_x, of_weight.to(weight.dtype), of_bias.to(weight.dtype), None, None, None
+        of_parameters = ((one / context.group.size).to(weight.dtype) for one in (of_weight, of_bias))
+        return of_x, *of_parameters, None, None, None
 
 
 def _moments_over_ranks(x: torch.Tensor, real: torch.Tensor, group: Group) -> tuple[torch.Tensor, ...]:
     """Number of values of each channel, their mean, and their biased variance, over the real rows of all ranks.
 
-    Each rank adds n mean^2 to the sum of squares around its own mean, which float64 holds without loss.
+    The squares of float32 values are exact in float64, so the sums hardly depend on how the rows are divided.
     """
     own_count = (real.sum() * x[0, 0].numel()).double()
-    own_mean = _channel_sum(x * real) / own_count.clamp(min=1)
-    squares = _channel_sum((x - _of_channels(own_mean.to(x.dtype), x)).square() * real)
-    count, total, total_squares = _sum_over_ranks(
-        group, own_count, own_count * own_mean, squares + own_count * own_mean.square()
-    )
+    real_x = (x * real).double()
+    own_total = _channel_sum(real_x)
+    count, total, squares = _sum_over_ranks(group, own_count, own_total, _channel_sum(real_x.square_()))
     mean = total / count
-    return count, mean.to(x.dtype), (total_squares / count - mean.square()).to(x.dtype)
+    return count, mean.to(x.dtype), (squares / count - mean.square()).to(x.dtype)
 
 
 def _channel_sum(x: torch.Tensor) -> torch.Tensor:
