@@ -10,8 +10,9 @@ from hvdtrain.datasets.generated import digits, synthetic
 from hvdtrain.datasets.own import OwnArrays, load_own
 from hvdtrain.datasets.published import PUBLISHED, load_published
 from hvdtrain.datasets.sources.image_files import ImageSize
+from hvdtrain.datasets.sources.labels import names_or_numbers
 from hvdtrain.datasets.sources.python_objects import load_python
-from hvdtrain.datasets.sources.rows import Found, names_or_numbers
+from hvdtrain.datasets.sources.rows import Found
 from hvdtrain.datasets.validation import check_same_shape, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset

@@ -12,8 +12,9 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
 from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of
+from hvdtrain.datasets.sources.labels import compact_labels, fingerprint_of_labels, names_or_numbers
 from hvdtrain.datasets.sources.npy_files import array_rows
-from hvdtrain.datasets.sources.rows import Found, RowSource, compact_labels, fingerprint_of_labels, names_or_numbers
+from hvdtrain.datasets.sources.rows import Found, RowSource
 from hvdtrain.datasets.validation import MOST_CLASSES
 
 if TYPE_CHECKING:

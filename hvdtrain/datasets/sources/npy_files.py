@@ -10,14 +10,8 @@ import numpy as np
 from hvdtrain.datasets.formats.reading import Malformed, wrap_errors
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.files import DataFile, FileArray, fingerprint_of, read_class_names
-from hvdtrain.datasets.sources.rows import (
-    Found,
-    Rows,
-    RowSource,
-    compact_labels,
-    fingerprint_of_labels,
-    names_or_numbers,
-)
+from hvdtrain.datasets.sources.labels import compact_labels, fingerprint_of_labels, names_or_numbers
+from hvdtrain.datasets.sources.rows import Found, Rows, RowSource
 from hvdtrain.datasets.validation import valid_images
 from hvdtrain.errors import UserError
 

@@ -13,6 +13,7 @@ import numpy as np
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.row_random import Draw, seeded_rows
+from hvdtrain.datasets.sources.labels import names_or_numbers
 from hvdtrain.datasets.sources.rows import (
     CheckedRows,
     Forms,
@@ -23,7 +24,6 @@ from hvdtrain.datasets.sources.rows import (
     as_array,
     describe_forms,
     forms_of,
-    names_or_numbers,
 )
 from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
 from hvdtrain.errors import UserError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import contextlib
 import functools
-import hashlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -13,15 +12,13 @@ import numpy as np
 
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
+from hvdtrain.datasets.validation import valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.networks.shapes import text
 
 MOST_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
-LABELS_AT_ONCE = 1 << 20
-"""Labels that are read at a time."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
 
 
@@ -152,17 +149,17 @@ class CheckedRows(RowReader):
         return self._length
 
     @property
-    def fingerprint(self) -> str:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def fingerprint(self) -> str: ...
 
     @property
     def state(self) -> str:
         """Text that changes when a file does, without reading it: what a worker process compares."""
         return ""
 
+    @abc.abstractmethod
     def read_row(self, row: int) -> Any:
         """A row, in any form that the checks take. May raise any exception."""
-        raise NotImplementedError
 
     def where(self, row: int) -> str:
         """The file, or the member of a file, that holds a row."""
@@ -245,9 +242,9 @@ class RowSource(CheckedRows):
         """Shape and type of all images."""
         return self.forms[0]
 
+    @abc.abstractmethod
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
         """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
-        raise NotImplementedError
 
 
 def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
@@ -265,63 +262,3 @@ class Found(NamedTuple):
     train: Source
     test: Source
     classes: tuple[str, ...]
-
-
-class Labels(Protocol):
-    """Labels in a file or in memory."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> np.dtype: ...
-
-    def __getitem__(self, rows: slice) -> np.ndarray: ...
-
-
-def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarray:
-    """Labels of any integer type in the smallest type that holds them, so that many fit into memory.
-
-    where: names them in messages. Raises UserError, naming the first wrong row, if one is below 0 or not below
-    `classes`, or MOST_CLASSES without it.
-    """
-    if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
-        form = f"of type {labels.dtype} and shape {labels.shape}"
-        raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
-    limit = classes or MOST_CLASSES
-    found = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
-    for first in range(0, len(found), LABELS_AT_ONCE):
-        part = labels[first : first + LABELS_AT_ONCE]
-        wrong = np.flatnonzero((part < 0) | (part >= limit))
-        if len(wrong):
-            allowed = f"the data has {classes} classes" if classes else f"there may be {MOST_CLASSES:,} classes"
-            raise UserError(
-                f"{where}: the label of row {first + wrong[0]} is {part[wrong[0]]}", f"{allowed}, from 0 on: correct it"
-            )
-        found[first : first + len(part)] = part
-    return found.astype(np.min_scalar_type(int(found.max())), copy=False)
-
-
-def fingerprint_of_labels(labels: np.ndarray) -> str:
-    """SHA-256 of labels of any type, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    for first in range(0, len(labels), LABELS_AT_ONCE):
-        digest.update(labels[first : first + LABELS_AT_ONCE].astype("<i8").tobytes())
-    return digest.hexdigest()
-
-
-def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> tuple[str, ...]:
-    """The names of the classes, or, if there are none, the numbers from 0 to the largest label.
-
-    Raises UserError for a name that is empty or occurs twice.
-    """
-    first: dict[str, int] = {}
-    for number, name in enumerate(names):
-        if not name.strip():
-            raise UserError(f"{where}: the name of class {number} is empty", "give each class a name")
-        if first.setdefault(name, number) != number:
-            raise UserError(
-                f"{where}: the class name {name!r} occurs twice, as class {first[name]} and {number}",
-                "give each class a name of its own",
-            )
-    return names or tuple(map(str, range(int(labels.max()) + 1)))

@@ -24,7 +24,8 @@ from filelock import FileLock
 from hvdtrain.datasets.formats.reading import Malformed, one_line, wrap_errors
 from hvdtrain.datasets.sources.files import DataFile, fingerprint_of, read_class_names, read_into
 from hvdtrain.datasets.sources.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
-from hvdtrain.datasets.sources.rows import Found, compact_labels, fingerprint_of_labels, names_or_numbers
+from hvdtrain.datasets.sources.labels import compact_labels, fingerprint_of_labels, names_or_numbers
+from hvdtrain.datasets.sources.rows import Found
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.text import printable
