@@ -94,6 +94,9 @@ distclean: clean ## Also delete the virtual environment (built Horovod wheels st
 	@rm -rf "$(VENV)"
 
 .PHONY: docs-pictures
-docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz)
-	@$(ACTIVE) python docs/terminal.py
+docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chromium)
+	@$(ACTIVE) python docs/pictures/terminal.py
+	@$(ACTIVE) python docs/pictures/timeline.py
+	@$(ACTIVE) python docs/pictures/watch.py
+	@$(ACTIVE) python docs/pictures/web.py
 	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg

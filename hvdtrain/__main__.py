@@ -20,6 +20,10 @@ commands:
   sweep      train with all combinations of some options, and compare the results
   scale      predict speed, efficiency, time and cost on more ranks
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
+  runs       list runs, their states and results, also of those that train now
+  show       show all of one run: state, options, ranks, curves, messages
+  diff       compare two or more runs: what differs
+  watch      follow a run while it trains; with --serve, follow runs on a web page
   predict    classify image files with a checkpoint
   export     write a trained network as ONNX, or in PyTorch's or TensorFlow's own format
 
@@ -29,7 +33,10 @@ Each framework also has its own entry point, whose source shows how to launch it
 
 COMMANDS = {
     name: f"cli.{name}"
-    for name in ("train", "launch", "doctor", "bench", "sweep", "scale", "report", "predict", "export")
+    for name in (
+        *("train", "launch", "doctor", "bench", "sweep", "scale", "report"),
+        *("runs", "show", "diff", "watch", "predict", "export"),
+    )
 }
 """The module of each command."""
 

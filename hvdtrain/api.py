@@ -18,6 +18,7 @@ from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
+from hvdtrain.runs.on_end import notifying
 from hvdtrain.tasks.own import make_task
 
 if TYPE_CHECKING:
@@ -36,7 +37,9 @@ def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None 
     config = config or Config(strategy="single")
     made = make_task(_name(kind), task, skip_bad_rows=config.on_bad_row == "skip")
     config = dataclasses.replace(config, model=made.name)
-    return RunFolder(train(config, options or RuntimeOptions(), examine_host, made))
+    options = options or RuntimeOptions()
+    with notifying(options.on_end):
+        return RunFolder(train(config, options, examine_host, made))
 
 
 def _name(kind: type) -> str:
@@ -67,9 +70,10 @@ def start(
         raise UserError("start() got arguments and Config or RuntimeOptions", "give arguments, or the others")
     script = os.path.basename(sys.argv[0]) or "script"
     by_command_line = config is None and options is None
-    with ending_process() if by_command_line else contextlib.nullcontext():
-        if by_command_line:
+    with ending_process() if by_command_line else notifying(options.on_end if options else "") as ending:
+        if ending:
             config, options = read_options(framework, script, list(sys.argv[1:] if arguments is None else arguments))
+            ending.on_end = options.on_end
         config, options = config or Config(strategy="single"), options or RuntimeOptions()
         if framework:
             config = dataclasses.replace(config, framework=framework)

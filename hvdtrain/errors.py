@@ -3,6 +3,9 @@
 An error has two parts: `reason`, what happened and where, and `remedy`, what the user can do about it.
 """
 
+INTERRUPTED = 130
+"""Exit status of a process that Ctrl-C ended: 128 + SIGINT."""
+
 
 class HvdtrainError(Exception):
     """An error that one sentence explains; users never see its traceback.

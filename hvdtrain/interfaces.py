@@ -98,6 +98,15 @@ class Group(Protocol):
     controller: str
     """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
 
+    @property
+    def communicate_s(self) -> float | None:
+        """Seconds so far in which this rank waited for sums over all ranks: of gradients, from a step's last gradient
+        until all are combined, and each sum that is needed at once, as for batch normalization.
+
+        Transfer, and waiting for other ranks. 0 in one process; None where it cannot be told. Any thread may read it.
+        """
+        ...
+
     def sum(self, values: np.ndarray) -> np.ndarray:
         """Element-wise sum over all ranks of a float64 vector of shape (n,)."""
         ...

@@ -1,9 +1,4 @@
-"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle.
-
-The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there): algorithm bandwidth = bytes / seconds, and
-bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results
-for different numbers of ranks can be compared.
-"""
+"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle."""
 
 from __future__ import annotations
 
@@ -13,11 +8,11 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
+from hvdtrain.bench import allreduce_tables
+from hvdtrain.bench.allreduce_tables import Measured, Repeats, has_own_thread
 from hvdtrain.bench.core_to_core import round_trip_s
-from hvdtrain.bench.spread import spread
 from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
@@ -48,24 +43,6 @@ LIBRARIES = {
     "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }
 """The rows of each table, by name."""
-COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
-"""hvdtrain's own, and what it is compared with."""
-COMPARED_BYTES = (1 << 20, 64 << 20)
-
-
-class Measured(NamedTuple):
-    """One job's result."""
-
-    seconds: dict[int, float]
-    """Of an allreduce, by number of bytes."""
-    idle: list[float]
-    """CPU seconds per second of each rank that has started the library and does nothing else."""
-    core_round_trips: list[float] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
-    """Seconds of `round_trip_s` before and after the job, those that could be measured."""
-
-
-Repeats = dict[str, list[Measured]]
-"""The jobs of each library."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +81,10 @@ class AllreduceBenchOptions:
 
 
 def run(options: AllreduceBenchOptions) -> str:
-    """Measure; returns the tables in Markdown, which are also written to `allreduce.md`, with `allreduce.json`.
+    """Measure, and write `allreduce.md` and `allreduce.json`; returns the tables for the terminal.
 
-    Both are written after each repeat, so that a benchmark that fails or is stopped keeps its whole repeats. Raises
-    UserError if the folder of the results cannot be written, TrainingError if a job fails.
+    Both files are written after each repeat, so that a benchmark that fails or is stopped keeps its whole repeats.
+    Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
     """
     require_writable(options.output, "--output")
     repeats: Repeats = {name: [] for name in options.chosen}
@@ -120,23 +97,17 @@ def run(options: AllreduceBenchOptions) -> str:
 
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
-    """Write what is measured; returns the tables."""
-    tables = [
-        table(repeats, options),
-        cores_table(repeats),
-        idle_table(repeats, options),
-        comparison(repeats, options),
-    ]
-    text = "\n\n".join("\n".join(lines) for lines in tables if lines)
-    write_atomically(options.output / "allreduce.md", text + "\n")
+    """Write what is measured; returns the tables for the terminal."""
+    found = allreduce_tables.tables(repeats, options.np, options.sizes, options.idle_seconds > 0)
+    write_atomically(options.output / "allreduce.md", "\n".join(one.markdown() for one in found))
     write_atomically(options.output / "allreduce.json", to_json(record(repeats, options)) + "\n")
-    return text
+    return "\n\n".join(one.terminal() for one in found)
 
 
 def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     """One job of a library. Raises TrainingError if it fails."""
     library = LIBRARIES[name]
-    idle_s = options.idle_seconds if _has_own_thread(name) else 0.0
+    idle_s = options.idle_seconds if has_own_thread(name) else 0.0
     program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
     before = round_trip_s()
@@ -156,11 +127,6 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     return Measured(seconds, result["idle"], [one for one in (before, round_trip_s()) if one is not None])
 
 
-def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
-    """GB/s that each link carries (nccl-tests)."""
-    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
-
-
 def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
     """The content of `allreduce.json`: a table for `scale`, and by library each repeat's results other than times.
 
@@ -170,73 +136,7 @@ def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object
     idle = [
         {"library": name, "runs": [job.idle for job in jobs]}
         for name, jobs in repeats.items()
-        if options.idle_seconds and _has_own_thread(name)
+        if options.idle_seconds and has_own_thread(name)
     ]
     cores = [{"library": name, "runs": [job.core_round_trips for job in jobs]} for name, jobs in repeats.items()]
     return {**to_table(options.np, 1, seconds), "idle": idle, "cores": cores}
-
-
-def table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
-    """Median time and bandwidths of each library at each size, as lines of Markdown."""
-    runs = len(next(iter(repeats.values())))
-    lines = [
-        f"Allreduce of float32 over {options.np} processes on one machine; median of {runs} runs.",
-        "",
-        "| bytes | library | time, us (minimum to maximum) | algorithm bandwidth, GB/s | bus bandwidth, GB/s |",
-        "| ---: | --- | ---: | ---: | ---: |",
-    ]
-    for size in options.sizes:
-        for name, jobs in repeats.items():
-            times = [job.seconds[size] for job in jobs]
-            seconds = median(times)
-            bus = bus_bandwidth(size, seconds, options.np)
-            time = spread([one * 1e6 for one in times], ",.1f")
-            lines.append(f"| {size:,} | {name} | {time} | {size / seconds / 1e9:.3f} | {bus:.3f} |")
-    return lines
-
-
-def cores_table(repeats: Repeats) -> list[str]:
-    """How far apart two cores were around the jobs of each library, as lines of Markdown; none if not measured."""
-    trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
-    rows = [f"| {name} | {spread(measured, ',.0f')} |" for name, measured in trips.items() if measured]
-    heading = [
-        "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual",
-        "machine has moved its cores, and an allreduce through shared memory takes longer or shorter.",
-        "",
-        "| library | time, ns (minimum to maximum) |",
-        "| --- | ---: |",
-    ]
-    return [*heading, *rows] if rows else []
-
-
-def idle_table(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
-    """What ranks cost that have started Horovod and do nothing else, as lines of Markdown; none if not measured."""
-    rows = []
-    for name in filter(_has_own_thread, repeats if options.idle_seconds else ()):
-        cells = (spread([choose(job.idle) for job in repeats[name]], ".1%") for choose in (min, max))
-        rows.append(f"| {name} | {' | '.join(cells)} |")
-    heading = [
-        "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads.",
-        "",
-        "| library | idlest rank (minimum to maximum) | busiest rank (minimum to maximum) |",
-        "| --- | ---: | ---: |",
-    ]
-    return [*heading, *rows] if rows else []
-
-
-def _has_own_thread(library: str) -> bool:
-    """Whether a thread of the library works while its rank is idle: Horovod's does."""
-    return library.startswith("horovod")
-
-
-def comparison(repeats: Repeats, options: AllreduceBenchOptions) -> list[str]:
-    """Ratios of hvdtrain's bus bandwidth to the library's, run by run, as lines of Markdown."""
-    lines = []
-    for ours, theirs in COMPARED:
-        for size in sorted(set(COMPARED_BYTES) & set(options.sizes)):
-            pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
-            ratios = [other.seconds[size] / own.seconds[size] for own, other in pairs]
-            if ratios:
-                lines.append(f"| {ours} / {theirs} | {size:,} | {spread(ratios, '.2f')} |")
-    heading = ["| bus bandwidth | bytes | ratio (minimum to maximum) |", "| --- | ---: | --- |"]
-    return [*heading, *lines] if lines else []

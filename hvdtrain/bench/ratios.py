@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from hvdtrain.bench.strategies import BenchJob, BenchRow
+from hvdtrain.report.text_table import Column, Section, TextTable
 from hvdtrain.system.files import read_json
 
 Speeds = dict[str, dict[int, float]]
@@ -58,13 +59,20 @@ def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> s
     return max((name for name in others if name in speeds), key=lambda n: median(speeds[n].values()), default=None)
 
 
-def table(found: list[Ratio]) -> str:
-    """The ratios as a table of Markdown."""
-    lines = [
-        "| Horovod | fastest other strategy over ranks | ranks | ratio of images/s (minimum to maximum, runs) |",
-        "| --- | --- | ---: | ---: |",
+def table(found: list[Ratio]) -> TextTable:
+    """The ratios as a table."""
+    columns = [
+        Column("Horovod", text=True),
+        Column("fastest other strategy over ranks", text=True),
+        Column("ranks"),
+        Column("ratio of images/s"),
+        Column("minimum to maximum, runs", priority=1),
     ]
-    for row in found:
-        spread = f"{min(row.ratios):.2f} to {max(row.ratios):.2f}, {len(row.ratios)}"
-        lines.append(f"| {row.horovod} | {row.fastest} | {row.ranks} | {median(row.ratios):.2f} ({spread}) |")
-    return "\n".join(lines)
+    rows = [
+        [
+            *(row.horovod, row.fastest, str(row.ranks), f"{median(row.ratios):.2f}"),
+            f"{min(row.ratios):.2f} to {max(row.ratios):.2f}, {len(row.ratios)}",
+        ]
+        for row in found
+    ]
+    return TextTable(columns, [Section(rows)])

@@ -50,7 +50,7 @@ def _show_ratios(jobs: list[BenchJob], options: StrategyBenchOptions) -> None:
     found = ratios.ratios(jobs, options.output)
     write_atomically(options.output / "ratios.json", to_json([ratio.record() for ratio in found]) + "\n")
     if found:
-        print(ratios.table(found))
+        print(f"\n{ratios.table(found).terminal()}")
 
 
 def _show_omitted(rows: list[BenchRow]) -> None:

@@ -17,11 +17,12 @@ from hvdtrain.cli.parser import Parser
 from hvdtrain.doctor.examination import Options, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.registry import CHECKS, RENAMED
-from hvdtrain.doctor.reports import format_ranks
 from hvdtrain.errors import UserError
+from hvdtrain.jobs.hosts import check_access
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import format_ranks
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -48,6 +49,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
     parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
     parser.add_argument("--hosts", default="", metavar="A,B", help="also check these hosts, over ssh")
+    parser.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on these hosts")
+    parser.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
     given = parser.parse_args(argv)
@@ -67,7 +70,7 @@ def run(given: argparse.Namespace) -> int:
         require_writable(given.output.parent, "--output")
         if given.output.is_dir():
             raise UserError(f"--output {given.output} is a folder", "give a file")
-    report = examine(Options(only, hosts, given.ranks, given.runs))
+    report = examine(Options(only, hosts, given.ranks, given.runs, check_access(given.ssh_port, given.ssh_key)))
     if rank != 0:
         for one in report["findings"]:
             if one["check"] == "meeting" and one["status"] == "fail":

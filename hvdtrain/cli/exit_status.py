@@ -6,12 +6,9 @@ import contextlib
 import sys
 from collections.abc import Iterator
 
-from hvdtrain.errors import HvdtrainError
+from hvdtrain.errors import INTERRUPTED, HvdtrainError
 from hvdtrain.system.streams import output_errors, prepare_streams
 from hvdtrain.system.text import printable
-
-INTERRUPTED = 130
-"""128 + SIGINT."""
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""python -m hvdtrain launch {local,horovodrun,mpirun,srun,sbatch}: from options to a job and its exit status.
+"""python -m hvdtrain launch: from options to a job and its exit status, or to what Slurm is asked.
 
 It imports no framework and no NumPy, so that it starts at once.
 """
@@ -11,17 +11,19 @@ import re
 import sys
 from collections.abc import Mapping
 
+from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, sbatch
 from hvdtrain.jobs.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
+from hvdtrain.jobs.hosts import check_access
 from hvdtrain.jobs.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
 from hvdtrain.jobs.launchers.elastic import check_elastic
 from hvdtrain.jobs.launchers.open_mpi import installation_folder
 from hvdtrain.jobs.launchers.registry import build
 from hvdtrain.jobs.launchers.settings import own_programs_first
-from hvdtrain.jobs.program import resumable
+from hvdtrain.jobs.program import resumable, sweep_program
 
 
 @exit_status()
@@ -29,7 +31,18 @@ def main(argv: list[str]) -> None:
     """Run the job; exits with its exit status."""
     options = parse(argv)
     sys.stdout.reconfigure(errors="surrogateescape")  # type: ignore[union-attr]  # paths of any bytes
-    sys.exit(sbatch.run(options) if options.launcher == "sbatch" else launch(options))
+    commands = {"sbatch": batch, "status": launch_jobs.status, "cancel": launch_jobs.cancel}
+    sys.exit(commands.get(options.launcher, launch)(options))
+
+
+def batch(options: argparse.Namespace) -> int:
+    """Write a batch script, and submit it; the exit status. Raises UserError."""
+    sweep = sweep_program(options.program)
+    if sweep:
+        from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
+
+        check_trials(list(sweep.options), options.array)
+    return sbatch.run(options)
 
 
 def _print(message: object) -> None:
@@ -43,6 +56,9 @@ def launch(options: argparse.Namespace) -> int:
         _print(warning)
     if job.elastic:
         check_elastic(job, job.elastic, policy.limit)
+        if options.on_end:
+            reason = "--on-end: the launcher of an elastic job becomes horovodrun, which has no such option"
+            raise UserError(reason, "give it to the training program, after --")
     else:
         check_policy(policy, job)
     if options.dry_run:
@@ -51,7 +67,7 @@ def launch(options: argparse.Namespace) -> int:
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
-    return run(options.launcher, job, policy).status
+    return run(options.launcher, job, policy, options.on_end).status
 
 
 def describe(options: argparse.Namespace) -> Job:
@@ -62,6 +78,7 @@ def describe(options: argparse.Namespace) -> Job:
         program=resumable(program) if options.restarts else program,
         ranks=options.ranks,
         hosts=_hosts(options, os.environ),
+        ssh=check_access(given.get("ssh_port", 0), given.get("ssh_key")),
         allocation=slurm_allocation(options.launcher, options.ranks, os.environ),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**horovod_options.variables(options), **requested_variables(options.env, os.environ)},

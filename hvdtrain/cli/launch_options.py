@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   python -m hvdtrain launch horovodrun -n 4 -H node1:2,node2:2 --interface eth0 -- python -m hvdtrain.mxnet_lenet
   python -m hvdtrain launch mpirun -n 4 --dry-run -- python -m hvdtrain.tensorflow_lenet
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
+  python -m hvdtrain launch status
 """
 DESCRIPTIONS = {
     "local": "all ranks on this host; needs neither MPI nor horovodrun",
@@ -21,6 +22,8 @@ DESCRIPTIONS = {
     "mpirun": "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
     "srun": "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
     "sbatch": "write a batch script for Slurm; with --submit submit it",
+    "status": "show the jobs that launch sbatch --submit has submitted: state, time, run and its step",
+    "cancel": "end submitted jobs: those that run write a checkpoint first",
 }
 
 
@@ -35,23 +38,43 @@ def parse(argv: list[str]) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="launcher", required=True)
     for name, description in DESCRIPTIONS.items():
         command = commands.add_parser(name, help=description, description=description, allow_abbrev=False)
+        if name in ("status", "cancel"):
+            (_add_status_options if name == "status" else _add_cancel_options)(command)
+            continue
         if name == "sbatch":
             sbatch.add_options(command)
         else:
             _add_job_options(command, name)
+        if name in ("horovodrun", "mpirun", "sbatch"):
+            _add_ssh_options(command)
         _add_common_options(command)
         horovod_options.add_options(command)
         command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
-    options = parser.parse_args(argv)
+    options = parser.parse_args(_joined(argv))
+    if options.launcher in ("status", "cancel"):
+        return options
     _require_values(parser, options)
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
 
 
+def _joined(argv: list[str]) -> list[str]:
+    """The command line with `--sbatch=OPTION`: argparse takes what begins with a dash for an option of its own."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    found: list[str] = []
+    for word in argv[:end]:
+        if found[-1:] == ["--sbatch"]:
+            found[-1] += f"={word}"
+        else:
+            found.append(word)
+    return [*found, *argv[end:]]
+
+
 def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     """Python 3.11's argparse makes an empty list of `--option=--`."""
-    values = [(name, value) for name, value in vars(options).items() if name not in ("env", "program")]
-    for name, value in [*values, *(("env", value) for value in options.env)]:
+    values = [(name, value) for name, value in vars(options).items() if name not in ("env", "sbatch", "program")]
+    several = [(name, value) for name in ("env", "sbatch") for value in getattr(options, name, [])]
+    for name, value in [*values, *several]:
         if value == []:
             parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
 
@@ -84,6 +107,28 @@ def _add_host_options(command: argparse.ArgumentParser) -> None:
         "--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
         help="with --restarts or --elastic: continue with as few as N ranks if hosts stop responding (default: all)",
     )  # fmt: skip
+
+
+def _add_ssh_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
+    command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
+
+
+def _add_status_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array (default: those that wait "
+        "or run, and the last ten)")  # fmt: skip
+    add("--all", action="store_true", help="show all jobs that were submitted")
+    add("--tasks", action="store_true", help="show each task of an array in a line of its own")
+    add("--json", action="store_true", help="print a JSON list in place of a table")
+
+
+def _add_cancel_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array")
+    add("--all", action="store_true", help="end all jobs that were submitted, after a question")
+    add("--yes", action="store_true", help="with --all: do not ask")
+    add("--now", action="store_true", help="do not wait for a checkpoint")
 
 
 def _add_elastic_options(command: argparse.ArgumentParser) -> None:
@@ -119,4 +164,6 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add(
         "--restarts", type=int, default=0, metavar="N", help="restart the job up to N times after failures (default: 0)"
     )
+    add("--on-end", default="", metavar="COMMAND",
+        help="shell command to run after the job, with HVDTRAIN_STATUS and more in its environment")  # fmt: skip
     add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")

@@ -29,18 +29,27 @@ FOLDER_WAIT_S = 2.0
 SHUTDOWN_LIMIT_S = 2.0
 
 
-def end(rank: int, error: RankError | None, status: int, wait_s: float = 0.0) -> NoReturn:
-    """Write the error to this rank's log, hand it to the launcher or print it, and end.
+def end(rank: int, error: RankError | None, status: int, wait_s: float = 0.0, on_end: str = "") -> NoReturn:
+    """Write the error to this rank's log, hand it to the launcher or print it, run a command, and end.
 
-    It waits for no rank that no longer responds. wait_s: before the error is printed here.
+    It waits for no rank that no longer responds. wait_s: before the error is printed here. on_end: the command.
     """
     if error and error.reason:
         _report(rank, error, wait_s)
+    notify(on_end, status, error.reason if error else "")
     with contextlib.suppress(OSError):  # a full disk or a closed pipe
         sys.stdout.flush()
     sys.stderr.flush()
     shut_down_horovod(SHUTDOWN_LIMIT_S)
     os._exit(status)
+
+
+def notify(on_end: str, status: int, reason: str = "") -> None:
+    """Run the command of --on-end, if there is one, on rank 0."""
+    if on_end:
+        from hvdtrain.runs import on_end as command
+
+        command.notify(on_end, status, reason)
 
 
 def _report(rank: int, error: RankError, wait_s: float) -> None:

@@ -5,18 +5,18 @@ It only reads the folders that training writes: it imports no framework and chan
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
-from hvdtrain.report.pages import Report
+from hvdtrain.report.content import LEGEND, Report
+from hvdtrain.report.csv_table import to_csv
+from hvdtrain.report.html import to_html
+from hvdtrain.report.markdown import to_markdown
 from hvdtrain.report.runs import collect
+from hvdtrain.report.text_table import paragraph
 from hvdtrain.report.writing import FILES, check_pages, write_pages
 from hvdtrain.system.text import printable
-
-MOST_COLUMNS = 100
-"""Width of the table in a wide terminal, or in a file."""
 
 
 @exit_status()
@@ -34,13 +34,16 @@ def main(argv: list[str]) -> None:
 
 
 def show_report(runs: list[Path], output: Path) -> None:
-    """Write the report on these runs into the folder `output`, and print its table. Raises UserError."""
+    """Write the report on these runs into the folder `output`; print what came out and its table. Raises UserError."""
     finished, unfinished = collect(runs)
     check_pages(output)
     report = Report(finished, unfinished)
-    pages = dict(zip(FILES, (report.markdown(), report.csv(), report.html()), strict=True))
+    pages = dict(zip(FILES, (to_markdown(report), to_csv(report), to_html(report)), strict=True))
     write_pages(output, pages)
-    print(report.terminal_table(min(shutil.get_terminal_size((MOST_COLUMNS, 24)).columns, MOST_COLUMNS)))
+    print(*map(paragraph, report.findings), sep="\n")
+    print(f"\n{report.terminal_table().terminal()}")
+    if any(group.fastest for group in report.groups):
+        print(f"\n{LEGEND}")
     if unfinished:
         print(f"\nwithout {len(unfinished)} unfinished: {'; '.join(unfinished)}")
     print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")

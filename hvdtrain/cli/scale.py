@@ -7,6 +7,7 @@ import tyro
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
 from hvdtrain.errors import UserError
+from hvdtrain.report.text_table import paragraph
 from hvdtrain.scale import output
 from hvdtrain.scale.findings import findings
 from hvdtrain.scale.inputs import read_job
@@ -29,6 +30,7 @@ def main(argv: list[str]) -> None:
         output.write(options.output, job, predictions, sentences, notes)
     except OSError as error:
         raise UserError(f"--output {options.output}: {error.strerror}", "give another folder with --output") from None
-    print(output.terminal(predictions))
-    print(*["", *sentences, *(f"Assumed: {note}." for note in notes)], sep="\n")
+    print(*map(paragraph, sentences), sep="\n")
+    print(f"\n{output.table(predictions).terminal()}\n")
+    print(*(paragraph(f"Assumed: {note}.") for note in notes), sep="\n")
     print(f"\nwritten to {printable(str(options.output))}: {', '.join(output.FILES)}")

@@ -2,104 +2,54 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import os
 import shlex
-import shutil
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-from hvdtrain.cli import launch, launch_options
+from hvdtrain.cli import launch, launch_options, sweep_options
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
 from hvdtrain.cli.rank_end import without_box
 from hvdtrain.cli.training_options import parse
 from hvdtrain.config.option_values import arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.config.record import as_json, to_record
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.program import own_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
+from hvdtrain.report.text_table import paragraph
 from hvdtrain.report.writing import write_pages
 from hvdtrain.sweep import chart, tables
-from hvdtrain.sweep.outcomes import Combination, combinations
-from hvdtrain.sweep.trials import OWN, SweepRecord, Trial, is_complete, parse_settings, plan
+from hvdtrain.sweep.outcomes import Combination, combinations, failure
+from hvdtrain.sweep.trials import OWN, SweepRecord, Trial, exclusive, is_complete, parse_settings, plan
 from hvdtrain.system.files import require_writable
-from hvdtrain.system.text import did_you_mean, printable
+from hvdtrain.system.text import printable
 
-EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.
-Each trial adds its options, and the folder and name of its run, to the end of it.
-
-examples:
-  hvdtrain sweep --set lr=0.05,0.1 --seeds 3 -- launch local -n 2 -- python -m hvdtrain.torch_lenet --epochs 3
-  hvdtrain sweep --set optimizer=sgd,adam --set batch-size=32,64 -- train --config run.toml
-"""
-COMMANDS = ("train", "launch")
-WIDEST = 100
-"""Width of the table in a wide terminal, or in a file."""
+PLOT = "sweep.png"
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Run the sweep; ends the process with 1 if a trial failed, 2 for invalid options."""
-    own, command = _split(argv)
-    options = _parser().parse_args(own)
-    _check(options)
-    settings, training = parse_settings(options.settings), _training(command)
-    trials = plan(settings, options.seeds)
-    expected = _expected(trials, training)
+    own, command = sweep_options.split(argv)
+    options = sweep_options.parse(own)
+    if options.table:
+        show_table(options.output)
+        return
+    trials = plan(parse_settings(options.settings), options.seeds)
+    number = sweep_options.trial_number(options, len(trials))
+    chosen = trials if number is None else trials[number : number + 1]
+    expected = _expected(chosen, _training(command))
     if options.dry_run:
-        for trial in trials:
+        for trial in chosen:
             print(shlex.join(["hvdtrain", *command, *trial.arguments(options.output)]))
         return
-    run(trials, expected, command, options.output)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = Parser(
-        prog="python -m hvdtrain sweep",
-        usage="python -m hvdtrain sweep [--set NAME=V1,V2,...]... [--seeds N] [--output DIR] [--dry-run] -- COMMAND...",
-        description="Train with all combinations of some options, each in a job of its own, and compare the results.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add = parser.add_argument
-    add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
-        help="values of an option of training; with several --set, all combinations")  # fmt: skip
-    add("--seeds", type=int, default=1, metavar="N", help="train each combination with the seeds 0 to N-1 (default: 1)")
-    add("--output", "--out", type=Path, default=Path("runs/sweep"), metavar="DIR",
-        help="folder for the runs and the tables; trials in it that are complete are not run again (default: runs/sweep)")  # fmt: skip  # noqa: E501
-    add("--dry-run", action="store_true", help="print the command line of each trial, and start nothing")
-    return parser
-
-
-def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The sweep's own options, and the command after --, without the name of this program. Raises UserError."""
-    end = argv.index("--") if "--" in argv else len(argv)
-    own, command = argv[:end], argv[end + 1 :]
-    if "-h" in own or "--help" in own:
-        return own, command
-    if command[:1] == ["hvdtrain"]:
-        command = command[1:]
-    elif command[1:3] == ["-m", "hvdtrain"]:
-        command = command[3:]
-    remedy = "write -- train OPTIONS, or -- launch local -n 2 -- python -m hvdtrain.torch_lenet OPTIONS"
-    if not command:
-        raise UserError("no command to run", remedy)
-    if command[0] not in COMMANDS:
-        raise UserError(f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}", remedy)
-    return own, command
-
-
-def _check(options: argparse.Namespace) -> None:
-    if [] in (options.output, options.seeds, *options.settings):  # Python 3.11's argparse makes it of `--output=--`
-        raise UserError("-- is no value of an option", "write it between the sweep's options and the command")
-    if options.seeds < 1:
-        raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")
+    if number is not None:
+        print(f"trial {number} of 0 to {len(trials) - 1}: {printable(chosen[0].name)}", file=sys.stderr, flush=True)
+    run(chosen, trials, expected, command, options.output)
 
 
 class _Training(NamedTuple):
@@ -164,23 +114,40 @@ def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
     return to_record(config)
 
 
-def run(trials: list[Trial], expected: dict[str, dict[str, Any]], command: list[str], output: Path) -> None:
-    """Run the trials that are not complete, and write the tables and the plot. Raises TrainingError if one failed."""
+def show_table(output: Path) -> None:
+    """Write and print the table of a sweep's folder. Raises UserError if there is none."""
+    _show(_write_tables(output, SweepRecord.read(output).command, {}, plot=True), output)
+
+
+def run(
+    chosen: list[Trial], planned: list[Trial], expected: dict[str, dict[str, Any]], command: list[str], output: Path
+) -> None:
+    """Run those of the chosen trials that are not complete, and write the tables and the plot.
+
+    planned: all trials of the sweep. Several processes may run trials of one sweep at the same time. Raises
+    TrainingError if one failed, Stopped if it was only asked to stop.
+    """
     require_writable(output, "--output")
-    record = SweepRecord(output, command)
-    missing = [trial for trial in trials if not is_complete(trial, output, expected[trial.name])]
-    record.add(trials)
-    if len(missing) < len(trials):
-        print(f"{len(trials) - len(missing)} of {len(trials)} trials are complete", file=sys.stderr, flush=True)
-    failures: list[str] = []
-    series = JobSeries(os.environ)
+    missing = [trial for trial in chosen if not is_complete(trial, output, expected[trial.name])]
+    with exclusive(output):
+        SweepRecord(output, command).add(planned)
+    if len(missing) < len(chosen):
+        print(f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete", file=sys.stderr, flush=True)
+    failures: dict[str, str] = {}
+    series, only_stopped = JobSeries(os.environ), True
     for trial, failed in zip(missing, series.run([_job(one, command, output) for one in missing]), strict=True):
         reason = failed or ("" if _has_result(trial, output) else "it ended without a result")
-        failures += [f"{trial.name}: {reason}"] if reason else []
-        _write_tables(combinations(record.trials, output), command, failures, output)
-    _show(combinations(record.trials, output), command, failures, output)
+        if reason:
+            failures[trial.name] = reason
+            only_stopped = only_stopped and series.status == Stopped.exit_status
+        _write_tables(output, command, failures)
+    found = _write_tables(output, command, failures, plot=True)
+    if len(chosen) == len(planned):  # else the other tasks of an array have the rest
+        _show(found, output)
+    if failures and only_stopped:
+        raise Stopped("trials were asked to stop", "the same command continues them")
     if failures:
-        raise TrainingError(f"{len(failures)} trial(s) failed: " + "; ".join(failures))
+        raise TrainingError(f"{len(failures)} trial(s) failed: " + "; ".join(map(": ".join, failures.items())))
 
 
 def _has_result(trial: Trial, output: Path) -> bool:
@@ -193,16 +160,24 @@ def _job(trial: Trial, command: list[str], output: Path) -> SeriesJob:
     return SeriesJob(printable(title), line, output / f"{trial.name}.log")
 
 
-def _write_tables(found: list[Combination], command: list[str], failures: list[str], output: Path) -> None:
-    write_pages(output, {"sweep.md": tables.to_markdown(found, command, failures), "sweep.csv": tables.to_csv(found)})
+def _write_tables(output: Path, command: list[str], failures: dict[str, str], plot: bool = False) -> list[Combination]:
+    """Write the tables, and perhaps the plot, of all trials in the folder, also of those that other processes run.
+
+    failures: by the names of trials, those that are known here; the others are in the folders of their runs.
+    """
+    with exclusive(output):
+        trials = SweepRecord(output, command).trials
+        found = combinations(trials, output)
+        known = {trial.name: failure(output / trial.name) for trial in trials} | failures
+        lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
+        drawn = chart.draw(found) if plot else None
+        pages = {"sweep.md": tables.to_markdown(found, command, lines), "sweep.csv": tables.to_csv(found)}
+        write_pages(output, {**pages, **({PLOT: drawn} if drawn else {})})
+    return found
 
 
-def _show(found: list[Combination], command: list[str], failures: list[str], output: Path) -> None:
-    """Write tables and plot, and print the table."""
-    _write_tables(found, command, failures, output)
-    plot = chart.draw(found)
-    if plot:
-        write_pages(output, {"sweep.png": plot})
-    print(tables.to_terminal(found, min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)))
-    written = ["sweep.md", "sweep.csv", *(["sweep.png"] if plot else [])]
-    print(f"\n{tables.DEFINITION}\nwritten to {printable(str(output))}: {', '.join(written)}")
+def _show(found: list[Combination], output: Path) -> None:
+    """Print the table."""
+    print(tables.to_terminal(found))
+    written = ["sweep.md", "sweep.csv", *([PLOT] if (output / PLOT).is_file() else [])]
+    print(f"\n{paragraph(tables.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")

@@ -9,14 +9,14 @@ import signal
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.cli.exit_status import INTERRUPTED
-from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options
-from hvdtrain.config.options import Config, Framework
+from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options, notify
+from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import HvdtrainError
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.agent_pipe import RankError
 from hvdtrain.system.python_files import is_reference
@@ -26,7 +26,6 @@ log = logging.getLogger("hvdtrain")
 
 NVIDIA = Path("/dev/nvidiactl")
 """It exists where NVIDIA's driver has a GPU."""
-TITLES = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 
 
 def main(
@@ -38,24 +37,42 @@ def main(
 
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
-    with ending_process():
-        _train(framework, program, _with_model(sys.argv[1:] if argv is None else argv))
+    with ending_process() as ending:
+        _train(ending, framework, program, _with_model(sys.argv[1:] if argv is None else argv))
+    from hvdtrain.trackers.delivery import hanging
+
+    if hanging():  # threads of theirs, or functions that they have Python call at its end, may never return
+        end(rank_info.detect().rank, None, 0)
+
+
+@dataclass
+class Ending:
+    """What the end of a rank's process depends on, once its options are known."""
+
+    on_end: str = ""
+    """The command of --on-end."""
 
 
 @contextlib.contextmanager
-def ending_process() -> Iterator[None]:
+def ending_process() -> Iterator[Ending]:
     """Prepare this process to be a rank; an error inside ends it, with one line and an exit status."""
-    rank, size = 0, 1
+    rank, size, ending = 0, 1, Ending()
     _end_at_once_by_interrupt()
     prepare_streams()
     try:
         _, rank, size, _ = rank_info.detect()
-        yield
+        yield ending
+        notify(ending.on_end, 0)
+    except RankRemoved as error:
+        end(rank, RankError(error.reason, error.remedy, error.retry), error.exit_status)
     except HvdtrainError as error:
         failure = RankError(error.reason, error.remedy, error.retry)
-        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank and error.exit_status else 0.0)
+        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0, ending.on_end)
+    except SystemExit as ended:  # of a script, in its loop
+        notify(ending.on_end, ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        raise
     except KeyboardInterrupt:
-        end(rank, RankError("interrupted"), INTERRUPTED)
+        end(rank, RankError("interrupted"), INTERRUPTED, 0.0, ending.on_end)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         where = " (the full traceback is in this rank's log)"
@@ -64,7 +81,7 @@ def ending_process() -> Iterator[None]:
             traceback.print_exc()
         summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
         text = f"{type(error).__name__}: {summary}{where}"
-        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0)
+        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
 
 
 def _with_model(argv: list[str]) -> list[str]:
@@ -72,8 +89,9 @@ def _with_model(argv: list[str]) -> list[str]:
     return ["--model", *argv] if argv and is_reference(argv[0]) else argv
 
 
-def _train(framework: Framework | None, program: str, argv: list[str]) -> None:
+def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:
     config, runtime = read_options(framework, program, argv)
+    ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(_starting(config), file=sys.stderr, flush=True)
     bind_to_cores(runtime)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
+import logging
 import math
 import os
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -13,6 +17,12 @@ import numpy as np
 from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import crashes, rank_info
+
+BLOCKING = "hvdtrain."
+"""In the names of tensors that are no gradients: this rank waits for each of them."""
+TIMELINE, DYNAMIC = "HOROVOD_TIMELINE", "DYNAMIC"
+"""Horovod's variable for the file of its timeline, and the value with which a program starts and stops it."""
+log = logging.getLogger("hvdtrain")
 
 
 class HorovodGroup:
@@ -35,13 +45,22 @@ class HorovodGroup:
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         _check_size(self.size)
         self.controller = "MPI" if hvd.mpi_enabled() else "Gloo"
+        self._waiting_seconds = _measure_waiting(hvd)
+
+    @property
+    def communicate_s(self) -> float | None:
+        """See `Group.communicate_s`; None also on GPUs, where gradients are enqueued before they are computed."""
+        if self.size == 1 or self._waiting_seconds is None:
+            return 0.0 if self.size == 1 else None
+        seconds = self._waiting_seconds()
+        return seconds if seconds >= 0 else None
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         tensor = self._to_tensor(np.asarray(values, np.float64))
-        return self._to_numpy(self._hvd.allreduce(tensor, name="hvdtrain.sum", op=self._hvd.Sum))
+        return self._to_numpy(self._hvd.allreduce(tensor, name=f"{BLOCKING}sum", op=self._hvd.Sum))
 
     def gather(self, value: Any) -> list[Any]:
-        return self._hvd.allgather_object(value, name="hvdtrain.gather")
+        return self._hvd.allgather_object(value, name=f"{BLOCKING}gather")
 
     def broadcast(self, value: Any) -> Any:
         # Not broadcast_object: MXNet's returns on rank 0 before it is complete, so that a second call with the same
@@ -50,11 +69,31 @@ class HorovodGroup:
 
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         tensor = self._to_tensor(values)  # MXNet reads it after the call, so that it may not be freed before
-        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name="hvdtrain.broadcast"))
+        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name=f"{BLOCKING}broadcast"))
 
     def close(self) -> None:
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does
             self._hvd.shutdown()
+
+    def start_timeline(self, path: Path) -> bool:
+        """Let rank 0 write Horovod's timeline from here on; whether it does. Call it on every rank.
+
+        It does not where the user lets Horovod write one of its own, or Horovod was initialized before
+        `allow_timeline`.
+        """
+        if os.environ.get(TIMELINE) != DYNAMIC:
+            log.warning("%s is set: Horovod's messages go there, and not into the timeline", TIMELINE)
+            return False
+        try:
+            self._hvd.start_timeline(str(path))
+        except ValueError:
+            log.warning("Horovod was initialized before the timeline was asked for: it lacks Horovod's messages")
+            return False
+        return True
+
+    def stop_timeline(self) -> None:
+        """End what `start_timeline` began; the file is complete then."""
+        self._hvd.stop_timeline()
 
     def require_adasum(self) -> None:
         """Raise UserError unless this job can run Adasum: over MPI or NCCL, with a power of two ranks."""
@@ -62,6 +101,25 @@ class HorovodGroup:
             raise UserError("--op adasum: Horovod has no Adasum over Gloo", "start by horovodrun --mpi or mpirun")
         if self.size & (self.size - 1):
             raise UserError(f"--op adasum: {self.size} ranks are not a power of two", "start 2, 4, 8, ... ranks")
+
+
+def _measure_waiting(hvd: ModuleType) -> Callable[[], float] | None:
+    """Let Horovod's core measure how long this rank waits; returns what reads it, or None as it is published.
+
+    The frameworks run Horovod's operations asynchronously, so Python cannot tell. See docs/horovod.md.
+    """
+    core = importlib.import_module(f"{hvd.__name__}.mpi_ops")._basics.MPI_LIB_CTYPES
+    if not hasattr(core, "horovod_waiting_seconds"):
+        return None
+    core.horovod_measure_waiting.argtypes, core.horovod_measure_waiting.restype = [ctypes.c_char_p], None
+    core.horovod_waiting_seconds.argtypes, core.horovod_waiting_seconds.restype = [], ctypes.c_double
+    core.horovod_measure_waiting(BLOCKING.encode())
+    return core.horovod_waiting_seconds
+
+
+def allow_timeline() -> None:
+    """Let Horovod write a timeline when it is asked to; call it on every rank before Horovod is initialized."""
+    os.environ.setdefault(TIMELINE, DYNAMIC)
 
 
 def _wait_for_slow_ranks() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 
@@ -13,7 +14,7 @@ MOST_ELEMENTS = 1 << 30
 """Of a message: MPI counts them in 32 bits."""
 
 
-class MPIGroup:
+class MPIGroup(CommunicationTime):
     """MPI's processes, through mpi4py; `allreduce` is for gradients.
 
     Raises UserError if MPI sees another number of processes than the launcher started.
@@ -22,6 +23,7 @@ class MPIGroup:
     controller = ""
 
     def __init__(self) -> None:
+        super().__init__()
         from mpi4py import MPI as mpi
 
         self._mpi, self._world = mpi, mpi.COMM_WORLD
@@ -36,8 +38,9 @@ class MPIGroup:
 
     def allreduce(self, values: np.ndarray) -> None:
         """Sum `values` over all ranks, in place: contiguous, any numeric type; sent without a copy."""
-        for start in range(0, len(values), MOST_ELEMENTS):
-            self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MOST_ELEMENTS])
+        with self.communicating:
+            for start in range(0, len(values), MOST_ELEMENTS):
+                self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MOST_ELEMENTS])
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import TrainingError, UserError
@@ -36,7 +37,7 @@ SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
 
 
-class RingGroup:
+class RingGroup(CommunicationTime):
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
@@ -54,6 +55,7 @@ class RingGroup:
         start_timeout_s: float = rank_info.START_TIMEOUT_S,
         timeout_s: float = SILENCE_S,
     ) -> None:
+        super().__init__()
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
         self._timeout_s = timeout_s
         self._reserved: list[PortReservation] = []
@@ -75,10 +77,11 @@ class RingGroup:
             return
         cuts = [len(values) * i // size for i in range(size + 1)]
         parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
-        for step in range(size - 1):
-            self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True)
-        for step in range(size - 1):
-            self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
+        with self.communicating:
+            for step in range(size - 1):
+                self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True)
+            for step in range(size - 1):
+                self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
 
     def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool) -> None:
         """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds."""

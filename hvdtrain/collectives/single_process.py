@@ -14,6 +14,7 @@ class SingleProcess:
     """One process: every collective is the identity."""
 
     rank, size, local_rank, controller = 0, 1, 0, ""
+    communicate_s: float | None = 0.0
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         return values

@@ -11,16 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.system import rank_info
 
 
-class TorchDistributedGroup:
+class TorchDistributedGroup(CommunicationTime):
     """The processes of torch.distributed, for the module of that name and a backend (gloo, nccl)."""
 
     controller = ""
 
     def __init__(self, dist: ModuleType, backend: str) -> None:
+        super().__init__()
         launched = rank_info.detect()
         self._dist = dist
         self.rank, self.size, self.local_rank = launched.rank, launched.size, launched.local_rank
@@ -42,7 +44,8 @@ class TorchDistributedGroup:
         )
 
     def sum(self, values: np.ndarray) -> np.ndarray:
-        return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
+        with self.communicating:
+            return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
 
     def gather(self, value: Any) -> list[Any]:
         gathered = [None] * self.size

@@ -13,6 +13,8 @@ import tyro
 from hvdtrain.errors import UserError
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
+TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
+"""The frameworks' own names."""
 
 NUMBER_LIMIT = 1 << 53
 """Numbers of options are below it: JSON and float64 hold integers exactly up to here."""

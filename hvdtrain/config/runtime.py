@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import tyro
+
 from hvdtrain.config.options import NUMBER_LIMIT
+from hvdtrain.config.step_range import StepRange
 from hvdtrain.errors import UserError
 
 MINIMA = {
@@ -22,7 +25,8 @@ MINIMA = {
 """The smallest value of each option that has one."""
 MOST_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
-FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "tensorboard", "quiet", "bind", "workers"})
+FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "quiet", "bind", "workers"})
+FREE_PER_RANK |= {"tracker", "tensorboard", "on_end"}
 """The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
 calls: with different values, ranks would wait for each other for ever."""
 
@@ -67,10 +71,23 @@ class RuntimeOptions:
     """Steps between comparisons of all ranks' parameters; 0 compares them only at the start and the end."""
     log_every: int = 20
     """Steps between logging steps, which record loss and speed and check for stop requests."""
+    timeline: str = ""
+    """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
+    framework_profiler: bool = False
+    """Run the framework's own profiler, too, in the steps of --timeline."""
+    tracker: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """Where records go, too: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
     tensorboard: bool = False
-    """Write TensorBoard events, too."""
+    """Short form of --tracker tensorboard."""
+    on_end: str = ""
+    """Shell command that rank 0 runs when training ends, with HVDTRAIN_STATUS and more in its environment."""
     quiet: bool = False
     """Print only errors on the console."""
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The names of all trackers, each once."""
+        return tuple(dict.fromkeys([*self.tracker, *(["tensorboard"] if self.tensorboard else [])]))
 
     def __post_init__(self) -> None:
         for name, minimum in MINIMA.items():
@@ -81,5 +98,11 @@ class RuntimeOptions:
                 raise UserError(f"{option} {value}: is too large")
         if self.workers != "auto" and not 0 <= self.workers <= MOST_WORKERS:
             raise UserError(f"--workers {self.workers}: must be auto, or from 0 to {MOST_WORKERS}")
+        if self.timeline:
+            StepRange.parse(self.timeline, "--timeline")
+        elif self.framework_profiler:
+            raise UserError("--framework-profiler: it needs to know for which steps", "give them by --timeline")
+        if self.timeline and self.elastic:
+            raise UserError("--timeline: an elastic job has no fixed ranks to compare", "leave out --elastic")
         if self.auto_resume and (self.resume or not self.name):
             raise UserError("--auto-resume: it finds the run by its name", "give the run a --name, and no --resume")

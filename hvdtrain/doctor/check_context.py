@@ -13,6 +13,7 @@ from typing import Any
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.connected_job import ConnectedJob
 from hvdtrain.doctor.subprocesses import Completed, probe_command
+from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system.rank_info import RankInfo, host_name
 
 
@@ -28,6 +29,8 @@ class CheckContext:
     hosts: tuple[str, ...] = ()
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
+    ssh: SshAccess = DEFAULT_ACCESS
+    """How those hosts are reached."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob | None = None
     """The connection to the job's other ranks, for checks that all ranks make together."""

@@ -15,6 +15,7 @@ from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES, Finding
 from hvdtrain.doctor.registry import CHECKS, QUICK
 from hvdtrain.errors import HvdtrainError, UserError
+from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system import rank_info
 
 HELPER_LIMIT_S = 120
@@ -34,6 +35,8 @@ class Options:
     """Number of ranks planned on this host; in a job, the actual number is used."""
     runs: Path = Path("runs")
     """Folder of runs."""
+    ssh: SshAccess = DEFAULT_ACCESS
+    """How those hosts are reached."""
 
     def selects(self, check: Check) -> bool:
         return not self.only or check.name in self.only
@@ -49,7 +52,7 @@ def examine(options: Options) -> dict[str, Any]:
         rank = rank_info.detect()
     except UserError:  # the check `variables` reports it
         rank = rank_info.RankInfo("none", 0, 1, 0)
-    context = CheckContext(rank, options.ranks, began + BUDGET_S, options.hosts, options.runs)
+    context = CheckContext(rank, options.ranks, began + BUDGET_S, options.hosts, options.runs, ssh=options.ssh)
     of_ranks = _examine_job(context, options) if context.in_job else [_report(context, _own_checks(context, options))]
     findings = reports.merge(of_ranks)
     return {

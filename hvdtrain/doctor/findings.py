@@ -40,8 +40,3 @@ def first_line(text: str, limit: int = 200) -> str:
     """The first line of `text` that is not blank, cut to `limit` characters."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= limit else f"{line[: limit - 1]}…"
-
-
-def format_bytes(size: float) -> str:
-    """A number of bytes in GiB or MiB."""
-    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

@@ -35,14 +35,3 @@ def merge(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for one in listed:
         one["everywhere"] = len(one["ranks"]) == ran[one["check"]]
     return listed
-
-
-def format_ranks(ranks: Iterable[int]) -> str:
-    """Rank numbers in short form: `0-3, 7`."""
-    parts: list[list[int]] = []
-    for rank in sorted(ranks):
-        if parts and rank == parts[-1][1] + 1:
-            parts[-1][1] = rank
-        else:
-            parts.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in parts)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives.grouping import check_groups
+from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.start_limit import limited_start
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
@@ -67,12 +68,30 @@ def build_learner(
     group: an existing group for --strategy single, which then trains by itself while other ranks do the same. Raises
     UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
-    set_environment()
-    keep_freed_memory()
+    _prepare(config, runtime)
     entry = check_request(config, trained, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
     return entry.learner(trained, weights, strategy)
+
+
+KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
+"""PyTorch's profiler prints a line when it starts and stops, at any level up to 5."""
+
+
+def _prepare(config: Config, runtime: RuntimeOptions) -> None:
+    """What must be set before a framework starts."""
+    set_environment()
+    keep_freed_memory()
+    if runtime.timeline and config.strategy == "horovod":
+        allow_timeline()
+    if runtime.framework_profiler:
+        os.environ.setdefault(KINETO_LOG_LEVEL, "99")
+
+
+def framework_tracing(framework: Framework) -> Any:
+    """The module <framework>/tracing.py: `waiter`, and the class `Profiler`."""
+    return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
 OWN_LOOPS = {"torch": "TorchOwnLoop", "mxnet": "MXNetOwnLoop"}
@@ -86,8 +105,7 @@ def build_own_loop(config: Config, runtime: RuntimeOptions) -> OwnLoopLearner:
             f"--framework {config.framework}: a script with its own training loop needs {' or '.join(OWN_LOOPS)}",
             "write a task instead (docs/own.md)",
         )
-    set_environment()
-    keep_freed_memory()
+    _prepare(config, runtime)
     entry = check_request(config, None, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime)

@@ -15,6 +15,8 @@ from typing import Any
 from hvdtrain.jobs.program import RUNS, option_value
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
 from hvdtrain.system.files import file_system_time, read_json, write_atomically
+from hvdtrain.system.run_end import FILE as END
+from hvdtrain.system.run_end import RunEnd
 
 FILE = "attempts.json"
 LOCKS = "lock-*.json"
@@ -74,17 +76,35 @@ def newest_checkpoint(folder: Path | None) -> Entry | None:
     return newest_whole(folder / "checkpoints") if folder else None
 
 
-def last_step(folder: Path | None, since: float) -> int | None:
+def last_step(folder: Path | None, since: float = 0.0) -> int | None:
     """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
     steps, paths = [], _files(folder, "heartbeats/rank-*.json")
-    try:  # times of files are compared with each other only, as the file system's clock may differ from this host's
-        began = file_system_time(paths[0].parent) - (time.time() - since) if paths else 0.0
+    try:
+        began = _time_of_files(paths[0].parent, since) if paths and since else 0.0
     except OSError:
         return None
     for path in paths:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
     return max((step for step in steps if step >= 0), default=None)
+
+
+def recorded_hang(folder: Path, since: float) -> RunEnd | None:
+    """The end by a hang that ranks have recorded since then (seconds since the epoch); None where they have not."""
+    end = RunEnd.read(folder)
+    try:
+        is_new = os.path.getmtime(folder / END) >= _time_of_files(folder, since)
+    except OSError:
+        return None
+    return end if end and end.status == "hung" and is_new else None
+
+
+def _time_of_files(folder: Path, at: float) -> float:
+    """A time of this host's clock by the file system's, which may differ: files are compared with each other only.
+
+    Raises OSError if no file can be created in the folder.
+    """
+    return file_system_time(folder) - (time.time() - at)
 
 
 def progress(folder: Path | None, since: float) -> str:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.job import Host
+from hvdtrain.jobs.job import DEFAULT_ACCESS, Host, SshAccess
 from hvdtrain.system import versions
-from hvdtrain.system.rank_info import host_name
+from hvdtrain.system.rank_info import MAX_PORT, host_name
+from hvdtrain.system.text import last_line
 
 TIMEOUT_S = 30.0
 """How long a command on another host may take."""
+PLAIN_PATH = re.compile(r"[A-Za-z0-9_.,:+@=/-]+")
+"""Paths of a key: horovodrun gives them to a shell as they are, Open MPI divides them at spaces, ssh replaces %."""
 
 
 class HostCheck(NamedTuple):
@@ -30,10 +35,35 @@ class HostCheck(NamedTuple):
     remedy: str = ""
 
 
-def ssh(host: str, command: str) -> list[str]:
+def ssh(host: str, command: str, access: SshAccess = DEFAULT_ACCESS) -> list[str]:
     """What runs a command in another host's shell."""
     # BatchMode: fail instead of asking for a password. --: a name never counts as an option.
-    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", "--", host, command]
+    return ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5", *access.arguments, "--", host, command]
+
+
+def check_access(port: int, key: Path | None) -> SshAccess:
+    """The values of --ssh-port and --ssh-key. Raises UserError for a port or a key that ssh cannot use."""
+    if not 0 <= port < MAX_PORT:
+        raise UserError(f"--ssh-port {port} is no port", f"give 1 to {MAX_PORT - 1}")
+    if key is None:
+        return SshAccess(port)
+    path = os.path.abspath(os.path.expanduser(key))
+    if path.endswith(".pub"):
+        raise UserError(f"--ssh-key {key} is a public key", f"give the private one: {key.with_suffix('')}")
+    if not PLAIN_PATH.fullmatch(path):
+        reason = f"--ssh-key {path!r}: horovodrun and mpirun cannot pass on a path with spaces or special characters"
+        raise UserError(reason, "give a link to it with another path, or name it as IdentityFile in ~/.ssh/config")
+    try:
+        mode = os.stat(path).st_mode
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"--ssh-key {key} cannot be read ({error.strerror})", "give the file of a private key"
+        ) from None
+    if mode & 0o077:
+        raise UserError(f"--ssh-key {key} is open to other users, so ssh does not use it", f"chmod 600 {key}")
+    return SshAccess(port, path)
 
 
 def other_hosts(hosts: Sequence[Host]) -> list[str]:
@@ -42,9 +72,9 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
     return [name for name, _ in hosts if name not in ("localhost", "127.0.0.1", here, here.partition(".")[0])]
 
 
-def check_hosts(hosts: list[str]) -> None:
+def check_hosts(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [one for one in inspect(hosts) if one.problem]
+    problems = [one for one in inspect(hosts, access) if one.problem]
     if len(problems) == 1:
         raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
@@ -52,7 +82,7 @@ def check_hosts(hosts: list[str]) -> None:
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
-def inspect(hosts: list[str]) -> list[HostCheck]:
+def inspect(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> list[HostCheck]:
     """Check all hosts at once."""
     if not hosts:
         return []  # then this host's versions are not needed either
@@ -60,29 +90,28 @@ def inspect(hosts: list[str]) -> list[HostCheck]:
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
     here = versions.here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
-        return list(pool.map(lambda host: _inspect(host, here), hosts))
+        return list(pool.map(lambda host: _inspect(host, here, access), hosts))
 
 
-def _inspect(host: str, here: dict[str, str]) -> HostCheck:
+def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
     try:
         done = subprocess.run(
-            ssh(host, _versions_command()),
+            ssh(host, _versions_command(), access),
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        return HostCheck(
-            host, f"no answer by ssh within {TIMEOUT_S:.0f} s", f"make sure that this works: ssh {host} true"
-        )
-    last_line = next((line.strip() for line in reversed(done.stderr.splitlines()) if line.strip()), "no message")
+        remedy = f"make sure that this works: {' '.join(['ssh', *access.arguments, host])} true"
+        return HostCheck(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", remedy)
+    said = last_line(done.stderr)
     if done.returncode == 255:
-        return HostCheck(host, f"no ssh without a password ({last_line})", ssh_remedy(host, done.stderr))
+        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, done.stderr, access))
     if done.returncode:
         return HostCheck(
             host,
-            f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({last_line})",
+            f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
     differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), here)
@@ -101,12 +130,18 @@ def _versions_command() -> str:
     return f"cd {shlex.quote(os.getcwd())} && {shlex.join(command)}"
 
 
-def ssh_remedy(host: str, error: str) -> str:
+def ssh_remedy(host: str, error: str, access: SshAccess = DEFAULT_ACCESS) -> str:
     """How to fix an ssh that failed with this message."""
+    port = f"-p {access.port} " if access.port else ""
+    if "Permission denied" in error and access.key:
+        return f"ssh-copy-id {port}-i {access.key} {host}; a key with a passphrase needs ssh-add {access.key} as well"
     if "Permission denied" in error:
-        return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {host}"
+        return f"ssh-keygen -t ed25519 (once), then ssh-copy-id {port}{host}; or give --ssh-key FILE"
     if "verification failed" in error:
-        return f"ssh-keyscan {host} >> ~/.ssh/known_hosts, after comparing the key; or ssh {host} once by hand"
+        return (
+            f"ssh-keyscan {port}{host} >> ~/.ssh/known_hosts, after comparing the key; or ssh {port}{host} once by hand"
+        )
     if "resolve" in error:
         return f"add {host} and its address to /etc/hosts, or correct the name"
-    return f"check that {host} is up and runs sshd: ssh -v {host} true (another port: Port in ~/.ssh/config)"
+    tried = " ".join(["ssh", "-v", *access.arguments, host])
+    return f"check that {host} is up and runs sshd: {tried} true (another port: --ssh-port N)"

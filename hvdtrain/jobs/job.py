@@ -18,6 +18,23 @@ class Host(NamedTuple):
     """The number of ranks that may run on it."""
 
 
+class SshAccess(NamedTuple):
+    """How ssh reaches the other hosts, beyond what its own configuration says."""
+
+    port: int = 0
+    """0: the default."""
+    key: str = ""
+    """The path of a private key; empty: the default ones."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Options of ssh."""
+        return [*(["-p", str(self.port)] if self.port else []), *(["-i", self.key] if self.key else [])]
+
+
+DEFAULT_ACCESS = SshAccess()
+
+
 @dataclass(frozen=True)
 class ElasticOptions:
     """Horovod's elastic mode: the number of ranks changes while the job runs."""
@@ -43,6 +60,7 @@ class Job:
     """Without `hosts`: the batch system's hosts, and how many ranks it would start on each; empty: this host."""
     interface: str | None = None
     """Network interface between the hosts."""
+    ssh: SshAccess = DEFAULT_ACCESS
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the user asked for: --env, and Horovod's own settings."""
     controller: str = "gloo"

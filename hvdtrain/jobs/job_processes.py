@@ -74,7 +74,7 @@ class JobProcesses:
         """The variables with a file in place of those that hold credentials."""
         public, private = credentials.separated(environment)
         others = hosts.other_hosts(self._job.hosts)
-        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private)
+        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private, self._job.ssh)
         return {**public, private_variables.FILE: self._variables_file}
 
     def all_registered(self) -> None:
@@ -85,7 +85,8 @@ class JobProcesses:
         path, self._variables_file = self._variables_file, ""
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
-                await asyncio.to_thread(private_variables.remove, hosts.other_hosts(self._job.hosts), path)
+                others = hosts.other_hosts(self._job.hosts)
+                await asyncio.to_thread(private_variables.remove, others, path, self._job.ssh)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""

@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import TIMEOUT_S, ssh
+from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
 
 FILE = "HVDTRAIN_VARIABLES_FILE"
 """Environment variable: the file, which a rank's agent reads when it starts."""
 
 
-def distribute(hosts: list[str], variables: Mapping[str, str]) -> str:
+def distribute(hosts: list[str], variables: Mapping[str, str], access: SshAccess = DEFAULT_ACCESS) -> str:
     """Write variables to a file on this host and on these, readable by its owner only; the file's path.
 
     They go through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
@@ -30,24 +31,24 @@ def distribute(hosts: list[str], variables: Mapping[str, str]) -> str:
     """
     path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
     try:
-        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)))
+        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)), access)
     except UserError:
         with contextlib.suppress(UserError):
-            remove(hosts, path)
+            remove(hosts, path, access)
         raise
     return path
 
 
-def remove(hosts: list[str], path: str) -> None:
+def remove(hosts: list[str], path: str, access: SshAccess = DEFAULT_ACCESS) -> None:
     """Remove the files that `distribute` wrote. Raises UserError, naming a host that cannot be reached."""
-    _run_everywhere(hosts, f"rm -f {path}", "")
+    _run_everywhere(hosts, f"rm -f {path}", "", access)
 
 
-def _run_everywhere(hosts: list[str], script: str, stdin: str) -> None:
+def _run_everywhere(hosts: list[str], script: str, stdin: str, access: SshAccess) -> None:
     remote = shlex.join(["sh", "-c", script])
 
     def run(host: str) -> None:
-        command = ssh(host, remote) if host else ["sh", "-c", script]
+        command = ssh(host, remote, access) if host else ["sh", "-c", script]
         try:
             subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         except subprocess.SubprocessError as error:

@@ -22,6 +22,8 @@ PATHS = ("--runs", "--resume")
 """Options whose values in a file may begin with ~."""
 RUNS = "runs"
 """Their default for --runs."""
+SWEEP = "runs/sweep"
+"""The default for --output of a sweep."""
 
 
 class OwnProgram(NamedTuple):
@@ -54,6 +56,39 @@ def own_program(program: Sequence[str]) -> OwnProgram | None:
 def is_own(program: Sequence[str]) -> bool:
     """Whether it is one of hvdtrain's own training programs."""
     return own_program(program) is not None
+
+
+class SweepProgram(NamedTuple):
+    """`hvdtrain sweep`, which starts a job for each of its trials."""
+
+    start: tuple[str, ...]
+    """What starts it, up to the word sweep."""
+    options: tuple[str, ...]
+    """Its own."""
+    command: tuple[str, ...]
+    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
+
+    @property
+    def folder(self) -> str:
+        return _argument(self.options, "--output") or _argument(self.options, "--out") or SWEEP
+
+
+def sweep_program(program: Sequence[str]) -> SweepProgram | None:
+    """The program, perhaps started by another one, if it is a sweep, else None."""
+    own = program[: program.index("--")] if "--" in program else program
+    for index, argument in enumerate(own):
+        by_module = own[index - 2 : index] == ["-m", "hvdtrain"] or own[index - 1 : index] == ["-mhvdtrain"]
+        if argument == "sweep" and (by_module or (index and Path(own[index - 1]).name == "hvdtrain")):
+            command = without_program(program[len(own) + 1 :])
+            return SweepProgram(tuple(own[: index + 1]), tuple(own[index + 1 :]), tuple(command))
+    return None
+
+
+def without_program(words: Sequence[str]) -> list[str]:
+    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
+    if list(words[:1]) == ["hvdtrain"]:
+        return list(words[1:])
+    return list(words[3:] if list(words[1:3]) == ["-m", "hvdtrain"] else words)
 
 
 def option_value(program: Sequence[str], option: str) -> str:

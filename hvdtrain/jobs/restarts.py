@@ -12,6 +12,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import attempts, hosts
@@ -20,6 +21,7 @@ from hvdtrain.jobs.job import Job, RestartPolicy, placed
 from hvdtrain.jobs.program import run_folder
 from hvdtrain.jobs.result import Failure, JobResult, interrupted_status
 from hvdtrain.jobs.signals import Signals
+from hvdtrain.system.run_end import RunEnd
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Before the next attempt; doubled after each attempt without a newer checkpoint."""
@@ -51,8 +53,10 @@ class Restarts:
     async def run(self) -> JobResult:
         """The result of the last attempt; with the failure of the whole job where several attempts failed."""
         result = await self._run_attempts()
+        if result.failure:
+            self._record(result.end)
         if result.failure and not result.failure.at_start and "--resume" not in str(result.failure):
-            where = attempts.progress(attempts.folder_of_job(self._job.program, self._job_id), self._attempts[0].began)
+            where = attempts.progress(self._folder_of_job(), self._attempts[0].began)
             if where:
                 self._say(where)
         return result
@@ -68,10 +72,11 @@ class Restarts:
                 return result
             why = self._reason_to_give_up(result, failure)
             if why:
-                return result if len(self._attempts) == 1 else self._given_up(why, result.status)
-            number = await self._pause()
+                return result if len(self._attempts) == 1 else self._given_up(why, result)
+            number = await self._pause(result)
             if number:
-                return self._given_up("it was asked to end between two attempts", interrupted_status(number))
+                ended = JobResult(interrupted_status(number), failure, asked_to_stop=True)
+                return self._given_up("it was asked to end between two attempts", ended)
 
     async def _run_attempt(self, attempt: Attempt) -> JobResult:
         try:
@@ -138,19 +143,36 @@ class Restarts:
         newest = newest_checkpoint(self._folder)
         return max(sum(one.checkpoint == newest for one in self._attempts), 1) if self._folder else len(self._attempts)
 
-    async def _pause(self) -> int:
+    def _folder_of_job(self) -> Path | None:
+        return attempts.folder_of_job(self._job.program, self._job_id)
+
+    def _record(self, end: RunEnd) -> None:
+        """Write into the run's folder how the last attempt ended.
+
+        The launcher knows which rank was the first to fail; but of a hang, the ranks themselves know more.
+        """
+        folder = self._folder_of_job()
+        if not folder:
+            return
+        hang = attempts.recorded_hang(folder, self._attempts[-1].began)
+        if hang:
+            end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
+        end.write(folder)
+
+    async def _pause(self, result: JobResult) -> int:
         """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
         pause_s = min(FIRST_PAUSE_S * 2 ** (self._without_progress() - 1), LONGEST_PAUSE_S)
         number = f"{len(self._attempts)} of {self._policy.limit}"
+        self._record(result.end._replace(status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({number})")
         return await signal_within(self._signals, pause_s)
 
-    def _given_up(self, why: str, status: int) -> JobResult:
+    def _given_up(self, why: str, last: JobResult) -> JobResult:
         """The failure of the whole job, with a line for each attempt."""
         lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
         failure = Failure("\n".join([f"gave up, as {why}; the attempts:", *lines]))
         self._say(failure)
-        return JobResult(status, failure)
+        return dataclasses.replace(last, failure=failure, cause=last.failure)
 
 
 async def signal_within(signals: Signals, seconds: float) -> int:
@@ -170,7 +192,8 @@ def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
     """
     if not job.hosts:
         return job
-    unusable = {one.host: one.problem for one in hosts.inspect(hosts.other_hosts(job.hosts)) if one.problem}
+    checked = hosts.inspect(hosts.other_hosts(job.hosts), job.ssh)
+    unusable = {one.host: one.problem for one in checked if one.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs.cause import RankEnd, lost_peer
 from hvdtrain.jobs.output import LAST_LINES
+from hvdtrain.system.run_end import RunEnd
 
 
 @dataclass(frozen=True)
@@ -16,10 +17,12 @@ class Failure:
     """Why a job ended: the first failure, as the others follow from it."""
 
     reason: str
-    """What happened; after a rank's name where `rank` is set: `was killed by SIGKILL`."""
+    """What happened; without the rank's name where `rank` is set, unless `names_rank`: `was killed by SIGKILL`."""
     remedy: str = ""
     rank: int | None = None
     host: str = ""
+    names_rank: bool = False
+    """Whether `reason` says by itself on which rank it happened."""
     last_lines: tuple[str, ...] = ()
     """What the rank printed last."""
     ends_others: bool = False
@@ -45,9 +48,10 @@ class Failure:
         if error:
             # An error that all ranks have names the rank at fault itself.
             label = "" if error.reason.startswith("rank ") else f"rank {end.rank} on {end.host}: "
-            failure = Failure(f"{label}{error.reason}", error.remedy, retry=error.retry is not False)
+            reason, retry = f"{label}{error.reason}", error.retry is not False
+            failure = Failure(reason, error.remedy, end.rank, end.host, names_rank=True, retry=retry)
         else:
-            failure = Failure(end.how, "", end.rank, end.host, end.tail[-LAST_LINES:])
+            failure = Failure(end.how, "", end.rank, end.host, last_lines=end.tail[-LAST_LINES:])
         return dataclasses.replace(failure, ends_others=ends_others, signature=signature)
 
     @property
@@ -59,7 +63,7 @@ class Failure:
     @property
     def summary(self) -> str:
         """One line: which rank, on which host, and what happened."""
-        return self.reason if self.rank is None else f"rank {self.rank} on {self.host} {self.reason}"
+        return self.reason if self.rank is None or self.names_rank else f"rank {self.rank} on {self.host} {self.reason}"
 
     def __str__(self) -> str:
         parts = [self.summary, self.remedy, "ending the others" if self.ends_others else ""]
@@ -76,6 +80,18 @@ class JobResult:
     failure: Failure | None = None
     asked_to_stop: bool = False
     """Whether a signal or the time limit asked the job to stop, so that it is not started again."""
+    cause: Failure | None = None
+    """That of the last attempt, where `failure` lists all."""
+
+    @property
+    def end(self) -> RunEnd:
+        """As it is recorded in the run's folder."""
+        failure = self.cause or self.failure
+        if self.asked_to_stop or self.status == Stopped.exit_status:
+            return RunEnd("stopped", self.status, failure.line if failure else "asked to stop")
+        if not failure:
+            return RunEnd("failed" if self.status else "finished", self.status)
+        return RunEnd.of_error("failed", self.status, failure.line, failure.rank, failure.host)
 
 
 def interrupted_status(number: int) -> int:

@@ -15,20 +15,33 @@ from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import elastic
 from hvdtrain.jobs.launchers.registry import build
 from hvdtrain.jobs.launchers.settings import own_programs_first, passed_on
+from hvdtrain.jobs.on_end import Notice
 from hvdtrain.jobs.restarts import Restarts
-from hvdtrain.jobs.result import JobResult
+from hvdtrain.jobs.result import Failure, JobResult
 from hvdtrain.jobs.signals import Signals
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info
 
 
-def run(launcher: str, job: Job, policy: RestartPolicy) -> JobResult:
+def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> JobResult:
     """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
-    Raises UserError if the job cannot start. An elastic job replaces this process by horovodrun.
+    on_end: a command to run afterwards. Raises UserError if the job cannot start. An elastic job replaces this process
+    by horovodrun.
     """
     environment = {**own_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
-    hosts.check_hosts(hosts.other_hosts(job.hosts))
+    notice = Notice(on_end, job, environment[rank_info.JOB])
+    try:
+        result = _run(launcher, job, policy, environment)
+    except UserError as error:
+        notice.give(JobResult(error.exit_status, Failure.of_error(error)))
+        raise
+    notice.give(result)
+    return result
+
+
+def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]) -> JobResult:
+    hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
     if job.output_dir:

@@ -13,9 +13,12 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
+from hvdtrain.jobs.hosts import check_access
 from hvdtrain.jobs.job import START_TIMEOUT_S
-from hvdtrain.jobs.program import is_own, option_value, resumes_itself
+from hvdtrain.jobs.slurm import directives, submissions
+from hvdtrain.jobs.slurm.batch_program import BatchProgram
 from hvdtrain.system import credentials
+from hvdtrain.system.text import printable
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
@@ -39,6 +42,13 @@ def add_options(command: argparse.ArgumentParser) -> None:
     add("--signal-before", type=int, default=120, metavar="S",
         help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
     add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
+    add("--array", default="", metavar="0-9",
+        help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
+             "the trial of its number")  # fmt: skip
+    add("--sbatch", action="append", default=[], metavar="OPTION",
+        help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
+    add("--mail-user", default="", metavar="ADDRESS", help="whom Slurm writes mail about the job")
+    add("--mail-type", default="", metavar="EVENTS", help="about what (default: END,FAIL)")
     add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
     add("--submit", action="store_true", help="submit the script")
 
@@ -50,12 +60,33 @@ def run(options: argparse.Namespace) -> int:
         _write(options.script, text)
     elif not options.submit:
         print(text, end="")
-    if not options.submit or options.dry_run:
-        return 0
+    return _submit(options, text) if options.submit and not options.dry_run else 0
+
+
+def _submit(options: argparse.Namespace, text: str) -> int:
+    """Submit a script, and remember its job for `launch status`; sbatch's exit status."""
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not on PATH", "submit where Slurm is installed; --script FILE writes the script")
     # On standard input, as a file's path may hold any characters.
-    return subprocess.run(["sbatch"], input=os.fsencode(text), check=False).returncode
+    done = subprocess.run(["sbatch", "--parsable"], input=os.fsencode(text), stdout=subprocess.PIPE, check=False)
+    output = done.stdout.decode(errors="replace")
+    job, cluster = submissions.parse_submitted(output)
+    if done.returncode or not job:
+        print(output, end="")
+        return done.returncode
+    print(f"Submitted batch job {job}{f' on cluster {cluster}' if cluster else ''}", flush=True)
+    made = _program(options).submission(job, cluster, options.job_name, options.array)
+    try:
+        submissions.add(made)
+    except (OSError, RuntimeError) as error:  # the job runs all the same
+        reason = error.strerror if isinstance(error, OSError) else error
+        where = f"it is not recorded in {submissions.NAME} ({reason})"
+        print(f"hvdtrain: {printable(where)}: launch status lists it only by its number", file=sys.stderr)
+    return 0
+
+
+def _program(options: argparse.Namespace) -> BatchProgram:
+    return BatchProgram(options.program, bool(options.array), not options.no_requeue)
 
 
 def script(options: argparse.Namespace, python: str = sys.executable) -> str:
@@ -69,11 +100,12 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         keep_trailing_newline=True,
         autoescape=False,
     )
-    program = list(options.program)
-    resumes = is_own(program) and not options.no_requeue and not option_value(program, "--resume")
-    resumes = resumes and not resumes_itself(program)
+    program, launcher = _program(options), _launch_command(options)
+    if program.starts_ranks_itself and launcher != _launch_command(options, only_required=True):
+        reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
+        raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
     in_venv = sys.prefix != sys.base_prefix
-    # Every value below is a number, a word that _check accepts, or quoted for the shell.
+    # Every value below is a number, a word that _check accepts, or quoted for Slurm or the shell.
     return environment.get_template("batch.sbatch.jinja").render(
         job_name=options.job_name,
         nodes=options.nodes,
@@ -85,27 +117,36 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         signal_before=options.signal_before,
         partition=options.partition,
         account=options.account,
+        array=directives.array_tasks(options.array).text if options.array else "",
+        mail_user=options.mail_user,
+        mail_type=directives.mail_type(options.mail_user, options.mail_type),
+        extra=directives.extra(options.sbatch),
         requeue=not options.no_requeue,
         path=shlex.quote(os.path.dirname(python)) if in_venv else "",
-        program=shlex.join(program),
-        add_name=resumes and not option_value(program, "--name"),
-        add_auto_resume=resumes,
+        sweep=program.sweep is not None,
+        program=program.words(launcher),
         via=options.via,
-        command=shlex.join(_launch_command(options)),
+        command="" if program.sweep else shlex.join(launcher),
     )
 
 
-def _launch_command(options: argparse.Namespace) -> list[str]:
-    """The launcher inside the script, up to the program."""
+def _launch_command(options: argparse.Namespace, only_required: bool = False) -> list[str]:
+    """The launcher inside the script, up to the program. only_required: without what the user may leave out."""
     command = ["python", "-m", "hvdtrain", "launch", options.via, "-n", str(options.nodes * options.ranks_per_node)]
-    if options.via == "srun":
-        command += ["--nodes", str(options.nodes), *(["--mpi", options.mpi] if options.mpi else [])]
+    command += ["--nodes", str(options.nodes)] if options.via == "srun" else []
+    if only_required:
+        return command
+    command += ["--mpi", options.mpi] if options.mpi else []
+    access = check_access(options.ssh_port, options.ssh_key)
+    command += ["--ssh-port", str(access.port)] if access.port else []
+    command += ["--ssh-key", access.key] if access.key else []
     command += ["--container", options.container] if options.container else []
     command += ["--interface", options.interface] if options.interface else []
     command += ["--output-dir", str(options.output_dir)] if options.output_dir else []
     command += ["--time-limit", options.time_limit] if options.time_limit else []
     command += ["--restarts", str(options.restarts)] if options.restarts else []
     command += ["--start-timeout", f"{options.start_timeout:g}"] if options.start_timeout != START_TIMEOUT_S else []
+    command += ["--on-end", options.on_end] if options.on_end else []
     settings = [f"{name}={value}" for name, value in horovod_options.variables(options).items()]
     return [*command, *(word for variable in [*options.env, *settings] for word in ("--env", variable))]
 
@@ -133,9 +174,16 @@ def _check(options: argparse.Namespace) -> None:
             f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
         )
     _check_variables(options.env)
+    if credentials.holds("", options.on_end):
+        raise UserError(
+            "--on-end: the command holds credentials, which the script would show",
+            "let the command read them from a file that only you can read",
+        )
     if options.mpi and options.via != "srun":
         raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
-    for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi"):
+    if (options.ssh_port or options.ssh_key) and options.via != "horovodrun":
+        raise UserError("--ssh-port and --ssh-key are for horovodrun only", f"omit them with --via {options.via}")
+    for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi", "mail_user"):
         value = getattr(options, name)
         if value and not WORD.fullmatch(value):
             raise UserError(

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-STOPS = (signal.SIGTERM, signal.SIGHUP)
+from hvdtrain.errors import Stopped
+
+STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a series, as Ctrl-C does."""
 ERROR = "hvdtrain: "
 """How a line with an error begins."""
@@ -39,6 +41,8 @@ class JobSeries:
     ) -> None:
         self._environment, self._limit_s, self._grace_s = environment, limit_s, grace_s
         self._process: subprocess.Popen[bytes] | None = None
+        self.status = 0
+        """Exit status of the job that has ended by itself last."""
 
     def run(self, jobs: Sequence[SeriesJob]) -> Iterator[str]:
         """Run the jobs; yields after each why it failed, or an empty string.
@@ -76,7 +80,9 @@ class JobSeries:
                 status = self._process.wait(self._limit_s)
             except subprocess.TimeoutExpired:
                 self._end_process()
+                self.status = self._process.returncode
                 return f"no end within {self._limit_s:g} s (its output is in {job.log})"
+        self.status = status
         if status == 0:
             job.log.unlink()
             return ""
@@ -100,7 +106,8 @@ class JobSeries:
 
 
 def _exit(number: int, _: object) -> None:
-    sys.exit(128 + number)
+    # SIGUSR1 asks for checkpoints, as before the time limit of a batch job, which then starts the series again.
+    sys.exit(Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
 
 
 def _error_line(log: Path) -> str:

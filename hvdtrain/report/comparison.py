@@ -8,7 +8,7 @@ from typing import Any
 
 from hvdtrain.report.difference import References
 from hvdtrain.report.rows import Row
-from hvdtrain.report.runs import FinishedRun
+from hvdtrain.report.runs import LAYERS, FinishedRun
 from hvdtrain.report.scaling import scaling
 
 
@@ -18,10 +18,12 @@ def make_rows(runs: list[FinishedRun]) -> list[Row]:
     for run in sorted(runs, key=lambda run: str(run.folder)):
         groups.setdefault(run.identity, []).append(run)
     rows = [Row(group) for group in groups.values()]
-    usual = {name: values.most_common(1)[0][0] for name, values in _count_settings(runs).items()}
+    usual = _usual(runs)
     for row in rows:
         row.note = ", ".join(
-            f"{name.replace('_', '-')} {value}" for name, value in row.run.settings.items() if value != usual.get(name)
+            f"{name.replace('_', '-')} {value}"
+            for name, value in row.run.settings.items()
+            if value != usual[_compared_among(row.run, name)]
         )
     rows.sort(key=_order)
     references = References(runs)
@@ -36,10 +38,15 @@ def _order(row: Row) -> tuple[Any, ...]:
     return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
 
 
-def _count_settings(runs: Iterable[FinishedRun]) -> dict[str, Counter[str]]:
-    """For each setting, how many runs have which value."""
-    counts: dict[str, Counter[str]] = {}
+def _usual(runs: Iterable[FinishedRun]) -> dict[tuple[str, ...], str]:
+    """The value of each setting that most runs have."""
+    counts: dict[tuple[str, ...], Counter[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
-            counts.setdefault(name, Counter())[value] += 1
-    return counts
+            counts.setdefault(_compared_among(run, name), Counter())[value] += 1
+    return {name: values.most_common(1)[0][0] for name, values in counts.items()}
+
+
+def _compared_among(run: FinishedRun, name: str) -> tuple[str, ...]:
+    """The setting, and of which runs it is compared: layers among those of one --model, as others have other ones."""
+    return (name, run.settings["model"]) if name == LAYERS else (name,)

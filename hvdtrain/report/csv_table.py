@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
+from hvdtrain.report.content import Report
 from hvdtrain.report.rows import Row
 from hvdtrain.system.text import printable
 
@@ -14,9 +15,10 @@ FORMULA = ("=", "+", "-", "@")
 """What a spreadsheet takes for the beginning of a formula."""
 
 
-def to_csv(rows: list[Row]) -> str:
+def to_csv(report: Report) -> str:
     """A header and one line per row, with numbers in full precision."""
-    return write_csv([_record(row) for row in rows])
+    fastest = [group.fastest for group in report.groups]
+    return write_csv([{**_record(row), "most_images_per_s": any(row is one for one in fastest)} for row in report.rows])
 
 
 def write_csv(records: Sequence[dict[str, Any]]) -> str:
@@ -68,7 +70,11 @@ def _record(row: Row) -> dict[str, Any]:
         "accuracy_median": row.accuracy and row.accuracy.median,
         "accuracy_least": row.accuracy and row.accuracy.minimum,
         "accuracy_greatest": row.accuracy and row.accuracy.maximum,
+        "test_rows": run.test_rows,
+        "accuracy_interval_low": row.chance and row.chance.low,
+        "accuracy_interval_high": row.chance and row.chance.high,
         "max_parameter_difference": row.difference and row.difference.largest,
         "difference_from": row.difference and printable(str(row.difference.reference.folder)),
+        "started": " ".join(one.started for one in row.runs),
         "folders": " ".join(printable(str(one.folder)) for one in row.runs),
     }

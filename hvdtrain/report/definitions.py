@@ -1,33 +1,23 @@
-"""The columns of the report's table, and what each figure means."""
+"""What each figure of the report means."""
 
 from __future__ import annotations
 
 NONE = "—"
 
-HEADINGS = (
-    "framework",
-    "strategy",
-    "ranks × devices",
-    "images/s: median (minimum to maximum, runs)",
-    "images/s per core",
-    "share of the cores' arithmetic peak",
-    "epoch on the slowest rank, s",
-    "step on the slowest rank: forward and backward / communication / update / loop",
-    "scaling efficiency",
-    "Karp–Flatt serial fraction",
-    "peak memory of a rank, MB",
-    "test accuracy",
-    "max difference of any parameter from a single process",
-)
 NOTE = "settings that differ from most runs"
-TEXT_COLUMNS = (HEADINGS[0], HEADINGS[1], NOTE)
 
 DEFINITIONS = (
     (
         "Row",
-        "Runs that are repetitions of each other: same framework, strategy, ranks, devices, settings, OMP_NUM_THREADS "
-        "and machine. "
-        "Seeds may differ.",
+        "Runs that are repetitions of each other: same framework, strategy, ranks, devices, layers, settings, "
+        "OMP_NUM_THREADS and machine. Seeds may differ. Where runs of one --model differ in their layers, a checksum "
+        "names these.",
+    ),
+    (
+        "Most images/s, fastest",
+        "The row of the largest median of images/s in its table: of one framework, data set, network and machine. It "
+        "is called the fastest if all its repetitions were faster than all those of the others, and no row ran only "
+        "once. The range of a ratio of speeds is that of the extremes of both rows.",
     ),
     ("Machine", "The host of rank 0."),
     ("Ranks × devices", "Processes, times the devices of each; p, the number of replicas, is their product."),
@@ -67,7 +57,7 @@ DEFINITIONS = (
         "Strong: the base has the same global batch (Amdahl, Validity of the single processor approach to achieving "
         "large scale computing capabilities, AFIPS 1967). Weak: the base has the batch of one replica (Gustafson, "
         "Reevaluating Amdahl's law, CACM 31(5), 1988). With bases of both kinds, a run with --batch-scope per-rank is "
-        "compared with the weak one. 1 is ideal; a row of one replica has none.",
+        "compared with the weak one. 1 is ideal; weak scaling is named, and a row of one replica has none.",
     ),
     (
         "Karp–Flatt serial fraction",
@@ -79,13 +69,30 @@ DEFINITIONS = (
     ("Peak memory", "The largest resident set of any rank, in MB of 2^20 bytes; the maximum of the runs."),
     (
         "Test accuracy",
-        "Share of test images classified correctly after the last step; the median of the runs.",
+        "Share of test images classified correctly after the last step: the median of the runs, and their minimum and "
+        "maximum. The 95 % interval is what chance in the choice of the test rows gives around the median (Wilson, "
+        "Probable inference, the law of succession, and statistical inference, JASA 22(158), 1927): rows whose "
+        "intervals overlap do not differ by more than that. Other seeds vary it further. A task's own accuracy varies "
+        "less where a row is right in parts. Of many rows, a few differ so by chance.",
     ),
     (
         "Max difference",
         "max |a - b| over all parameters at the last step, where b is a run with strategy single: of the same "
         "framework, else of the one named; with the same data, seed, initial weights, network, global batch, learning "
         "rate, other options and number of steps. The maximum of the runs; compression may differ.",
+    ),
+    (
+        "Learning curves",
+        "The losses and the accuracy that a run wrote to metrics.jsonl. Of many rows, the lines have the colors of "
+        "their frameworks, and those that end with the lowest and the highest loss are named. Long curves are drawn as "
+        "means of neighboring values. The band around accuracies is their 95 % interval.",
+    ),
+    (
+        "Time of each rank",
+        "Of all training steps but those of the first logging interval: the shares in which a rank computes, "
+        "communicates (from its last gradient until all are combined: transfer, and waiting for other ranks) and waits "
+        "for rows. The rank that communicates least is the one that the others wait for. Where the strategy cannot "
+        "tell communication from computing, both are one part.",
     ),
     (NONE, "Not measured, or no run to compare with."),
     (

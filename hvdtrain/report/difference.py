@@ -10,7 +10,7 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.report.rows import Row, WeightDifference
-from hvdtrain.report.runs import FinishedRun
+from hvdtrain.report.runs import LAYERS, FinishedRun
 from hvdtrain.runs import checkpoints
 
 OF_DISTRIBUTION = ("framework", "strategy", "api", "kvstore", "recipe", "compression", "groups")
@@ -74,7 +74,7 @@ def _training(run: FinishedRun) -> tuple[Any, ...]:
     scale = run.ranks if options.pop("batch_scope") == "per-rank" else 1
     options["lr"] = f"{options['lr'] * scale:.9g}"
     options["batch_size"] = run.global_batch
-    return (run.steps, *sorted((name, str(value)) for name, value in options.items()))
+    return (run.steps, run.settings.get(LAYERS), *sorted((name, str(value)) for name, value in options.items()))
 
 
 def _is_finite(saved: Checkpoint) -> bool:

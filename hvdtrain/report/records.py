@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
+from hvdtrain.system.json_text import finite_number
 from hvdtrain.system.text import printable
 
 
@@ -67,13 +69,22 @@ class JsonRecord:
 
     def number(self, name: str) -> float | None:
         """A finite number, or None."""
-        value = self._values.get(name)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        return finite_number(self._values.get(name))
+
+    def sum(self, name: str) -> float | None:
+        """The sum of a matrix, which is a list of lists of finite numbers; None for anything else."""
+        rows = self._values.get(name)
+        if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
             return None
         try:
-            return float(value) if math.isfinite(value) else None
-        except OverflowError:  # an integer larger than any float
+            total = sum(float(value) for row in rows for value in row)
+        except (TypeError, ValueError, OverflowError):
             return None
+        return total if math.isfinite(total) else None
+
+    def as_json(self) -> str:
+        """The object as text, the same for equal ones; empty for an empty one."""
+        return json.dumps(self._values, sort_keys=True) if self._values else ""
 
     def count(self, name: str, default: int | None = None) -> int:
         """A positive integer; for steps, 0 as well."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hvdtrain.report.intervals import Interval, wilson
 from hvdtrain.report.runs import FinishedRun, StepShares
 
 
@@ -18,6 +19,10 @@ class Spread(NamedTuple):
     maximum: float
     number: int
     """Runs that measured it."""
+
+    @property
+    def range(self) -> Interval:
+        return Interval(self.minimum, self.maximum)
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
@@ -49,6 +54,8 @@ class Row:
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
     difference: WeightDifference | None = None
+    chance: Interval | None = field(init=False)
+    """Accuracies that chance in the choice of test rows gives, around the median (95 %)."""
 
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
@@ -57,11 +64,22 @@ class Row:
         self.images_per_s = spread(run.images_per_s for run in self.runs)
         self.epoch_s = spread(run.epoch_s for run in self.runs)
         self.accuracy = spread(run.accuracy for run in self.runs)
+        rows = [run.test_rows for run in self.runs if run.test_rows]
+        self.chance = wilson(self.accuracy.median, min(rows)) if self.accuracy and rows else None
         self.peak_rss_mb = spread(run.peak_rss_mb for run in self.runs)
         self.step_s = spread(run.step_s for run in self.runs)
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.peak_share = spread(run.peak_share for run in self.runs)
+        self.cores = spread(run.cores for run in self.runs)
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
+
+    @property
+    def accuracies(self) -> Interval | None:
+        """All accuracies that the runs or chance in the test rows give; None if those of chance are not known."""
+        if not self.accuracy or not self.chance:
+            return None
+        low, high = self.accuracy.range
+        return Interval(min(low, self.chance.low), max(high, self.chance.high))
 
     @property
     def label(self) -> str:

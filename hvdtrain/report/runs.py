@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,14 +12,15 @@ from typing import Any, NamedTuple
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import STYLES
+from hvdtrain.report.history import History, read_history
 from hvdtrain.report.records import JsonRecord, as_text
+from hvdtrain.runs.search import RECORDS, find_runs
 from hvdtrain.system.text import printable
 
-FILES = ("config.json", "result.json")
-TRACES = ("config.json", "result.json", "logs", "checkpoints")
-"""Files and folders by which the folder of an unfinished run is recognized."""
 NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
+LAYERS = "layers"
+"""The setting that tells networks of one --model name apart: a checksum of their layers."""
 
 
 class StepShares(NamedTuple):
@@ -46,7 +49,7 @@ class FinishedRun:
     global_batch: int
     steps: int
     settings: dict[str, str]
-    """Options that are equal in all repetitions, with device, OMP_NUM_THREADS and machine, as text."""
+    """Options that are equal in all repetitions, with layers, device, OMP_NUM_THREADS and machine, as text."""
     host: dict[str, str]
     versions: dict[str, str]
     started: str
@@ -54,18 +57,33 @@ class FinishedRun:
     epoch_s: float | None
     step_s: float | None
     shares: StepShares | None
-    images_per_core_s: float | None
-    """Images per second, by the number of cores that the job computes with."""
+    cores: float | None
+    """CPU cores that the job computes with."""
     peak_share: float | None
     """Arithmetic of training per second, as a share of the peak of these cores."""
     peak_rss_mb: float | None
     accuracy: float | None
+    test_rows: int | None
+    """Rows that the accuracy is a share of."""
     per_class: dict[str, float] = field(default_factory=dict)
     """Accuracy of each class that has test images, by its name."""
 
     @property
+    def name(self) -> str:
+        return printable(self.folder.resolve().name)
+
+    @property
     def replicas(self) -> int:
         return self.ranks * self.devices
+
+    @property
+    def images_per_core_s(self) -> float | None:
+        return _ratio(self.images_per_s, self.cores)
+
+    @functools.cached_property
+    def history(self) -> History:
+        """What the run wrote while it trained."""
+        return read_history(self.folder)
 
     @property
     def strategy(self) -> str:
@@ -93,8 +111,8 @@ def collect(paths: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
     folders: dict[Path, Path] = {}
     unfinished: dict[Path, str] = {}
     for path in paths:
-        for folder in _candidates(path):
-            missing = [name for name in FILES if not (folder / name).is_file()]
+        for folder in find_runs(path):
+            missing = [name for name in RECORDS if not (folder / name).is_file()]
             if not missing:
                 folders.setdefault(folder.resolve(), folder)
             else:
@@ -102,29 +120,14 @@ def collect(paths: Iterable[Path]) -> tuple[list[FinishedRun], list[str]]:
     if not folders:
         also = f" ({len(unfinished)} did not finish: {'; '.join(unfinished.values())})" if unfinished else ""
         given = ", ".join(printable(str(path)) for path in paths)
-        remedy = f"give run folders, which contain {' and '.join(FILES)}"
+        remedy = f"give run folders, which contain {' and '.join(RECORDS)}"
         raise UserError(f"{given}: no finished run there{also}", remedy)
     return [read_run(folder) for folder in folders.values()], list(unfinished.values())
 
 
-def _candidates(path: Path) -> list[Path]:
-    """The folder itself if it is a run's, else those of its children that are."""
-    name, remedy = printable(str(path)), "give a run's folder, or one that contains runs"
-    try:
-        if not path.exists():
-            raise UserError(f"{name}: no such folder", remedy)
-        if not path.is_dir():
-            raise UserError(f"{name}: not a folder", remedy)
-        if any((path / file).is_file() for file in FILES):
-            return [path]
-        return sorted(child for child in path.iterdir() if any((child / trace).exists() for trace in TRACES))
-    except OSError as error:
-        raise UserError(f"{name}: cannot be listed ({error.strerror})", "give folders that you may read") from None
-
-
 def read_run(folder: Path) -> FinishedRun:
     """The finished run in `folder`. Raises UserError, naming the file, for content that no run writes."""
-    config, result = (JsonRecord.read(folder / name) for name in FILES)
+    config, result = (JsonRecord.read(folder / name) for name in RECORDS)
     options = config.record("config").options()
     if options["api"] == _default_api(options["framework"]):
         options["api"] = "auto"  # a run that names the default is a repetition of one that does not
@@ -148,10 +151,11 @@ def read_run(folder: Path) -> FinishedRun:
         epoch_s=result.number("epoch_s"),
         step_s=result.number("step_s"),
         shares=_shares(result),
-        images_per_core_s=_ratio(speed, result.number("cores")),
+        cores=result.number("cores"),
         peak_share=_ratio(speed, _ratio(result.number("peak_flops"), result.number("flops_per_image"))),
         peak_rss_mb=result.number("peak_rss_mb"),
         accuracy=result.number("accuracy"),
+        test_rows=count_test_rows(result),
         per_class=result.record("per_class_accuracy", {}).numbers(),
     )
 
@@ -163,10 +167,18 @@ def _default_api(framework: str) -> str:
 
 def _settings(options: dict[str, Any], config: JsonRecord, host: dict[str, str]) -> dict[str, str]:
     settings = {name: as_text(value) for name, value in options.items() if name not in NOT_SETTINGS}
+    if layers := config.record("network", {}).as_json():  # old runs lack it
+        settings[LAYERS] = hashlib.sha256(layers.encode()).hexdigest()[:8]
     settings["device"] = config.texts().get("device", "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
     settings["threads"] = host.get("OMP_NUM_THREADS") or "unset"
     settings["machine"] = f"{host.get('processor') or 'unknown processor'}, {host.get('cores', '?')} cores"
     return settings
+
+
+def count_test_rows(result: JsonRecord) -> int | None:
+    """The rows that an accuracy is a share of; in older runs the sum of the confusion matrix, which tasks lack."""
+    rows = result.number("test_rows") or result.sum("confusion")
+    return round(rows) if rows and rows >= 1 else None
 
 
 def _shares(result: JsonRecord) -> StepShares | None:

@@ -6,7 +6,7 @@ from hvdtrain.report.rows import Row, Scaling
 from hvdtrain.report.runs import FinishedRun
 
 DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "compile", "clip_norm", "on_nan",
-                "device", "threads", "machine")  # fmt: skip
+                "layers", "device", "threads", "machine")  # fmt: skip
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
 
 

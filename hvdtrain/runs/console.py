@@ -19,7 +19,7 @@ class RankLog(logging.FileHandler):
     """A log file in a run's folder. It loses what a full disk does not accept, so that training continues."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.folder = folder
+        self.folder, self.rank = folder, rank
         super().__init__(folder / "logs" / f"rank-{rank}.log")
 
     def handleError(self, record: logging.LogRecord) -> None:
@@ -60,6 +60,11 @@ def close_log() -> None:
 def open_folder() -> Path | None:
     """The folder of the run whose log is open."""
     return next((handler.folder for handler in log.handlers if isinstance(handler, RankLog)), None)
+
+
+def open_rank() -> int | None:
+    """The rank whose log is open."""
+    return next((handler.rank for handler in log.handlers if isinstance(handler, RankLog)), None)
 
 
 def log_to_file(level: int, text: str) -> None:

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
-BAR_WIDTHS = (10, 40)
-"""The least and the greatest width of the bar, in columns."""
+BAR_WIDTHS = (5, 40)
+"""The least and the greatest width of the bar, in columns; without room for the least one there is none."""
 TIME_WIDTH, PERCENT_WIDTH = len("0:00:00"), len("100%")
 GAPS = 3
 """Blank columns between the four parts of the line."""
+
+
+class _Bar(ProgressColumn):
+    """A bar, or nothing where it has no width."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._bar = BarColumn()
+        self.width = BAR_WIDTHS[0]
+
+    def render(self, task: Task) -> RenderableType:
+        self._bar.bar_width = self.width
+        return self._bar.render(task) if self.width else Text("")
 
 
 class ProgressBar:
@@ -19,7 +33,7 @@ class ProgressBar:
     """
 
     def __init__(self, total_steps: int, done_steps: int, console: Console | None = None) -> None:
-        self._bar = BarColumn()
+        self._bar = _Bar()
         self._progress = Progress(
             TextColumn("{task.fields[where]}"),
             self._bar,
@@ -33,7 +47,7 @@ class ProgressBar:
 
     def update(self, step: int, where: str, figures: list[str]) -> None:
         """Draw that `step` steps are done; of the figures, the first ones that fit."""
-        self._bar.bar_width, text = layout(self._progress.console.width, where, figures)
+        self._bar.width, text = layout(self._progress.console.width, where, figures)
         self._progress.update(self._task, completed=step, where=where, text=text)
 
     def print(self, text: str) -> None:
@@ -46,11 +60,13 @@ class ProgressBar:
 
 
 def layout(width: int, where: str, figures: list[str]) -> tuple[int, str]:
-    """The width of the bar, and the figures that fit next to it, in a terminal of this width."""
+    """The width of the bar, and the figures, in a terminal of this width: the first ones that fit without the bar."""
     free = width - len(where) - PERCENT_WIDTH - TIME_WIDTH - GAPS
     text = ""
     for figure in figures:
-        if len(text) + 2 + len(figure) > free - BAR_WIDTHS[0]:
+        if len(text) + 2 + len(figure) > free:
             break
         text += f"  {figure}"
-    return max(min(free - len(text), BAR_WIDTHS[1]), 1), text
+    least, greatest = BAR_WIDTHS
+    bar = min(free - len(text), greatest)
+    return bar if bar >= least else 0, text

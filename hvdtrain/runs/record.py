@@ -16,7 +16,7 @@ from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner
-from hvdtrain.system import cores, rank_info, versions
+from hvdtrain.system import cores, credentials, rank_info, run_id, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
 from hvdtrain.system.python_files import is_reference, is_script
@@ -74,20 +74,27 @@ def _reporting(folder: Path) -> Iterator[None]:
 
 
 def write_options(
-    folder: Path, options: dict[str, Any], runtime: RuntimeOptions, network: dict[str, Any], learner: BaseLearner
-) -> None:
-    """Write `config.json`.
+    folder: Path,
+    options: dict[str, Any],
+    runtime: RuntimeOptions,
+    network: dict[str, Any],
+    learner: BaseLearner,
+    steps: int,
+) -> dict[str, Any]:
+    """Write `config.json`; its content.
 
-    options: those of `Config`, as JSON values. network: the record of what is trained. A run that is resumed in its
-    own folder keeps the previous one as `config-<number>.json`. Raises OSError.
+    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run. A run
+    that is resumed in its own folder keeps the previous one as `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
     written = {
+        "id": run_id.of(folder) or run_id.new(),
         "config": options,
-        "runtime": to_record(runtime),
+        "runtime": _recorded(runtime),
         "network": network,
+        "steps": steps,
         "ranks": learner.group.size,
         "devices": learner.devices,
         "device": learner.device,
@@ -97,6 +104,13 @@ def write_options(
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_all_atomically({**previous, path: _json(written)})
+    return written
+
+
+def _recorded(runtime: RuntimeOptions) -> dict[str, Any]:
+    """Runtime options as JSON values, without a command that holds credentials: others may read the record."""
+    values = to_record(runtime)
+    return {**values, "on_end": "..."} if credentials.holds("", runtime.on_end) else values
 
 
 def _previous(folder: Path) -> Path:

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hvdtrain.report.text_table import Column, Section, TextTable
 from hvdtrain.scale.prediction import Job, Prediction, Range
 from hvdtrain.system.files import write_all_atomically
 from hvdtrain.system.json_text import to_json
@@ -15,32 +16,41 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILES = ("scale.md", "scale.json", "scale.png")
-HEADINGS = ("ranks", "hosts", "images/s", "range", "efficiency", "range", "step, ms", "limited by")
+COLUMNS = (
+    Column("ranks"),
+    Column("hosts", priority=3),
+    Column("images/s"),
+    Column("range", priority=5),
+    Column("efficiency"),
+    Column("range", priority=6),
+    Column("step, ms", priority=4),
+    Column("limited by", text=True),
+)
 NO_NUMBER = "–"
 
 
 def write(folder: Path, job: Job, predictions: list[Prediction], sentences: list[str], notes: list[str]) -> None:
     """Write FILES. Raises OSError."""
-    text = "\n".join([*markdown(predictions), "", *sentences, *(f"Assumed: {note}." for note in notes)])
+    text = "\n".join([table(predictions).markdown(), *sentences, *(f"Assumed: {note}." for note in notes)])
     values = to_json(as_json(job, predictions, sentences, notes), indent=1)
     write_all_atomically({folder / "scale.md": text + "\n", folder / "scale.json": values + "\n"})
     plot(predictions, folder / "scale.png")
 
 
-def cells(predictions: list[Prediction]) -> tuple[list[str], list[list[str]]]:
-    """Headings and rows of the table; columns of time and cost only where they are known."""
-    headings, rows = list(HEADINGS), [_row(one) for one in predictions]
-    for heading, value, form in (("hours", "hours", ",.2f"), ("cost", "cost", ",.2f")):
-        figures = [getattr(one, value) for one in predictions]
+def table(predictions: list[Prediction]) -> TextTable:
+    """The predictions; columns of time and cost only where they are known."""
+    columns, rows = list(COLUMNS), [_row(one) for one in predictions]
+    for name in ("hours", "cost"):
+        figures = [getattr(one, name) for one in predictions]
         if not all(math.isnan(figure) for figure in figures):
-            headings.append(heading)
+            columns.append(Column(name, priority=1))
             for row, figure in zip(rows, figures, strict=True):
-                row.append(f"{figure:{form}}" if math.isfinite(figure) else NO_NUMBER)
+                row.append(f"{figure:,.2f}" if math.isfinite(figure) else NO_NUMBER)
     if any(math.isfinite(one.checkpoint_interval_s) for one in predictions):
-        headings += ["checkpoint every", "lost to failures"]
+        columns += [Column("checkpoint every", priority=2), Column("lost to failures", priority=2)]
         for row, one in zip(rows, predictions, strict=True):
             row += [f"{one.checkpoint_interval_s:,.0f} s", f"{1 - 1 / one.slowdown:.1%}"]
-    return headings, rows
+    return TextTable(columns, [Section(rows)])
 
 
 def _row(one: Prediction) -> list[str]:
@@ -55,20 +65,6 @@ def _row(one: Prediction) -> list[str]:
         f"{one.step.seconds * 1e3:,.2f}",
         one.limited_by,
     ]
-
-
-def markdown(predictions: list[Prediction]) -> list[str]:
-    """The table in Markdown."""
-    headings, rows = cells(predictions)
-    return [f"| {' | '.join(line)} |" for line in (headings, ["---"] * len(headings), *rows)]
-
-
-def terminal(predictions: list[Prediction]) -> str:
-    """The table in columns."""
-    headings, rows = cells(predictions)
-    widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
-    lines = [headings, ["-" * width for width in widths], *rows]
-    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
 def as_json(job: Job, predictions: list[Prediction], sentences: list[str], notes: list[str]) -> dict[str, Any]:

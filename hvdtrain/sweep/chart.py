@@ -1,4 +1,4 @@
-"""The plot of a sweep: test accuracy over the values of each option that it varies."""
+"""The plot of a sweep: test accuracy over the values of each option that it varies, with what chance does to it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import textwrap
 import warnings
 from typing import TYPE_CHECKING
 
-from hvdtrain.report.charts import MARKERS, SERIES_COLORS, STYLE, WIDTH_IN
+from hvdtrain.report.charts.style import MARKERS, SERIES_COLORS, STYLE, WIDTH_IN
+from hvdtrain.report.intervals import wilson
 from hvdtrain.sweep.outcomes import Combination
 from hvdtrain.system.text import printable
 
@@ -20,6 +21,8 @@ DOTS_PER_INCH = 120
 MOST_LINES = len(MARKERS)
 """With more combinations of the other options, a panel shows their mean."""
 LABEL_CHARACTERS = 18
+BESIDE = 0.04
+"""Distance of two lines, as a share of that of two values."""
 SEED = "seed"
 
 Points = list[tuple[str, dict[str, str], float]]
@@ -40,8 +43,11 @@ def draw(found: list[Combination]) -> bytes | None:
         figure = Figure(figsize=(WIDTH_IN, PANEL_IN * len(panels)), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
+        rows = _test_rows(found)
         for axis, (name, points) in zip(axes, panels.items(), strict=True):
-            _draw_panel(axis, name, points)
+            _draw_panel(axis, name, points, rows)
+        if rows:
+            figure.supxlabel("whiskers: 95 % interval that chance in the test rows gives", fontsize=8)
         file = io.BytesIO()
         figure.savefig(file, dpi=DOTS_PER_INCH)
     return file.getvalue()
@@ -63,8 +69,15 @@ def _points(found: list[Combination], name: str) -> Points:
     ]
 
 
-def _draw_panel(axis: Axes, name: str, points: Points) -> None:
-    """A dot for each trial, and lines through the means over seeds."""
+def _test_rows(found: list[Combination]) -> int | None:
+    """The number that all trials were tested with; None if it is not known of one."""
+    numbers = [outcome.test_rows for one in found for outcome in one.outcomes if outcome.accuracy is not None]
+    known = [number for number in numbers if number is not None]
+    return min(known) if known and len(known) == len(numbers) else None
+
+
+def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) -> None:
+    """A dot for each trial, and lines through the means over seeds, with the interval that chance gives."""
     values = sorted({value for value, _, _ in points}, key=_order)
     lines: dict[str, dict[str, list[float]]] = {}
     for value, others, accuracy in points:
@@ -77,10 +90,15 @@ def _draw_panel(axis: Axes, name: str, points: Points) -> None:
         lines = {"mean of all trials": merged}
     for number, label in enumerate(sorted(lines)):
         color, means = SERIES_COLORS[number], {}
-        for place, value in enumerate(values):
+        beside = BESIDE * (number - (len(lines) - 1) / 2)  # so that whiskers of several lines are all visible
+        for column, value in enumerate(values):
+            place = column + beside
             if measured := lines[label].get(value):
                 means[place] = statistics.fmean(measured)
                 axis.plot([place] * len(measured), measured, "o", color=color, alpha=0.4, markersize=4)
+                if chance := wilson(means[place], test_rows):
+                    ends = [[means[place] - chance.low], [chance.high - means[place]]]
+                    axis.errorbar([place], [means[place]], yerr=ends, color=color, capsize=3, linewidth=1)
         shown = textwrap.shorten(printable(label), 60, placeholder=" …")
         axis.plot(list(means), list(means.values()), "-", marker=MARKERS[number], color=color, label=shown)
     axis.set_xticks(range(len(values)), [textwrap.shorten(printable(one), LABEL_CHARACTERS) for one in values])

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.report.records import JsonRecord
+from hvdtrain.report.runs import count_test_rows
 from hvdtrain.sweep.trials import Trial, shown
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 
 
 class Average(NamedTuple):
@@ -43,6 +46,8 @@ class Outcome(NamedTuple):
     accuracy: float | None
     loss: float | None
     images_per_s: float | None
+    test_rows: int | None = None
+    """Rows that the accuracy is a share of."""
 
 
 @dataclass
@@ -103,7 +108,14 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
         return None
     result = JsonRecord.read(path)
     speed = result.number("images_per_s")  # 0 if the run was shorter than an interval
-    return Outcome(trial.seed, result.number("accuracy"), result.number("loss"), speed or None)
+    return Outcome(trial.seed, result.number("accuracy"), result.number("loss"), speed or None, count_test_rows(result))
+
+
+def failure(run: Path) -> str:
+    """Why the run of a trial failed, as its folder says; empty where it did not, or does not say."""
+    end = RunEnd.read(run)
+    failed = end and end.status in ("failed", "hung") and not (run / "result.json").is_file()
+    return printable(end.reason) if end and failed else ""
 
 
 def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:

@@ -6,33 +6,28 @@ import shlex
 from typing import Any
 
 from hvdtrain.report.csv_table import write_csv
-from hvdtrain.report.pages import escape
-from hvdtrain.report.terminal_table import terminal_table
+from hvdtrain.report.text_table import Column, Section, TextTable, escape
 from hvdtrain.sweep.outcomes import Average, Combination
 from hvdtrain.system.text import printable
 
 NONE = "–"
 FIGURES = {"test accuracy": ".4f", "test loss": ".4f", "images/s": ",.0f"}
-"""The columns, and the format of each."""
+"""The figures, and the format of each."""
+COLUMNS = ("seeds", *FIGURES)
 DEFINITION = "Mean ± sample standard deviation over the seeds; best test accuracy first."
 
 
-def to_terminal(found: list[Combination], width: int) -> str:
-    """The table as text that is at most `width` columns wide."""
-    headings = ("options", "seeds", *FIGURES)
-    return terminal_table([one.label for one in found], [_figures(one) for one in found], width, headings)
+def to_terminal(found: list[Combination]) -> str:
+    """The table for the terminal."""
+    columns = [Column("options", text=True), *(Column(name, priority=order) for order, name in enumerate(COLUMNS))]
+    return TextTable(columns, [Section([[one.label, *_figures(one)] for one in found])]).terminal()
 
 
 def to_markdown(found: list[Combination], command: list[str], failures: list[str]) -> str:
     """A page with the command, the table, and the trials that failed, if any did."""
-    names = list(found[0].values)
+    columns = [*(Column(name, text=True) for name in found[0].values), *map(Column, COLUMNS)]
     rows = [[*map(printable, one.values.values()), *_figures(one)] for one in found]
-    lines = [
-        [*names, "seeds", *FIGURES],
-        [*("---" for _ in names), *("---:" for _ in range(1 + len(FIGURES)))],
-        *([escape(cell) for cell in row] for row in rows),
-    ]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    table = TextTable(columns, [Section(rows)]).markdown()
     failed = "".join(f"- {escape(printable(one))}\n" for one in failures)
     parts = [f"# Sweep\n\n    hvdtrain {printable(shlex.join(command))}\n", f"{DEFINITION}\n", table]
     return "\n".join([*parts, *([f"## Failed trials\n\n{failed}"] if failed else [])])

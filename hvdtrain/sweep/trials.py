@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
 
 from hvdtrain.config import option_values
 from hvdtrain.config.record import as_json, check_recorded
@@ -16,6 +20,8 @@ from hvdtrain.system.files import read_json
 from hvdtrain.system.json_text import to_json
 
 FILE = "sweep.json"
+LOCK_S = 60.0
+"""How long a process waits for another one that writes the tables."""
 LONGEST_NAME = 120
 """Longer names of runs, and those with characters that are special in file names, end with a checksum."""
 OWN = {
@@ -108,27 +114,54 @@ class SweepRecord:
 
     def __init__(self, folder: Path, command: list[str]) -> None:
         """Read the record of the folder, if there is one. Raises UserError if it is of another command, or damaged."""
-        self._path, self._command = folder / FILE, command
+        self._path, self.command = folder / FILE, command
         self.trials: list[Trial] = []
         if not self._path.exists():
             return
-        try:
-            content = read_json(self._path)
-            known, trials = content["command"], [_from_json(one) for one in content["trials"]]
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            remedy = "remove it, or give another --output"
-            raise UserError(f"{self._path}: no valid record of a sweep ({error})", remedy) from None
+        known, self.trials = _recorded(self._path)
         if known != command:
-            reason = f"{folder} holds a sweep of another command: {' '.join(map(str, known))}"
+            reason = f"{folder} holds a sweep of another command: {' '.join(known)}"
             raise UserError(reason, "repeat that command, or give another --output")
-        self.trials = trials
+
+    @classmethod
+    def read(cls, folder: Path) -> SweepRecord:
+        """That of a folder, whatever its command is. Raises UserError if there is none, or it is damaged."""
+        if not (folder / FILE).exists():
+            raise UserError(f"--output {folder} holds no sweep", "name the folder of one with --output")
+        return cls(folder, _recorded(folder / FILE)[0])
 
     def add(self, trials: list[Trial]) -> None:
         """Write the record with these trials in addition. Raises UserError if that fails."""
         self.trials += [trial for trial in trials if trial not in self.trials]
         records = [{"options": as_json(trial.options), "seed": trial.seed} for trial in self.trials]
-        content = to_json({"command": self._command, "trials": records}, indent=1) + "\n"
+        content = to_json({"command": self.command, "trials": records}, indent=1) + "\n"
         write_pages(self._path.parent, {FILE: content})
+
+
+def _recorded(path: Path) -> tuple[list[str], list[Trial]]:
+    """The command and the trials of a record. Raises UserError if it is damaged."""
+    try:
+        content = read_json(path)
+        command, trials = content["command"], [_from_json(one) for one in content["trials"]]
+        if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+            raise TypeError(f"command is {command!r:.80}")
+        return command, trials
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: no valid record of a sweep ({error})", "remove it, or give another --output"
+        ) from None
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Only one process at a time reads and writes the sweep's record and tables: those of an array run at once."""
+    lock = FileLock(folder / f".{FILE}.lock", timeout=LOCK_S)
+    with contextlib.suppress(OSError, NotImplementedError, Timeout):  # a shared folder may have no locks
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _from_json(record: dict[str, Any]) -> Trial:

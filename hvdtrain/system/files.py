@@ -91,7 +91,7 @@ def require_writable(folder: Path, option: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         draft.touch()
-        draft.unlink()
+        draft.unlink(missing_ok=True)  # a process of this number on another host may have removed it
     except OSError as error:
         raise UserError(
             f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}"

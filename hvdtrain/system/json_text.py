@@ -1,4 +1,4 @@
-"""JSON for any reader: numbers that JSON does not have, NaN and infinities, become null."""
+"""JSON for any reader, in which NaN and infinities become null, and numbers from anyone's JSON."""
 
 from __future__ import annotations
 
@@ -18,3 +18,13 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def finite_number(value: Any) -> float | None:
+    """A value from JSON as a number; None for what is none, or is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer larger than any float
+        return None

@@ -38,6 +38,8 @@ class Scores(NamedTuple):
     """Means by name; a classifier has `accuracy`."""
     confusion: np.ndarray | None
     """int64 (classes, classes), rows true, columns predicted; None for a task."""
+    rows: int = 0
+    """Test rows that were read."""
 
     @property
     def score(self) -> float:
@@ -106,7 +108,8 @@ class Sums:
         if not rows:
             raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
         means = {name: float(value / rows) for name, value in zip(names, metrics, strict=True)}
-        return Scores(float(loss / rows), means, np.rint(counts).astype(np.int64) if counts.size else None)
+        confusion = np.rint(counts).astype(np.int64) if counts.size else None
+        return Scores(float(loss / rows), means, confusion, round(rows))
 
 
 def _compare_ranks(group: Group, seconds: float) -> list[float]:

@@ -30,6 +30,16 @@ class Heartbeat(NamedTuple):
     """Seconds without progress, by this rank's own clock: the clocks of two hosts are never compared."""
     number: int
     """Counts the heartbeats of this process: a rank whose number grows is running."""
+    time: float = 0.0
+    """Seconds since the epoch, by the clock of this host; for readers of the folder, like all that follows."""
+    memory: int = 0
+    """Bytes of this process that are in memory."""
+    compute_s: float = 0.0
+    """Since training began in this process, see `IntervalTimes`, as the next two."""
+    communicate_s: float | None = 0.0
+    data_s: float = 0.0
+    rows: int = 0
+    """Number of rows that this rank has trained on since then."""
 
 
 class Observation(NamedTuple):
@@ -44,6 +54,20 @@ class Observation(NamedTuple):
     def living(self) -> list[int]:
         """Ranks that run, in order."""
         return sorted(set(self.beats) - self.silent)
+
+    @property
+    def busy(self) -> list[Heartbeat]:
+        """The ranks for which the others wait in a step; empty if there is no such difference between ranks."""
+        beats = self.beats.values()
+        first, last = (choose(beat.step for beat in beats) for choose in (min, max))
+        busy = [beat for beat in beats if beat.doing != "step" or beat.step == first < last]
+        return busy if len(busy) < len(beats) else []
+
+    @property
+    def culprit(self) -> tuple[int | None, str]:
+        """The rank for which the others wait, and its host; None if none is known."""
+        found = [self.beats[rank] for rank in sorted(self.silent)] or self.busy
+        return (found[0].rank, found[0].host) if found else (None, "")
 
     def works(self, within_s: float) -> bool:
         """Whether a rank that runs made progress in the last `within_s` seconds."""
@@ -108,9 +132,10 @@ def explain(seen: Observation, size: int, seconds: float) -> str:
     if missing:
         ranks = ", ".join(map(str, missing))
         return f"{hang}, and no heartbeat file of rank {ranks}: the run's folder may not be on a shared disk"
-    first, last = (choose(beat.step for beat in beats.values()) for choose in (min, max))
-    busy = [beat for beat in beats.values() if beat.doing != "step" or beat.step == first < last]
-    if busy and len(busy) < size:
-        who = ", ".join(f"rank {b.rank} (process {b.pid} on {b.host}) is at {b.doing}, step {b.step}" for b in busy)
+    if seen.busy:
+        who = ", ".join(
+            f"rank {b.rank} (process {b.pid} on {b.host}) is at {b.doing}, step {b.step}" for b in seen.busy
+        )
         return f"{hang}: {who}, and the other ranks wait for it"
-    return f"{hang}: all ranks are at {', '.join(sorted({beat.doing for beat in beats.values()}))}, step {first}"
+    places, step = sorted({beat.doing for beat in beats.values()}), min(beat.step for beat in beats.values())
+    return f"{hang}: all ranks are at {', '.join(places)}, step {step}"

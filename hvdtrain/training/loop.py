@@ -15,6 +15,8 @@ from hvdtrain.errors import NotFiniteError, Stopped
 from hvdtrain.interfaces import Batch, FitLearner, Learner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
+from hvdtrain.timeline.recorder import CHECKPOINT, DATA, LOGGING, LOOP, recorder
+from hvdtrain.timeline.recorder import EVALUATION as EVALUATION_PART
 from hvdtrain.training import consistency
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.compilation import compile_step
@@ -24,7 +26,9 @@ from hvdtrain.training.preemption import StopRequest
 from hvdtrain.training.reporting import DataFigures, Reporter
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import Saver
+from hvdtrain.training.step_times import StepTimer
 from hvdtrain.training.throughput import Throughput
+from hvdtrain.training.tracing import Tracing
 from hvdtrain.training.watchdog import EVALUATION, Watchdog
 
 MOST_ROWS = 8
@@ -44,13 +48,15 @@ class Training:
     def __init__(self, run: Run, position: Position, reader: Reader, reporter: Reporter, saver: Saver) -> None:
         self.position = position
         self.throughput = Throughput()
+        self._timer = StepTimer(run.group, self.throughput.waiting)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
         self.bad_rows = BadRows()
         self._run, self._reader, self._reporter, self._saver = run, reader, reporter, saver
+        self.tracing = Tracing(run, reporter.show)
         self._meter = LossMeter(run.group)
         self.stop = StopRequest(run.folder, run.group.rank)
-        self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout)
+        self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, self._timer)
         self._stopping_rank: int | None = None
         self._scores: Scores | None = None
         """Of the last epoch that this process has trained."""
@@ -77,6 +83,7 @@ class Training:
         self._compile()
         self._reader.wait_until_loaded()
         self._saver.commit(self.position)
+        self.tracing.begin(self.position.step)
 
     @property
     def unfinished(self) -> bool:
@@ -109,6 +116,7 @@ class Training:
         parts = sharding.batches(rows, run.global_batch, run.remainder, run.group.rank, run.group.size)
         steps = min(self._epoch_end, run.last_step) - start.step
         self.throughput.start(start)
+        self._timer.start()
         return self._batches(itertools.islice(parts, steps)), steps
 
     def end_epoch(self) -> None:
@@ -117,9 +125,13 @@ class Training:
         if self.position.step == self._epoch_end:
             self.position = dataclasses.replace(self.position, epoch=self.position.epoch + 1, rows_in_epoch=0)
         self._stop_if_asked()
+        self._begin_part(EVALUATION_PART)
         self._scores = self._evaluate()
+        self._begin_part(CHECKPOINT)
         self._saver.save(self.position, self._scores.score)
         self._saver.commit(self.position)
+        self.tracing.interrupted()
+        self.tracing.step_ended(self.position.step)
 
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step from the current one on; workers read them ahead."""
@@ -127,16 +139,21 @@ class Training:
         found = self._reader.batches("train", (part.rows for part in ahead), self.position.epoch)
         for step, part in enumerate(parts, self.position.step):
             with self.throughput.outside:
+                self._begin_part(DATA)
                 with self.throughput.waiting:
                     rows = next(found)
+                self._begin_part(LOOP)
                 part.weights[list(rows.bad)] = 0
                 self.bad_rows.add("train", part.rows, rows.bad)
+                self._timer.rows += int(np.count_nonzero(part.weights))
                 batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
+            self._begin_part(recorder.between)
             yield batch
 
     def after_step(self, loss: SupportsFloat) -> None:
         """Count a step, with what `train_step` returned; log, compare the ranks and save when they are due."""
         at, runtime = self.position, self._run.runtime
+        self._begin_part(LOOP)
         with self.throughput.outside:
             self._meter.add(at.step, loss)
             taken = min(at.rows_in_epoch + at.global_batch, self._run.samples)
@@ -152,29 +169,46 @@ class Training:
             self._stop_if_asked()
             self._saver.commit(at)
         if runtime.check_sync and at.step % runtime.check_sync == 0:
-            consistency.check_same_weights(self._run.group, self._run.common_weights(), f"after step {at.step}")
+            weights = self._run.common_weights()  # waits for the last update
+            self._timer.pause()
+            consistency.check_same_weights(self._run.group, weights, f"after step {at.step}")
         if saving:
+            self._begin_part(CHECKPOINT)
             self._saver.save(at)
             self.throughput.start(at)
+            self.tracing.interrupted()
+        if self.tracing.steps:
+            self._timer.pause()
+            with self.throughput.outside:
+                self.tracing.step_ended(at.step)
+        self._timer.start()
+
+    @staticmethod
+    def _begin_part(name: str) -> None:
+        if recorder.on:
+            recorder.part(name)
 
     def _log_interval(self) -> bool:
         """A logging step: join the ranks' losses and stop requests, check them, and report them.
 
         Returns whether it is time for a checkpoint, the same on every rank.
         """
+        self._begin_part(LOGGING)
         self._run.lock.check(within_s=STALE_S / 2)
-        interval = self._meter.join(bool(self.stop.reason()), self._saver.is_due)
+        weights = self._run.learner.weights()  # waits for the last update
+        interval = self._meter.join(bool(self.stop.reason()), self._saver.is_due, self._timer.stop())
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
             self._handle_bad_loss(interval.not_finite)
         step = self.position.step
-        weights = self._run.learner.weights()  # waits for the last update
         with self.throughput.outside:
             consistency.check_finite(weights, step, self._run.learner.own_by_rank)
         speed = self.throughput.interval(self.position)
         if speed:  # else no step was made since the last logging step
             with self.throughput.outside:
-                self._reporter.interval(self.position, interval.loss, speed)
+                self._reporter.interval(self.position, interval.loss, speed, interval.times)
+        self.tracing.logged(step)
+        self._begin_part(LOOP)
         return interval.checkpoint_due
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
@@ -200,6 +234,7 @@ class Training:
             return
         self.stop.stopping()
         self._saver.save(self.position)
+        self.tracing.end()
         reason = self._run.group.gather(self.stop.reason())[self._stopping_rank]
         if self._run.is_rank_0:
             self.stop.remove_file()

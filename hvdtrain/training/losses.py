@@ -14,6 +14,7 @@ import numpy as np
 
 from hvdtrain.interfaces import Group
 from hvdtrain.training.reduction import sum_arrays
+from hvdtrain.training.step_times import NO_TIME, IntervalTimes, RankTimes, as_columns, from_columns
 
 SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
 """A loss is a spike if it exceeds this multiple of the recent median, and the median by this much."""
@@ -39,6 +40,8 @@ class Interval(NamedTuple):
     """First rank that was asked to stop."""
     checkpoint_due: bool = False
     """Whether rank 0 finds it time for a checkpoint."""
+    times: RankTimes = RankTimes([], None, [])
+    """How long the interval's steps took each rank."""
 
 
 class LossMeter:
@@ -55,10 +58,13 @@ class LossMeter:
         """Add this rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
         self._pending.append((step, loss))
 
-    def join(self, stop_requested: bool = False, checkpoint_due: bool = False) -> Interval:
+    def join(
+        self, stop_requested: bool = False, checkpoint_due: bool = False, times: IntervalTimes = NO_TIME
+    ) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
 
-        stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides.
+        stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides. times: how long the
+        steps took this rank, without this sum, in which it may wait for other ranks.
         """
         rank, size = self._group.rank, self._group.size
         total, finite, first_bad_step = self._read()
@@ -67,9 +73,10 @@ class LossMeter:
         if first_bad_step is not None:
             bad[rank], bad_step[rank] = 1, first_bad_step
         stop[rank] = stop_requested
-        totals, bad, bad_step, stop = sum_arrays(self._group, totals, bad, bad_step, stop)
+        columns = as_columns(times, rank, size)
+        totals, bad, bad_step, stop, columns = sum_arrays(self._group, totals, bad, bad_step, stop, columns)
         loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-        return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]))
+        return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), from_columns(columns))
 
     def _read(self) -> tuple[float, int, int | None]:
         """Sum and number of the finite losses, and the first step whose loss was not finite."""

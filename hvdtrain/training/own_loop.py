@@ -15,7 +15,8 @@ from hvdtrain.frameworks.registry import build_own_loop
 from hvdtrain.interfaces import Group
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.script import Script, make_script
-from hvdtrain.training.train import Findings, StartedRun, start_run
+from hvdtrain.timeline.recorder import FORWARD, SCRIPT, recorder
+from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
 
 class OwnLoop:
@@ -30,6 +31,7 @@ class OwnLoop:
     ) -> None:
         """script: its file's name. examine_host: see `train`. Raises UserError for options that cannot be."""
         check_options(script, config, runtime)
+        check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
         self._config, self._runtime, self._examine_host, self._script = config, runtime, examine_host, script
         self._learner = build_own_loop(config, runtime)
@@ -43,8 +45,11 @@ class OwnLoop:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        if kind is not None:
+            self._stack.__exit__(kind, error, trace)
+            return
         with self._stack:
-            if kind is None and self._started and self._has_steps and not self._is_complete:
+            if self._started and self._has_steps and not self._is_complete:
                 self._leave(self._started)
 
     @property
@@ -142,7 +147,10 @@ class OwnLoop:
             batches, _ = training.start_epoch()
             for batch in batches:
                 self._loss = None
-                yield self._learner.prepare(batch)
+                arrays = self._learner.prepare(batch)
+                if recorder.on:
+                    recorder.part(FORWARD)
+                yield arrays
                 self._count_step(started)
             training.end_epoch()
         self._finish(started)
@@ -156,6 +164,8 @@ class OwnLoop:
             raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
         self._loss = self._learner.step(losses)
         self._has_steps = True
+        if recorder.on:
+            recorder.part(SCRIPT)
 
     def _count_step(self, started: StartedRun) -> None:
         if self._loss is None:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
+from hvdtrain.errors import INTERRUPTED
 from hvdtrain.system.processes import is_second_request
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -45,7 +46,7 @@ class StopRequest:
         if is_second_request(number, now - first):
             if number == signal.SIGINT:
                 self._say("interrupted")
-                os._exit(130)
+                os._exit(INTERRUPTED)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         elif now == first and self._rank == 0:

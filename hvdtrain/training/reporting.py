@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
-from hvdtrain.system import cores
+from hvdtrain.system import cores, rank_info
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
+from hvdtrain.training.slow_ranks import SlowRanks
+from hvdtrain.training.step_times import RankTimes
 
 LEAST_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
@@ -44,20 +47,22 @@ class DataFigures(NamedTuple):
 class Reporter:
     """Rank 0 writes metrics and shows progress; every rank logs warnings.
 
-    Raises OSError if the metrics file cannot be created.
+    track: called on rank 0 with each record. Raises OSError if the metrics file cannot be created.
     """
 
-    def __init__(self, run: Run, first_step: int) -> None:
+    def __init__(self, run: Run, first_step: int, track: Callable[[dict[str, Any]], None]) -> None:
         self._run = run
-        self._writer = MetricsWriter(run.folder, run.runtime.tensorboard) if run.is_rank_0 else None
+        self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
         shown = run.is_rank_0 and not run.runtime.quiet
         self._display = Display(run.last_step, run.config.epochs, first_step, shown)
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(first_step)
         self._metrics: list[str] = []
+        self._slow_ranks: SlowRanks | None = None
 
     def started(self) -> None:
-        """Show what is trained, and where, and warn of data that cannot be learned from."""
+        """Show what is trained, and where, and warn of data that cannot be learned from; call it on every rank."""
+        self._slow_ranks = SlowRanks(self._run.group.gather(rank_info.host_name()))
         run, config = self._run, self._run.config
         learner, size = run.learner, run.group.size
         where = f"{learner.devices} devices ({learner.device})" if learner.devices > 1 else learner.device
@@ -78,18 +83,23 @@ class Reporter:
         for problem in find_problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 
-    def interval(self, position: Position, loss: float, speed: dict[str, float]) -> None:
-        """The steps up to `position` since the last logging step: mean loss (nats), and what `Throughput` measured."""
+    def interval(self, position: Position, loss: float, speed: dict[str, float], times: RankTimes) -> None:
+        """The steps up to `position` since the last logging step: mean loss (nats), what `Throughput` measured, and
+        how long they took each rank.
+        """
         run, step = self._run, position.step
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
         if self._writer:
             values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
-            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values)
+            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **times.record())
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics]
+        assert self._slow_ranks, "started() was called"
+        self._slow_ranks.add(times)
+        figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
+        figures[:0] = self._slow_ranks.figures
         self._display.update(step, position.epoch + 1, figures)
 
     def evaluated(self, position: Position, scores: Scores, seconds: list[float], data: DataFigures) -> None:

@@ -60,6 +60,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "accuracy": scores.metrics.get("accuracy"),
         "metrics": scores.metrics,
         "loss": scores.loss,
+        "test_rows": scores.rows,
         "steps": training.position.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,

@@ -7,6 +7,7 @@ import time
 import numpy as np
 
 from hvdtrain.interfaces import Position
+from hvdtrain.system.stopwatch import Stopwatch
 
 
 class Throughput:
@@ -19,6 +20,8 @@ class Throughput:
 
     def __init__(self) -> None:
         self.outside, self.waiting = Stopwatch(), Stopwatch()
+        self._before = 0.0, 0.0
+        """What the two had measured when the interval began."""
         self._waited_s = self._epoch_s = self._epoch_waited_s = 0.0
         self._rates: list[float] = []
         self._step_s: list[float] = []
@@ -27,7 +30,7 @@ class Throughput:
     def start(self, at: Position) -> None:
         """Begin an interval here, in an epoch; time before it, of evaluation and checkpoints, does not count."""
         self._at, self._began = at, time.perf_counter()
-        self.outside.seconds = self.waiting.seconds = 0.0
+        self._before = self.outside.seconds, self.waiting.seconds
 
     def interval(self, at: Position) -> dict[str, float]:
         """End the interval here, in the same epoch, and begin the next: `images_per_s`, and in seconds `outside_s`
@@ -36,7 +39,7 @@ class Throughput:
         seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
         if steps == 0:
             return {}
-        outside_s, waited_s = self.outside.seconds, self.waiting.seconds
+        outside_s, waited_s = self.outside.seconds - self._before[0], self.waiting.seconds - self._before[1]
         self._rates.append((at.rows_in_epoch - self._at.rows_in_epoch) / seconds)
         self._step_s.append(seconds / steps)
         self._seconds, self._outside_s = self._seconds + seconds, self._outside_s + outside_s
@@ -74,15 +77,3 @@ class Throughput:
 
 def _median(values: list[float]) -> float:
     return float(np.median(values[1:] or values or [0.0]))
-
-
-class Stopwatch:
-    """Seconds spent inside its `with` blocks."""
-
-    seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds += time.perf_counter() - self._began

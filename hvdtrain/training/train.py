@@ -16,9 +16,13 @@ from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.system import rank_info
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable, data_recipe, load_trainable, record_of
+from hvdtrain.trackers import registry as trackers
+from hvdtrain.trackers.tracking import Tracking
 from hvdtrain.training import consistency, result
+from hvdtrain.training.end import recorded_end
 from hvdtrain.training.loop import Training
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.resume import resume
@@ -39,6 +43,7 @@ def train(
     Raises UserError if the options, the data or the installation do not allow it, TrainingError if training fails,
     Stopped if the job was asked to stop.
     """
+    check_trackers(runtime)
     trained, dataset = (task, task.dataset) if task else load_trainable(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
@@ -50,6 +55,12 @@ def train(
         return started.run.folder
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)
+
+
+def check_trackers(runtime: RuntimeOptions) -> None:
+    """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
+    if rank_info.detect().rank == 0:
+        trackers.check(runtime.trackers)
 
 
 class StartedRun(NamedTuple):
@@ -64,6 +75,7 @@ class StartedRun(NamedTuple):
 
         Raises TrainingError if ranks differ or the result cannot be written.
         """
+        self.training.tracing.end()
         scores = self.training.final_scores()
         self.reporter.close()
         result.write(self.run, scores, self.training, self.reporter)
@@ -90,9 +102,15 @@ def start_run(
         run = Run(config, runtime, trained, learner, dataset, folder, lock)
         with _reader(run) as reader:
             saver = Saver(run, memory, parent)
-            reporter = _start_records(run, position, examine_host)
+            reporter, tracking = _start_records(run, position, examine_host)
             training = Training(run, position, reader, reporter, saver)
-            with training.stop, training.watchdog, contextlib.closing(reporter):
+            with (
+                tracking.until_end(runtime.elastic),
+                training.stop,
+                training.watchdog,
+                contextlib.closing(reporter),
+                recorded_end(run),
+            ):
                 yield StartedRun(run, training, reporter)
 
 
@@ -104,20 +122,23 @@ def _reader(run: Run) -> Reader:
     return Reader(run.dataset, workers, data_recipe(config, run.runtime, trained.network), config.seed)
 
 
-def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Reporter:
+def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> tuple[Reporter, Tracking]:
     """Compare the ranks' weights, and begin to write what the run records."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
     with must_write("the record of this run", run.folder):
-        if run.is_rank_0:
-            _write_record(run, examine_host)
-        return Reporter(run, position.step)
+        content = _write_record(run, examine_host) if run.is_rank_0 else {}
+        tracking = Tracking(run.runtime.trackers if run.is_rank_0 else (), run.folder, content, position.step)
+        return Reporter(run, position.step, tracking.log), tracking
 
 
-def _write_record(run: Run, examine_host: Callable[[], Findings]) -> None:
-    record.write_options(run.folder, run.recorded_options, run.runtime, record_of(run.trained), run.learner)
+def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+    """Write what is known before the first step; the content of `config.json`."""
+    trained = record_of(run.trained)
+    written = record.write_options(run.folder, run.recorded_options, run.runtime, trained, run.learner, run.last_step)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:
         if finding["status"] == "fail":
             log.warning("%s; %s", finding["text"], finding["remedy"])
+    return written

@@ -21,10 +21,13 @@ import time
 from pathlib import Path
 
 from hvdtrain.system import rank_info
+from hvdtrain.system.memory import resident_bytes
+from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training import interpreter_watch
 from hvdtrain.training.hang_report import Heartbeat, activity, explain, writing_at
 from hvdtrain.training.heartbeats import Heartbeats
+from hvdtrain.training.step_times import StepTimer
 
 LEAST_LIMIT_S = 30.0
 """No hang is reported before this, unless --hang-timeout says so."""
@@ -45,11 +48,13 @@ class Watchdog:
 
     timeout_s: seconds without progress that count as a hang; 0 for ten times the longest step so far, at least 30.
         While frameworks compile, before the first step, a job is hung only if a rank does not run at all.
+    timer: of this rank's steps; heartbeats show what it measures.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, timeout_s: float) -> None:
+    def __init__(self, folder: Path, rank: int, size: int, timeout_s: float, timer: StepTimer) -> None:
         self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
+        self._timer = timer
         self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
@@ -153,6 +158,8 @@ class Watchdog:
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
         self._report = text, seen.living[0]
+        if self._rank == seen.living[0]:
+            RunEnd("hung", 1, text, *seen.culprit).write(self._folder.parent)
 
     def _end_job(self, idle_s: float) -> None:
         """Print the report on the first rank that still runs, and end all ranks."""
@@ -167,7 +174,10 @@ class Watchdog:
     def _heartbeat(self, number: int) -> Heartbeat:
         """The state of this rank."""
         doing, idle_s = activity(sys._current_frames().get(self._thread)), self._clock.seconds - self._last
-        return Heartbeat(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], doing, idle_s, number)
+        return Heartbeat(
+            *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], doing, idle_s, number),
+            *(time.time(), resident_bytes(), *self._timer.total, self._timer.rows),
+        )
 
     def _watch_interpreter(self) -> subprocess.Popen[bytes]:
         """Start the process that ends this one where Python no longer runs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -10,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
+from support.cluster import HOST_NEEDS, OTHER_PORT, SLURM_NEEDS, Hosts, Slurm, need
 from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_for
 
+from hvdtrain.jobs.attempts import last_step
 from hvdtrain.system.slurm import hostnames
 
 MATRIX = pytest.mark.matrix
@@ -110,6 +112,38 @@ def ranks_on(hosts: Hosts, name: str) -> list[int]:
 
 
 @MATRIX
+def test_a_job_on_two_hosts_is_seen_from_a_third(hosts, tmp_path):
+    """What happens to a rank is in the list of runs, and in the timeline, with its number and its host."""
+    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
+    options = ["--epochs", "500", "--device", "cpu", "--name", "run", "--timeline", "20:30", "--log-every", "5"]
+    process = hosts.start("host1", [*words, "--", "python", "-m", "hvdtrain.torch_lenet", *options], tmp_path)
+    seen: list[dict] = []
+
+    def is_seen(**values: object) -> bool:
+        if (tmp_path / "runs").is_dir():
+            _, output = hosts.run("host3", [sys.executable, "-m", "hvdtrain", "runs", "--json"], tmp_path)
+            seen[:] = json.loads(output)
+        return any(one.items() >= values.items() for one in seen)
+
+    wait_for(lambda: is_seen(state="training", ranks=2), 60, lambda: seen)
+    beats = {rank: json.loads((tmp_path / f"runs/run/heartbeats/rank-{rank}.json").read_text()) for rank in (0, 1)}
+    assert [beats[rank]["host"] for rank in (0, 1)] == ["host1", "host2"]
+    programs = {line: pid for pid, line in hosts.processes("host2").items() if line.startswith("python -m hvdtrain.t")}
+    (pid,) = programs.values()  # hosts number their processes by themselves
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: is_seen(state="waiting", rank=1), 20, lambda: seen)
+    assert f"rank 1 (process {beats[1]['pid']} on host2" in seen[0]["reason"]
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: is_seen(state="training"), 20, lambda: seen)
+    os.kill(pid, signal.SIGKILL)
+    assert finish(process, 30)[0] == 128 + signal.SIGKILL
+    assert is_seen(state="failed", rank=1, reason="rank 1 on host2 was killed by SIGKILL")
+    trace = json.loads((tmp_path / "runs" / "run" / "timeline-20-30.json").read_text())
+    names = [one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "process_name"]
+    assert names == ["rank 0 (host1)", "rank 1 (host2)"]
+
+
+@MATRIX
 def test_a_host_that_loses_its_network(hosts, tmp_path):
     """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
     words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
@@ -158,6 +192,40 @@ def test_a_host_that_does_not_exist_is_reported(hosts, tmp_path):
     assert status == 2
     assert "host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
     assert "add host9 and its address to /etc/hosts" in output
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        ["horovodrun", "--interface", "eth0"],
+        ["mpirun"],
+        pytest.param(["horovodrun"], marks=MATRIX),
+        pytest.param(["horovodrun", "--mpi"], marks=MATRIX),
+    ],
+)
+def test_ssh_with_a_key_on_another_port(hosts, tmp_path, by):
+    """No ssh of the launcher, nor of what it starts, uses the port and the key that ssh's own configuration names."""
+    skip_if_the_folder_has_a_space(by)
+    own, other = hosts.folder / "host2.sshd.log", hosts.folder / "host2.port.log"
+    before = own.read_text()
+    ssh = ["--ssh-port", str(OTHER_PORT), "--ssh-key", str(hosts.folder / "key")]
+    secret = ["--env", "A_TOKEN=correct-horse"]  # variables with credentials go to the other host by ssh, too
+    job = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1"]
+    status, output = hosts.run("host1", [*job, *ssh, *secret, "--", "printenv", "A_TOKEN"], tmp_path)
+    assert (status, output.count("] correct-horse")) == (0, 2), output
+    assert own.read_text() == before
+    assert "Accepted publickey for root" in other.read_text()
+    status, output = hosts.run("host1", [*job, "--ssh-port", "2223", "--", "true"], tmp_path)
+    assert status == 2
+    assert "ssh -v -p 2223 host2 true" in output
+
+
+@MATRIX
+def test_the_doctor_checks_hosts_on_another_port(hosts, tmp_path):
+    ssh = ["--ssh-port", str(OTHER_PORT), "--ssh-key", str(hosts.folder / "key")]
+    words = [sys.executable, "-m", "hvdtrain", "doctor", "--only", "ssh", "--hosts", "host2", *ssh]
+    status, output = hosts.run("host1", words, tmp_path)
+    assert (status, "host2: ssh works" in output) == (0, True), output
 
 
 # Slurm.
@@ -255,6 +323,86 @@ def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     assert slurm.run(["scancel", job])[0] == 0
     wait_for(lambda: slurm.state(job) == "CANCELLED", 30, lambda: slurm.state(job))
     wait_for(lambda: not any(hosts.programs("time.sleep(600)").values()), 15, lambda: str(hosts.programs("sleep")))
+
+
+def submitted(slurm: Slurm, folder: Path, *words: str) -> tuple[int, str]:
+    """Exit status and output of a command that reads which jobs were submitted from this folder."""
+    return slurm.run([sys.executable, "-m", "hvdtrain", *words], folder, XDG_STATE_HOME=str(folder / "state"))
+
+
+def test_an_array_trains_a_sweep(slurm, tmp_path):
+    """Each task trains one of 2 x 2 trials, all write one table, and a task is queued again by its own number."""
+    options = ["--nodes", "1", "--ranks-per-node", "1", "--array", "0-3", "--sbatch", "--comment='a # \"b\" \\c'"]
+    sweep = ["hvdtrain", "sweep", "--set", "lr=0.01,0.02", "--set", "batch-size=32,64", "--output", "all"]
+    training = ["--framework", "mxnet", "--strategy", "single", "--max-steps", "2"]
+    words = ["launch", "sbatch", *options, "--submit", "--", *sweep, "--", "train", *training]
+    status, output = submitted(slurm, tmp_path, *words)
+    assert status == 0, output
+    job = output.split()[-1]
+    assert 'Comment=a # "b" \\c' in slurm.run(["scontrol", "show", "job", job])[1]
+
+    def table() -> str:
+        return submitted(slurm, tmp_path, "launch", "status", job)[1]
+
+    wait_for(lambda: "4 completed" in table(), 90, lambda: table() + log(tmp_path, f"{job}_0"))
+    assert "all: 4 trial(s) complete" in table()
+    assert {path.name for path in tmp_path.glob("*.log")} == {f"hvdtrain-{job}_{task}.log" for task in range(4)}
+    assert "| 64 | 0.02 | 1 |" in (tmp_path / "all" / "sweep.md").read_text()
+    assert not list(tmp_path.glob("all/*.log"))
+    status, output = submitted(slurm, tmp_path, "sweep", "--table", "--output", "all")
+    assert (status, output.count("batch-size ")) == (0, 4), output
+
+
+def test_a_job_that_is_cancelled_writes_a_checkpoint_and_is_not_queued_again(slurm, tmp_path):
+    words = ["python", "-m", "hvdtrain.mxnet_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2"]
+    options = ["launch", "sbatch", "--nodes", "1", "--ranks-per-node", "1", "--submit", "--job-name", "long"]
+    status, output = submitted(slurm, tmp_path, *options, "--", *words)
+    assert status == 0, output
+    first = output.split()[-1]
+    held = submitted(slurm, tmp_path, *options, "--sbatch", "--hold", "--", *words)[1].split()[-1]
+    run = tmp_path / "runs" / f"slurm-{first}"
+    wait_for(lambda: (run / "metrics.jsonl").exists(), 60, lambda: log(tmp_path, first))
+    wait_for(lambda: last_step(run), 20)
+    status, output = submitted(slurm, tmp_path, "launch", "status", "--json")
+    rows = {row["id"]: row for row in json.loads(output)}
+    assert (rows[first]["state"], rows[first]["run"], rows[first]["hosts"]) == ("RUNNING", str(run), "host1"), output
+    assert rows[first]["step"] > 0
+    assert (rows[held]["state"], rows[held]["why"]) == ("PENDING", "it is held back: scontrol release JOB starts it")
+    other = slurm.run(["sbatch", "--parsable", "--uid=nobody", "--hold", "--chdir=/", "--wrap=true"])[1].strip()
+    for number, reason in ((other, f"job {other} is of the user nobody"), ("99999", "job 99999: neither Slurm nor")):
+        status, output = submitted(slurm, tmp_path, "launch", "cancel", first, number)
+        assert (status, reason in output) == (2, True), output
+    status, output = submitted(slurm, tmp_path, "launch", "cancel", "--all", "--yes")
+    assert status == 0, output
+    assert f"{held}: cancelled before it started" in output
+    step = newest(run).position.step
+    assert re.search(rf"^{first}: ended after \d+ s; its newest checkpoint is of step {step}: ", output, re.M), output
+    assert [slurm.state(job) for job in (first, held)] == ["CANCELLED"] * 2
+    status, output = submitted(slurm, tmp_path, "launch", "cancel", first)
+    assert (status, output) == (0, f"{first}: had ended before (CANCELLED)\n")
+    slurm.run(["scancel", other])
+
+
+@MATRIX
+def test_scancel_and_requeue_concern_one_task_of_an_array(slurm, tmp_path):
+    """The last task has the number of the whole array. Slurm's own scancel does not queue it again either."""
+    words = ["python", "-m", "hvdtrain.mxnet_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2"]
+    options = ["launch", "sbatch", "--nodes", "1", "--ranks-per-node", "1", "--array", "0-1", "--submit"]
+    job = submitted(slurm, tmp_path, *options, "--", *words)[1].split()[-1]
+    runs = [tmp_path / "runs" / f"slurm-{job}_{task}" for task in (0, 1)]
+    wait_for(lambda: all((run / "metrics.jsonl").exists() for run in runs), 60, lambda: log(tmp_path, f"{job}_0"))
+
+    def states() -> list[str]:
+        _, output = submitted(slurm, tmp_path, "launch", "status", "--json", f"{job}_0", f"{job}_1")
+        return [row["state"] for row in json.loads(output)]
+
+    slurm.run(["scancel", "--batch", "--signal=USR1", f"{job}_1"])
+    wait_for(lambda: states() == ["RUNNING", "PENDING"], 30, states)
+    slurm.run(["scancel", f"{job}_0"])
+    wait_for(lambda: states() == ["CANCELLED", "RUNNING"], 60, states)
+    wait_for(lambda: "resumed from" in (runs[1] / "logs" / "rank-0.log").read_text(), 60)
+    assert submitted(slurm, tmp_path, "launch", "cancel", job)[0] == 0
+    assert states() == ["CANCELLED"] * 2
 
 
 @MATRIX

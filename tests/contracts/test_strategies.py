@@ -21,6 +21,7 @@ from support.jobs import (
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import SharedRun
 
+from hvdtrain.runs import metrics
 from hvdtrain.system.processes import free_port
 
 # Framework, strategy, options, launcher; each on two ranks, or on two devices of one process.
@@ -65,6 +66,21 @@ STARTS_ONCE = {"ddp", "multiworker", "dist_sync", "dist_device_sync"}
 """Strategies that a process can start only once: of torch.distributed, TensorFlow's collectives, MXNet's servers."""
 
 
+UNTOLD = {"multiworker", "dist_sync", "dist_device_sync"}
+"""Strategies whose framework does not tell how long it communicates."""
+
+
+def assert_times_of_ranks(run_folder, ranks, tells):
+    """Each logging interval has seconds of each rank, and those of communicating where the strategy tells them."""
+    steps = [one for one in metrics.read(run_folder / "metrics.jsonl") if one["kind"] == "train"]
+    for one in steps:
+        parts = [one["compute_s"], one["data_s"], *([one["communicate_s"]] if tells else [])]
+        assert all(len(part) == ranks and min(part) >= 0 for part in parts)
+        assert min(one["compute_s"]) > 0
+        assert tells or one["communicate_s"] is None
+    assert not tells or (min(steps[-1]["communicate_s"]) > 0) == (ranks > 1)
+
+
 def row_name(row):
     framework, strategy, options, by = row
     return "-".join([framework, strategy, *options[1::2], by])
@@ -101,6 +117,7 @@ def test_weights_and_accuracy_equal_those_of_one_process(shared_jobs, row, data,
     assert_same_training(run_folder, shared_jobs.folder(reference(data)), trained.ranks)
     devices = json.loads((run_folder / "config.json").read_text())["devices"]
     assert trained.ranks * devices == (1 if row[1] == "single" else 2)
+    assert_times_of_ranks(run_folder, trained.ranks, tells=not UNTOLD & {row[1], *row[2]})
 
 
 # One row per learner: each has the same momentum, and resumes bit for bit.

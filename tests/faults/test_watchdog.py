@@ -7,6 +7,8 @@ import time
 import pytest
 from support.jobs import PROGRAMS, finish, launcher, pids_of_ranks, run, running, start, wait_for
 
+from hvdtrain.system.run_end import RunEnd
+
 MATRIX = pytest.mark.matrix
 LONG = ("--epochs", "40", "--log-every", "5")
 HANG = ("--hang-timeout", "4")
@@ -34,6 +36,8 @@ def test_stopped_rank_is_named_and_the_job_ends(tmp_path, framework, options, by
     assert time.monotonic() - began < 4 + 25
     assert f"no heartbeat of rank 1 (process {pids[1]} on " in output
     assert "it is stopped, or its host is down" in output
+    end = RunEnd.read(tmp_path / "runs" / "run")
+    assert (end.status, end.rank, f"no heartbeat of rank 1 (process {pids[1]}" in end.reason) == ("hung", 1, True)
     stacks = (tmp_path / "runs" / "run" / "heartbeats" / "stacks-rank-0.txt").read_text()
     assert "train.py" in stacks
     wait_for(lambda: not any(map(running, pids)), 10)

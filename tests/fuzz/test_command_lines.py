@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import io
 import math
+import shlex
 from collections.abc import Iterator
 
 from hypothesis import example, given
@@ -93,6 +94,7 @@ LAUNCH_OPTIONS = ("--interface", "--env", "--output-dir", "--time-limit", "--sta
 HOROVOD_OPTIONS = [one.option for one in horovod_options.SETTINGS]
 SBATCH_OPTIONS = ("--nodes", "--ranks-per-node", "--cpus-per-rank", "--signal-before", "--time", "--mem",
                   "--gpus-per-node", "--partition", "--account", "--job-name", "--container", "--mpi", "--via",
+                  "--array", "--sbatch", "--mail-user", "--mail-type", "--ssh-port", "--ssh-key",
                   *LAUNCH_OPTIONS)  # fmt: skip
 ARGUMENTS = [*VALUES, *NUMBER_TEXTS, "node1:2,node2", "1:30", "A=b", "64G", "1-2:3:4", "srun", "mpirun", "#SBATCH",
              "$(x)", "a\nb"]  # fmt: skip
@@ -110,6 +112,46 @@ def test_sbatch_options(options: list[str], program: list[str]) -> None:
     with folder_of() as folder, rejects_cleanly(), contextlib.suppress(SystemExit), silence():
         given = ["sbatch", "--nodes", "2", "--ranks-per-node", "2", *options, "--script", str(folder / "script")]
         sbatch.run(launch.parse([*given, "--", *program]))
+
+
+IN_LINES = ("--sbatch", "--array", "--mail-user", "--mail-type", "--job-name")
+LINES_ADDED = {"--sbatch": 1, "--array": 0, "--mail-user": 1, "--mail-type": 1, "--job-name": 0}
+
+
+def batch_script(*options: str) -> tuple[list[str], list[str]]:
+    """The #SBATCH lines of a script, and what follows them."""
+    given = launch.parse(["sbatch", "--nodes", "1", "--ranks-per-node", "1", *options, "--", "true"])
+    header, separator, rest = sbatch.script(given).partition("\nset -uo pipefail\n")
+    lines = header.split("\n")
+    assert separator and all(line.startswith("#") for line in lines if line)
+    return [line for line in lines if line.startswith("#SBATCH")], rest.split("\n")
+
+
+@FUZZ
+@given(
+    st.sampled_from(IN_LINES),
+    text_like(("--qos=high", "--comment='a b'", "-q high", "0-3", "ada@example.org", "END", "name"),
+              ("\n#SBATCH --nodes=9", "\n", "\r", "\x85", "\u2028", "\0", "#", " ", "'", '"', "\\", "$(x)", "`x`", "--",
+               "%", ";", "\n\nrm -rf x\n", "=", "\x1b")),
+)  # fmt: skip
+@example("--sbatch", "--comment='a\n#SBATCH --nodes=9'")
+@example("--sbatch", "--comment=a --nodes=9")
+@example("--sbatch", "--comment='a # b'")
+@example("--sbatch", "hetjob")
+@example("--job-name", "a\n#SBATCH --nodes=9")
+@example("--mail-user", "a #SBATCH --nodes=9")
+@example("--array", "0-3\n#SBATCH --nodes=9")
+def test_no_option_of_a_batch_script_adds_another_line(name: str, value: str) -> None:
+    with rejects_cleanly(), contextlib.suppress(SystemExit), silence():
+        plain, rest = batch_script(*(["--array", "1"] if name == "--array" and value else []))
+        lines, same = batch_script(f"{name}={value}")
+        assert (len(lines), same) == (len(plain) + (LINES_ADDED[name] if value else 0), rest)
+        added = next((line for line in lines if line not in plain), "")
+        # As sbatch reads a line: words and quotes as in a shell, and # begins a comment.
+        words = shlex.split(added.removeprefix("#SBATCH"), comments=True)
+        assert words == shlex.split(added.removeprefix("#SBATCH"))
+        assert all(word.startswith("-") for word in words) or (len(words) == 2 and words[0].startswith("-"))
+        assert not added or not any(word.startswith("--nodes") for word in words)
 
 
 @FUZZ

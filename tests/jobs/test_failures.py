@@ -10,6 +10,8 @@ import pytest
 from support.jobs import FRAMEWORKS, PROGRAMS, launcher, run, train
 from support.matrix import cases
 
+from hvdtrain.system.run_end import RunEnd
+
 QUICK = ("--max-steps", "2", "--name", "run")
 
 
@@ -122,6 +124,8 @@ def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     status, output = run(command, tmp_path)
     assert status != 0
     assert "rank 1: loss is not finite at step 5" in output
+    end = RunEnd.read(tmp_path / "runs" / "run")
+    assert (end.status, end.exit_status, end.rank) == ("failed", 1, 1)
     assert "uncaught exception" not in output, "Horovod is shut down before the first rank ends"
     assert not list(tmp_path.glob("runs/run/checkpoints/*")), "values that are not finite are not saved"
 

@@ -7,6 +7,7 @@ from support.jobs import ROOT, launcher, run
 
 PROGRAM = ROOT / "tests" / "support" / "allreduces.py"
 NAMES = ROOT / "tests" / "support" / "mxnet_names.py"
+WAITING = ROOT / "tests" / "support" / "waiting.py"
 RIGHT = r"(\d+) operations were right"
 
 
@@ -35,6 +36,19 @@ def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
     status, output = run(command, tmp_path, MALLOC_PERTURB_="165")
     assert status == 0, output[-6000:]
     assert re.findall(RIGHT, output) == 2 * ["400"], output
+
+
+@pytest.mark.parametrize("by", ["gloo", pytest.param("mpirun", marks=pytest.mark.matrix)])
+def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(tmp_path, by):
+    """Rank 1 is late twice in a step; a gradient that is combined while rank 0 computes another costs no time."""
+    status, output = run([*launcher(by, 2), "python", str(WAITING), "5"], tmp_path)
+    assert status == 0, output[-6000:]
+    waits = {
+        line[0]: (float(line[1]), float(line[2])) for line in re.findall(r"rank (\d) waited (\S+) and (\S+)", output)
+    }
+    measured, expected = waits["0"]
+    assert 0.75 * expected < measured < 1.25 * expected, "with the first gradient it would be twice as much"
+    assert waits["1"][0] < measured
 
 
 @pytest.mark.matrix

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 from support.jobs import ROOT, distance, launcher, newest, run
 
+from hvdtrain.system.run_end import RunEnd
+
 SUPPORT = ROOT / "tests" / "support"
 SCRIPTS = {"torch": SUPPORT / "own_loop.py", "mxnet": SUPPORT / "own_loop_gluon.py"}
 MATRIX = pytest.mark.matrix
@@ -106,3 +108,5 @@ def test_an_error_on_one_rank_ends_the_job_with_its_line(tmp_path):
     status, output = run([*launcher("local", 2), "python", "failing.py", *OPTIONS], tmp_path)
     assert status == 1
     assert "rank 0" in output and "ZeroDivisionError: division by zero" in output and "Traceback" not in output
+    (end,) = map(RunEnd.read, (tmp_path / "runs").iterdir())
+    assert (end.status, end.rank, "ZeroDivisionError" in end.reason) == ("failed", 0, True)

@@ -19,6 +19,8 @@ from support.jobs import (
     wait_for,
 )
 
+from hvdtrain.system.run_end import RunEnd
+
 LONG = ("--epochs", "40", "--log-every", "5")
 
 MATRIX = pytest.mark.matrix
@@ -50,6 +52,7 @@ def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     assert "resume with --resume runs/run" in output
     assert "uncaught exception" not in output, "Horovod is shut down before the first rank ends"
     assert not (run_folder / "STOP").exists()
+    assert (RunEnd.read(run_folder).status, RunEnd.read(run_folder).exit_status) == ("stopped", 75)
     stopped = newest(run_folder)
     last = ("--max-steps", str(stopped.position.step + 7))
     runs = {"resumed": ("--resume", "runs/run", *LONG, *last), "straight": (*options, *LONG, *last)}

@@ -35,7 +35,7 @@ def test_files_of_a_run(job):
     assert kinds.count("test") == 2
     assert "train" in kinds
     result = json.loads((folder / "result.json").read_text())
-    assert sum(map(sum, result["confusion"])) == 360, "each test image once"
+    assert sum(map(sum, result["confusion"])) == result["test_rows"] == 360, "each test image once"
     correct = sum(row[i] for i, row in enumerate(result["confusion"]))
     assert result["accuracy"] == pytest.approx(correct / 360)
     assert len(result["per_class_accuracy"]) == 10

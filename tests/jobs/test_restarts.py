@@ -13,6 +13,7 @@ from support.jobs import PROGRAMS, distance, finish, newest, run, start, train
 from support.untrusted import save_checkpoint
 
 from hvdtrain.interfaces import Position
+from hvdtrain.system.run_end import RunEnd
 
 OPTIONS = ("--max-steps", "12", "--lr", "0.02", "--checkpoint-every", "3", "--device", "cpu")
 NAMED = ("--name", "run", "--auto-resume")
@@ -42,6 +43,7 @@ def test_a_killed_rank_restarts_the_job(tmp_path, framework, by, options):
     assert "restarting in 1 s (1 of 2)" in output
     first, second = attempts(tmp_path)
     assert (first["status"], first["checkpoint"], second["status"], second["checkpoint"]) == (137, -1, 0, 3)
+    assert RunEnd.read(tmp_path / "runs" / "run").status == "finished"
     undisturbed = train(tmp_path, framework, *options, *OPTIONS, "--name", "undisturbed", by="local", np=2)
     assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) == 0
 
@@ -84,6 +86,8 @@ def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
     assert output.count("restarting in") == 1
     assert "gave up, as the same rank failed twice in the same way, from the same checkpoint; the attempts:" in output
     assert output.count("ended with exit status 1 (KeyError: 'label')") == 2
+    end = RunEnd.read(tmp_path / "results" / "run")
+    assert (end.status, end.rank, "KeyError: 'label'" in end.reason) == ("failed", 1, True)
     assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
 
 
@@ -92,6 +96,8 @@ def test_a_killed_job_says_how_to_resume(tmp_path):
     code = PROGRESS + "os.kill(os.getpid(), 9)"
     status, output = run([*launch("local", 1), "python", "-c", code, "--runs=results"], tmp_path)
     assert status == 137, output
+    end = RunEnd.read(tmp_path / "results" / "run")
+    assert end[:4] == ("failed", 137, f"rank 0 on {end.host} was killed by SIGKILL", 0)
     assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
 
 

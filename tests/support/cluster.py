@@ -20,6 +20,8 @@ import pytest
 from support.jobs import BIN, ROOT, finish, wait_for
 
 NETWORK = "10.77.31"
+OTHER_PORT = 2222
+"""Of a second sshd on each host, which accepts only the key in the file `key`."""
 HOST_NEEDS = ("ip", "unshare", "nsenter", "sshd", "ssh", "ssh-keygen")
 SLURM_NEEDS = ("slurmctld", "slurmd", "sbatch", "srun", "munged")
 
@@ -72,6 +74,7 @@ chmod 600 ~root/.ssh/config
 mount -t tmpfs tmpfs /run
 mkdir -p /run/sshd /run/munge
 /usr/sbin/sshd -f {folder}/sshd_config -E {folder}/{name}.sshd.log
+/usr/sbin/sshd -f {folder}/sshd_config -p {port} -o AuthorizedKeysFile={folder}/key.pub -E {folder}/{name}.port.log
 touch {folder}/{name}.ready
 while :; do sleep 3600 & wait $! || true; done
 """
@@ -88,7 +91,7 @@ class Hosts:
     def up(self) -> None:
         folder = self.folder
         folder.chmod(0o711)
-        for key in ("id", "hostkey"):
+        for key in ("id", "key", "hostkey"):
             _do("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / key))
         shutil.copy(folder / "id.pub", folder / "authorized_keys")
         lines = [f"{self.address(name)} {name}" for name in self.names]
@@ -114,7 +117,7 @@ class Hosts:
         for link in ("eth0", "lo"):
             _do("ip", "-n", space, "link", "set", link, "up")
         script = self.folder / f"{name}.sh"
-        script.write_text(FIRST.format(folder=self.folder, name=name))
+        script.write_text(FIRST.format(folder=self.folder, name=name, port=OTHER_PORT))
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with open(self.folder / f"{name}.log", "w") as log:
             process = subprocess.Popen(
@@ -227,6 +230,8 @@ class Slurm:
     def __init__(self, hosts: Hosts, folder: Path) -> None:
         self.hosts, self.folder = hosts, folder
         *self.nodes, self.head = hosts.names
+        # Submitted jobs are recorded in the second one, and not below this machine's home folder.
+        self._variables = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_STATE_HOME": str(folder / "state-home")}
 
     def up(self) -> None:
         for name in ("state", "munge", *(f"{kind}.{node}" for node in self.nodes for kind in ("spool", "tmp"))):
@@ -255,11 +260,11 @@ class Slurm:
         self, words: list[str], folder: Path | None = None, on: str = "", timeout_s: float = 120, **environment: str
     ) -> tuple[int, str]:
         """Exit status and output of a program on the head, or another host."""
-        own = {"SLURM_CONF": str(self.folder / "slurm.conf"), **environment}
+        own = {**self._variables, **environment}
         return self.hosts.run(on or self.head, words, folder or self.folder, timeout_s, **own)
 
     def start(self, words: list[str], folder: Path, **environment: str) -> subprocess.Popen[str]:
-        own = {"SLURM_CONF": str(self.folder / "slurm.conf"), **environment}
+        own = {**self._variables, **environment}
         return self.hosts.start(self.head, words, folder, **own)
 
     def state(self, job: str) -> str:

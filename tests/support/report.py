@@ -21,11 +21,14 @@ HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4,
 PROFILE = {"step_s": 0.0256, "cores": 2, "peak_flops": 4e10, "flops_per_image": 13_258_800}
 
 
-def make_run(folder, moved=None, ranks=1, devices=1, host=None, controller="", without=(), **given):
+def make_run(
+    folder, moved=None, ranks=1, devices=1, host=None, controller="", without=(), metrics=(), network=LENET_RECORD,
+    started="2026-01-02T03:04:05+0000", **given,
+):  # fmt: skip
     """Write a run's folder.
 
-    moved: write a checkpoint in which one parameter differs from zero by this much. given: options of training, or
-    values of `result.json`. without: names to leave out, as in old runs.
+    moved: write a checkpoint in which one parameter differs from zero by this much. metrics: records, or lines as they
+    are. given: options of training, or values of `result.json`. without: names to leave out, as in old runs.
     """
     options = {name: given.pop(name) for name in list(given) if name in to_record(Config())}
     config = Config(**{"strategy": "single", **options})
@@ -33,25 +36,45 @@ def make_run(folder, moved=None, ranks=1, devices=1, host=None, controller="", w
     versions = {"python": "3.11.7", "numpy": "1.23.5", config.framework: "2.0"}
     result = {
         "accuracy": 0.9, "loss": 0.3, "steps": 8, "parameters": "ab", "images_per_s": 1000.0, "peak_rss_mb": 400.0,
-        "skipped": 0, "per_class_accuracy": {"0": float("nan")}, "confusion": [[1]], "epoch_s": 2.0,
+        "skipped": 0, "per_class_accuracy": {"0": float("nan")}, "epoch_s": 2.0, "test_rows": 10000,
         "global_batch": config.global_batch(ranks), "shares": None, **given,
     }  # fmt: skip
     recorded = {
         "config": to_record(config),
         "places": {"devices": 0},
-        "network": LENET_RECORD,
+        "network": network,
         "versions": versions,
         **place,
         "host": {**HOST, **(host or {})},
-        "started": "2026-01",
+        "started": started,
     }
     folder.mkdir(parents=True)
     for name, values in (("config.json", recorded), ("result.json", result)):
         kept = {key: value for key, value in values.items() if key not in without}
         (folder / name).write_text(json.dumps(kept))
+    lines = [one if isinstance(one, str) else json.dumps(one) for one in metrics]
+    if lines:
+        (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
     if moved is not None:
         save(folder, config, moved, step=result["steps"])
     return folder
+
+
+def learning(intervals=12, ranks=1, slow=None, factor=2.0, communicate=True, level=0.3):
+    """Records of metrics: losses that fall to `level`, and the time of each rank, of which `slow` computes longer."""
+    records = []
+    for number in range(1, intervals + 1):
+        epoch, loss = number / 4, level + 2 / (1 + number)
+        compute = [factor if rank == slow else 1.0 for rank in range(ranks)]
+        wait = [max(compute) - own + 0.1 for own in compute]
+        if not communicate:
+            compute, wait = [own + other for own, other in zip(compute, wait, strict=True)], None
+        times = {"compute_s": compute, "communicate_s": wait, "data_s": [0.05] * ranks}
+        records.append({"kind": "train", "step": 10 * number, "epoch": epoch, "loss": loss, **times})
+        if number % 4 == 0:
+            accuracy = 0.9 - loss / 10
+            records.append({"kind": "test", "step": 10 * number, "epoch": epoch, "loss": loss, "accuracy": accuracy})
+    return records
 
 
 def save(folder, config, moved, step):
@@ -97,9 +120,11 @@ def sample(tmp_path):
         for repeat in range(2):
             given = {"framework": framework, "shares": shares, "accuracy": 0.9 + repeat / 50, **PROFILE}
             name = f"{framework}-{repeat}"
-            make_run(tmp_path / f"{name}-1", 0.0, images_per_s=speed + 50 * repeat, **given)
+            alone = {"images_per_s": speed + 50 * repeat, "metrics": learning(level=0.3 + repeat / 10)}
+            make_run(tmp_path / f"{name}-1", 0.0, **alone, **given)
             for ranks in (2, 4):
                 for strategy in ("horovod", "a_strategy_with_a_long_name"):
                     place = {"ranks": ranks, "strategy": strategy, "images_per_s": speed * ranks**0.8 + 90 * repeat}
+                    place["metrics"] = learning(ranks=ranks, slow=ranks - 1 if repeat else None)
                     make_run(tmp_path / f"{name}-{ranks}-{strategy}", 1e-7 * ranks * repeat, **place, **given)
     return tmp_path

@@ -18,8 +18,8 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.storage import existing_folder
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.doctor.reports import format_ranks
 from hvdtrain.system import credentials, versions
+from hvdtrain.system.text import format_ranks
 
 CLOCK_ROUNDS = 10
 MAX_CLOCK_OFFSET_S = 1.0

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.findings import Finding, fail, format_bytes, ok, warn
+from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.system import cores
 from hvdtrain.system.cgroups import cpu_quota, memory_limit
+from hvdtrain.system.text import format_bytes
 
 SHM = Path("/dev/shm")
 SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20

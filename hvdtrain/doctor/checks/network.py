@@ -96,7 +96,7 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     for host in invalid:
         yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
     try:
-        answers = hosts.inspect([host for host in context.hosts if host not in invalid])
+        answers = hosts.inspect([host for host in context.hosts if host not in invalid], context.ssh)
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return

@@ -12,8 +12,9 @@ from typing import Any
 
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.findings import Finding, fail, format_bytes, ok, warn
+from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.system.text import format_bytes
 
 FREE_MIN, FREE = 100 << 20, 1 << 30
 """Free bytes on the disk of runs: below the first, no run can be written; below the second, space is low."""

@@ -6,6 +6,8 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import gluon
 
+from hvdtrain.timeline.recorder import recorder
+
 Groups = list[list[str]]
 """Canonical names of the parameters whose gradients share a message, from `collectives.grouping`."""
 
@@ -19,7 +21,10 @@ def allreduce_groups(gradients: dict[str, mx.nd.NDArray], groups: Groups, op: in
         return
     for i, names in enumerate(groups):
         tensors = [gradients[name] for name in names]
-        hvd.grouped_allreduce_(tensors, op=op, name=f"{names[0]}:{names[-1]}", priority=-i)
+        name = f"{names[0]}:{names[-1]}"
+        if recorder.on:
+            recorder.enqueued(name)
+        hvd.grouped_allreduce_(tensors, op=op, name=name, priority=-i)
 
 
 class GroupedTrainer(hvd.DistributedTrainer):

@@ -19,6 +19,7 @@ from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.timeline.recorder import FORWARD, GRADIENTS, UPDATE, recorder
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -47,13 +48,21 @@ class LazyLoss:
         return sum(float(value.asscalar()) for value in self._values)
 
 
-def update(trainer: gluon.Trainer, parameters: Parameters, config: Config, divisor: float) -> bool:
-    """Combine the gradients, divide them, and update; False if they are not finite, which --on-nan then skips."""
-    if not config.clip_norm and config.on_nan != "skip":
+def update(trainer: gluon.Trainer, parameters: Parameters, config: Config, divisor: float, waits: bool) -> bool:
+    """Combine the gradients, divide them, and update; False if they are not finite, which --on-nan then skips.
+
+    waits: whether gradients are combined, and not only those of one device.
+    """
+    if not config.clip_norm and config.on_nan != "skip" and not recorder.on:
         trainer.step(divisor)
         return True
+    if recorder.on and waits:
+        recorder.part(GRADIENTS)
     trainer.allreduce_grads()
-    is_finite = _clip(parameters, config, trainer._scale / divisor)
+    if recorder.on:
+        recorder.part(UPDATE)
+    checked = config.clip_norm or config.on_nan == "skip"
+    is_finite = not checked or _clip(parameters, config, trainer._scale / divisor)
     if is_finite:
         trainer.update(divisor)
     return is_finite
@@ -95,7 +104,7 @@ class MXNetLearner:
         self._parameters, self.own_by_rank = self._objective.parameters, self._objective.own_by_rank
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
-        self._gradient_divisor = strategy.gradient_divisor
+        self._gradient_divisor, self._waits = strategy.gradient_divisor, strategy.waits
         self._states = OptimizerStates(config, optimizer, self._contexts)
         self._create_states()
 
@@ -106,9 +115,11 @@ class MXNetLearner:
                 self._states.create(updater, device, index, names[id(parameter)], parameter.data(context))
 
     def train_step(self, batch: Batch) -> LazyLoss:
+        if recorder.on:
+            recorder.part(FORWARD)
         self._states.set_lr(batch.lr)
         losses = self._objective.backward(batch)
-        self.skipped += not update(self._trainer, self._parameters, self._config, self._gradient_divisor)
+        self.skipped += not update(self._trainer, self._parameters, self._config, self._gradient_divisor, self._waits)
         return LazyLoss(losses)
 
     def compute_gradients(self, batch: Batch) -> LazyLoss:

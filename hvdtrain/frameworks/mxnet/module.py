@@ -37,6 +37,7 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
 from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.timeline.recorder import FIT, GRADIENTS, UPDATE, recorder
 
 
 class ModuleStrategy(MXNetStrategy):
@@ -109,6 +110,8 @@ class ReducingModule(mx.mod.Module):
     """A Module that takes batch statistics, and calls `reduce` with its gradients, before each update."""
 
     reduce: Callable[[dict[str, mx.nd.NDArray]], None]
+    waits: bool
+    """Whether `reduce` waits for the gradients of other ranks."""
     take_statistics: Callable[[int], None]
     """Called with the number of rows of a device after each backward pass."""
 
@@ -116,8 +119,14 @@ class ReducingModule(mx.mod.Module):
         group = self._exec_group
         self.take_statistics(group.slices[0].stop - group.slices[0].start)
         pairs = zip(group.param_names, group.grad_arrays, strict=True)
+        if recorder.on and self.waits:
+            recorder.part(GRADIENTS)
         self.reduce({canonical_name(name): on_devices[0] for name, on_devices in pairs})
+        if recorder.on:
+            recorder.part(UPDATE)
         super().update()
+        if recorder.on:
+            recorder.part(FIT)
 
 
 class ModuleFeed(mx.io.DataIter):
@@ -193,6 +202,7 @@ class ModuleLearner:
         shapes |= {mask_variable(layer.name): layer.shape for layer in self._network.dropouts}
         module = ReducingModule(loss, list(shapes), ("label",), logger, self._contexts)
         module.reduce, module.take_statistics = self._strategy.reduce, self._take_statistics
+        module.waits = isinstance(self._strategy, ModuleHorovod)
         module.bind([(name, (rows, *shape)) for name, shape in shapes.items()], [("label", (rows,))])
         return module
 

@@ -26,6 +26,7 @@ from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.timeline.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
 Arrays = dict[str, nd.NDArray]
 
@@ -145,8 +146,14 @@ class NDArrayLearner:
         self._momentum = [{name: nd.zeros_like(params[name]) for name in self._names} for params in self._params]
 
     def train_step(self, batch: Batch) -> LazyLoss:
+        if recorder.on:
+            recorder.part(FORWARD)
         losses = self._backward(batch)
+        if recorder.on:
+            recorder.part(GRADIENTS)
         self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._names})
+        if recorder.on:
+            recorder.part(UPDATE)
         for params, momentum in zip(self._params, self._momentum, strict=True):
             self._sgd(params, momentum, batch.lr)
         return LazyLoss(losses)
@@ -166,6 +173,8 @@ class NDArrayLearner:
             losses = [self._loss(params, *rows) for params, rows in zip(self._params, parts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
+        if recorder.on:
+            recorder.part(BACKWARD)
         autograd.backward(losses)
         if self._over_ranks:
             nd.waitall()  # the layers' collectives must be done before this thread calls others

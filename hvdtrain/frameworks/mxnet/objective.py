@@ -30,6 +30,7 @@ from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 Arrays = list[mx.nd.NDArray]
 
@@ -103,6 +104,8 @@ class NetworkObjective:
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
+        if recorder.on:
+            recorder.part(BACKWARD)
         autograd.backward(losses)
         if self._over_ranks:
             mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
@@ -223,6 +226,8 @@ class TaskObjective:
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
+        if recorder.on:
+            recorder.part(BACKWARD)
         autograd.backward(losses)
         return losses
 

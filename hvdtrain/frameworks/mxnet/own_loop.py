@@ -23,6 +23,7 @@ from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 
 class MXNetOwnLoop:
@@ -84,8 +85,11 @@ class MXNetOwnLoop:
         check_by_row("step()", losses, len(self._weights), mx.nd.NDArray)
         with autograd.pause():
             weights = load_array(self._weights.astype(losses.dtype), self._context)
+            if recorder.on:
+                recorder.part(BACKWARD)
             self._backward(losses, weights)
-            is_finite = update(self._trainer, self._parameters, self._config, self._strategy.gradient_divisor)
+            strategy = self._strategy
+            is_finite = update(self._trainer, self._parameters, self._config, strategy.gradient_divisor, strategy.waits)
             self.skipped += not is_finite
             self._has_state = True
             return LazyLoss([(losses.detach() * weights).sum()])

@@ -30,6 +30,8 @@ Parameters = dict[str, gluon.Parameter]
 class MXNetStrategy(Strategy):
     """What Gluon's training loop calls; by default gradients are not combined."""
 
+    waits = True
+    """Whether combining gradients is more than taking those of one device."""
     gradient_divisor: float = 1
     """What the trainer's combined gradient is divided by to get that of the global batch."""
 
@@ -40,6 +42,8 @@ class MXNetStrategy(Strategy):
 
 class MXNetSingleProcess(MXNetStrategy):
     """One process on one device; gradients are not combined."""
+
+    waits = False
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
         super().__init__(config, runtime, group or single_process(config.strategy))
@@ -87,6 +91,7 @@ class MXNetKVStore(MXNetStrategy):
         if config.kvstore.startswith("dist"):
             group = ring_group = ring.start(runtime.hang_timeout)
             servers.start(ring_group)
+            ring_group.combines_gradients_unseen()
             devices, self.gradient_divisor = count_devices(runtime.devices or 1, gpus), group.size
         else:
             group = single_process(config.strategy)

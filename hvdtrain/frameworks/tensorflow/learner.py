@@ -14,9 +14,11 @@ from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import NetworkObjective, make_objective
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
+from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.timeline.recorder import FORWARD, STEP, UPDATE, recorder
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -46,6 +48,7 @@ class TensorFlowLearner:
             self._optimizer = self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
+        self._stamped_parts: list[str] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         self.own_by_rank = self._objective.own_by_rank
         if weights:
@@ -66,8 +69,21 @@ class TensorFlowLearner:
     @tf.function(reduce_retracing=True)
     def _step(self, *arguments: tf.Tensor) -> tf.Tensor:
         """A step on one device; the arguments are those of `_weighted_loss`, and the learning rate."""
+        return self._make_step(*arguments)
+
+    @tf.function(reduce_retracing=True)
+    def _stamped_step(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """`_step` whose parts run one after the other; also returns when each of them after the first began."""
+        stamps = Stamps()
+        loss = self._make_step(*arguments, stamps=stamps)
+        self._stamped_parts = stamps.names
+        return loss, stamps.times()
+
+    def _make_step(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> tf.Tensor:
         *rows, lr = arguments
-        loss, gradients = self._gradients(*rows)
+        loss, gradients = self._gradients(*rows, stamps=stamps)
+        if stamps:
+            gradients = stamps.begin(UPDATE, gradients, self._variables)
         gradients = self._scale.remove(gradients)
         if self._config.clip_norm:
             gradients, norm = tf.clip_by_global_norm(gradients, self._config.clip_norm)
@@ -88,7 +104,7 @@ class TensorFlowLearner:
             self._optimizer.apply(gradients, lr)
         return loss
 
-    def _gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[Any]]:
+    def _gradients(self, *rows: tf.Tensor, stamps: Stamps | None = None) -> tuple[tf.Tensor, list[Any]]:
         """Loss and combined gradients of `accumulate` parts.
 
         The gradients of all parts but the last are summed in this process, and reduced together with those of the last.
@@ -99,6 +115,7 @@ class TensorFlowLearner:
             with tf.GradientTape() as tape:
                 loss = self._weighted_loss(*part)
                 scaled = self._scale.apply(loss)
+                scaled = stamps.begin_backward(scaled) if stamps else scaled
             own = dense(tape.gradient(scaled, self._variables))
             earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
             total += loss
@@ -108,16 +125,24 @@ class TensorFlowLearner:
             if earlier is not None:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
-        return total + loss, self._strategy.gradient(tape, scaled, self._variables)
+            scaled = stamps.begin_backward(scaled) if stamps else scaled
+        return total + loss, self._strategy.gradient(tape, scaled, self._variables, stamps)
 
     def _parts(self, *arrays: tf.Tensor) -> list[tuple[tf.Tensor, ...]]:
         count = self._config.accumulate
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
     def train_step(self, batch: Batch) -> tf.Tensor:
+        if recorder.on:
+            recorder.part(FORWARD if self._strategy.one_device else STEP)
         self._objective.seed_step(batch.step)
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)
-        return self._strategy.run(self._step, rows, tf.constant(batch.lr, tf.float32))
+        lr = tf.constant(batch.lr, tf.float32)
+        if recorder.on and self._strategy.one_device:
+            loss, times = self._stamped_step(*map(tf.constant, rows), lr)
+            recorder.parts_at(zip(self._stamped_parts, monotonic_ns(times.numpy()), strict=True))
+            return loss
+        return self._strategy.run(self._step, rows, lr)
 
     def compute_gradients(self, batch: Batch) -> tf.Tensor:
         self._objective.seed_step(batch.step)

@@ -15,17 +15,19 @@ import tensorflow as tf
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
-from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
+from hvdtrain.frameworks.tensorflow.tracing import Stamps
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.system import rank_info
 from hvdtrain.system.rank_info import TF_CONFIG
+from hvdtrain.timeline.recorder import GRADIENTS
 
 Step = Any
 """A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""
@@ -39,6 +41,9 @@ def dense(gradients: list[Any]) -> list[tf.Tensor]:
 class TensorFlowStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
+    one_device = True
+    """Whether a step is a graph of one device, in which the times of its parts can be taken."""
+
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         super().__init__(config, runtime, group, devices)
         self._graphs: dict[int, Callable[..., tf.Tensor]] = {}
@@ -51,8 +56,13 @@ class TensorFlowStrategy(Strategy):
     def broadcast(self, variables: list[tf.Variable]) -> None:
         """Broadcast variables from rank 0, in place."""
 
-    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
-        """The gradients of the global batch; called inside of a step."""
+    def gradient(
+        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
+    ) -> list[tf.Tensor]:
+        """The gradients of the global batch; called inside of a step.
+
+        stamps: if given, gradients are combined after the time has been taken at which this rank has its own.
+        """
         return dense(tape.gradient(loss, variables))
 
     def make_sum_over_ranks(self) -> SumOverRanks:
@@ -102,12 +112,15 @@ class TensorFlowHorovod(TensorFlowStrategy):
     def broadcast(self, variables: list[tf.Variable]) -> None:
         self._hvd.broadcast_variables(variables, root_rank=0)
 
-    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+    def gradient(
+        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
+    ) -> list[tf.Tensor]:
+        own = stamps.begin(GRADIENTS, dense(tape.gradient(loss, variables)), variables) if stamps else []
         groups = self._groups(variables)
         distributed = self._hvd.DistributedGradientTape(
             tape, compression=self._compression, op=self._op, groups=groups, sparse_as_dense=True
         )
-        return distributed.gradient(loss, variables)
+        return distributed._allreduce_grads(own, variables) if stamps else distributed.gradient(loss, variables)
 
     def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]] | None:
         """The variables whose gradients share a message; `variables` are in the order of the network."""
@@ -120,11 +133,13 @@ class TensorFlowHorovod(TensorFlowStrategy):
 
     def make_sum_over_ranks(self) -> SumOverRanks:
         hvd = self._hvd
-        return lambda values: hvd.allreduce(values, op=hvd.Sum)
+        return lambda values: hvd.allreduce(values, op=hvd.Sum, name=f"{BLOCKING}batch_norm")
 
 
 class TensorFlowDistributed(TensorFlowStrategy):
     """A `tf.distribute.Strategy`: a replica on each device of each rank."""
+
+    one_device = False
 
     def __init__(
         self, config: Config, runtime: RuntimeOptions, group: Group, devices: int, distribution: tf.distribute.Strategy
@@ -135,7 +150,9 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def scope(self) -> contextlib.AbstractContextManager[Any]:
         return self.distribution.scope()
 
-    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+    def gradient(
+        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
+    ) -> list[tf.Tensor]:
         total = tf.distribute.get_replica_context().all_reduce(
             tf.distribute.ReduceOp.SUM, dense(tape.gradient(loss, variables))
         )
@@ -208,6 +225,7 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.
         group = ring.start(runtime.hang_timeout)
+        group.combines_gradients_unseen()
         if group.size > 1 and not os.environ.get(TF_CONFIG):
             workers = group.gather(group.free_address())
             task = {"type": "worker", "index": group.rank}
@@ -230,8 +248,12 @@ class TensorFlowAllreduce(TensorFlowStrategy):
         for variable, value in zip(variables, broadcast_arrays(self.group, own).values(), strict=True):
             variable.assign(value)
 
-    def gradient(self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable]) -> list[tf.Tensor]:
+    def gradient(
+        self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
+    ) -> list[tf.Tensor]:
         gradients = dense(tape.gradient(loss, variables))
+        if stamps:
+            gradients = stamps.begin(GRADIENTS, gradients, variables)
         flat = tf.concat([tf.reshape(gradient, [-1]) for gradient in gradients], 0)
         average = tf.ensure_shape(tf.numpy_function(self._average, [flat], tf.float32), flat.shape)
         parts = tf.split(average, [gradient.shape.num_elements() for gradient in gradients])

@@ -30,6 +30,7 @@ from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.registry import Trainable
+from hvdtrain.timeline.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -105,10 +106,12 @@ class TorchLearner:
         return to_tensor(array, self.device)
 
     def train_step(self, batch: Batch) -> torch.Tensor:
+        if recorder.on:
+            recorder.part(FORWARD)
         for group in self._optimizer.param_groups:
             group["lr"] = batch.lr
         loss = self.compute_gradients(batch)
-        self._strategy.reduce(self._optimizer)
+        combine(self._strategy, self._optimizer)
         self._scaler.unscale_(self._optimizer)
         finite = clip_and_check(self._parameters.values(), self._config)
         if finite:
@@ -127,11 +130,15 @@ class TorchLearner:
         return loss
 
     def _backward(self, weights: np.ndarray, *arrays: np.ndarray) -> torch.Tensor:
+        if recorder.on:
+            recorder.part(FORWARD)
         row_weights = self._to_device(weights)
         for one in self._synchronized:
             one.real_rows = (row_weights > 0).float()
         losses = self._losses(self._training_model, [self._to_device(array) for array in arrays])
         loss = losses @ row_weights
+        if recorder.on:
+            recorder.part(BACKWARD)
         self._scaler.scale(loss).backward()
         return loss.detach()
 
@@ -164,6 +171,15 @@ class TorchLearner:
         write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):
             self._scaler.load_state_dict(state.extra["loss_scale"])
+
+
+def combine(strategy: TorchStrategy, optimizer: Any) -> None:
+    """Return when the gradients are those of the global batch; what follows is the update."""
+    if recorder.on and strategy.waits:
+        recorder.part(GRADIENTS)
+    strategy.reduce(optimizer)
+    if recorder.on:
+        recorder.part(UPDATE)
 
 
 def clip_and_check(parameters: Iterable[nn.Parameter], config: Config) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_own_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.torch.learner import clip_and_check
+from hvdtrain.frameworks.torch.learner import clip_and_check, combine
 from hvdtrain.frameworks.torch.objective import (
     buffers_by_rank,
     evaluating,
@@ -29,6 +29,7 @@ from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
@@ -124,10 +125,12 @@ class TorchOwnLoop:
                 "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
             )
         loss = losses.float() @ self._weights
+        if recorder.on:
+            recorder.part(BACKWARD)
         self._optimizer.zero_grad()
         loss.backward()
         self._fill_gradients()
-        self._strategy.reduce(self._optimizer)
+        combine(self._strategy, self._optimizer)
         finite = clip_and_check(self._parameters.values(), self._config)
         if finite:
             self._strategy.update(self._optimizer, self._scaler)

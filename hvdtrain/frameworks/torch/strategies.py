@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 import sys
+import time
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.timeline.recorder import recorder
 
 
 class TorchStrategy(Strategy):
@@ -33,6 +35,9 @@ class TorchStrategy(Strategy):
 
     state_by_rank = False
     """See `Learner.state_by_rank`."""
+
+    waits = False
+    """Whether `reduce` waits for the gradients of other ranks."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         """The module whose forward pass training calls. finds_unused: parameters may get no gradient."""
@@ -61,6 +66,7 @@ class TorchHorovod(TorchStrategy):
     """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward made them."""
 
     requires = ("horovod.torch",)
+    waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.torch as hvd
@@ -86,6 +92,8 @@ class TorchHorovod(TorchStrategy):
             groups=self._groups({name: own for name, own in model.named_parameters() if own.requires_grad}),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
+        if self.runtime.timeline:
+            _record_messages(distributed)
         return distributed
 
     def _groups(self, parameters: dict[str, nn.Parameter]) -> list[list[nn.Parameter]] | None:
@@ -105,21 +113,46 @@ class TorchHorovod(TorchStrategy):
             scaler.step(optimizer)
 
 
+def _record_messages(optimizer: Any) -> None:
+    """Let Horovod's optimizer tell the recorder when it gives the gradients of a message to Horovod."""
+    send_group, send_one, names = (
+        optimizer._grouped_allreduce_grad_async,
+        optimizer._allreduce_grad_async,
+        optimizer._parameter_names,
+    )
+
+    def recorded_group(parameters: Any) -> Any:
+        if recorder.on:
+            recorder.enqueued(str(names.get(parameters[0])))
+        return send_group(parameters)
+
+    def recorded_one(parameter: Any) -> Any:
+        if recorder.on:
+            recorder.enqueued(str(names.get(parameter)))
+        return send_one(parameter)
+
+    optimizer._grouped_allreduce_grad_async, optimizer._allreduce_grad_async = recorded_group, recorded_one
+
+
 class TorchDDP(TorchStrategy):
     """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
     unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
+    group: TorchDistributedGroup
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         on_gpu = runtime.device != "cpu" and torch.cuda.is_available()
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         super().__init__(config, runtime, TorchDistributedGroup(torch.distributed, backend))
+        self._last_gradient = 0.0
+        """When backward made the latest gradient; `time.perf_counter`."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         for parameter in model.parameters():
             if _is_also_channels_last(parameter, isinstance(model, TorchNetwork)):
                 # DDP compares strides with those of the gradient, which PyTorch makes from images in channels_last.
                 parameter.data = torch.empty_like(parameter, memory_format=torch.channels_last).copy_(parameter)
+        self._watch_gradients(model, device)
         with warnings.catch_warnings():
             # Buffers: `share_own_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
             # instead of this one would give them at the start, too.
@@ -127,6 +160,23 @@ class TorchDDP(TorchStrategy):
             return nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
+
+    def _watch_gradients(self, model: nn.Module, device: str) -> None:
+        """Note the time of each gradient: backward, which also combines them, ends later by what that takes alone."""
+        if device != "cpu":  # where backward returns before the device has computed the gradients
+            self.group.combines_gradients_unseen()
+            return
+
+        def note_time(_: torch.Tensor) -> None:
+            self._last_gradient = time.perf_counter()
+
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(note_time)
+
+    def reduce(self, optimizer: Any) -> None:
+        if self.group.size > 1:
+            self.group.communicating.add(time.perf_counter() - self._last_gradient)
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -210,6 +260,7 @@ class TorchAllreduce(TorchStrategy):
     """All gradients in one array, summed by the group's `allreduce`."""
 
     group: AllreduceGroup
+    waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
         super().__init__(config, runtime, group)

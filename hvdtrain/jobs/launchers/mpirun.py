@@ -35,7 +35,7 @@ def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     command += ["-H", open_mpi.listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
     command += ["--bind-to", "none", "--map-by", "slot", *open_mpi.yielding(job), *open_mpi.prefix(job)]
-    return [*command, *open_mpi.rank_interfaces(job), *open_mpi.daemon_interfaces(job)]
+    return [*command, *open_mpi.ssh_access(job), *open_mpi.rank_interfaces(job), *open_mpi.daemon_interfaces(job)]
 
 
 def mpirun_here(ranks: int) -> list[str]:

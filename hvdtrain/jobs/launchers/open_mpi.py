@@ -60,6 +60,11 @@ def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     return [] if on_other_hosts or found else ["--mca", "plm", "isolated"]
 
 
+def ssh_access(job: Job) -> list[str]:
+    """How Open MPI's ssh reaches the other hosts."""
+    return ["--mca", "plm_rsh_args", " ".join(job.ssh.arguments)] if job.hosts and job.ssh.arguments else []
+
+
 def listed(hosts: Sequence[Host]) -> str:
     """Hosts as mpirun and horovodrun take them: node1:2,node2:2."""
     return ",".join(f"{name}:{slots}" for name, slots in hosts)

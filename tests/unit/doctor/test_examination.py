@@ -9,7 +9,8 @@ from support.jobs import ROOT
 from support.jobs import run as run_command
 
 from hvdtrain.doctor.registry import CHECKS, QUICK
-from hvdtrain.doctor.reports import format_ranks, merge
+from hvdtrain.doctor.reports import merge
+from hvdtrain.system.text import format_ranks
 
 
 def test_options(tmp_path):

@@ -21,14 +21,28 @@ BATCHES = {
         *("--output-dir", "logs of it"),
     ],
     "sbatch-mpirun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "mpirun", "--no-requeue"],
-    "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun"],
+    "sbatch-on-end": ["--nodes", "1", "--ranks-per-node", "2", "--on-end", "./notify.sh 'a job'"],
+    "sbatch-horovodrun": ["--nodes", "2", "--ranks-per-node", "2", "--via", "horovodrun", "--ssh-port", "2222"],
+    "sbatch-array": [
+        *("--nodes", "1", "--ranks-per-node", "2", "--array", "0-9%2", "--mail-user", "ada@example.org"),
+        *("--sbatch", "--qos=high", "--sbatch", "--constraint a100&nvlink", "--sbatch", "-x 'node[1-2]'"),
+        *("--sbatch", "--comment='50 % # \"done\"'", "--sbatch=--exclusive"),
+    ],
+    "sbatch-sweep": ["--nodes", "2", "--ranks-per-node", "1", "--array", "0-3", "--mail-type", "all"],
+    "sbatch-sweep-own-launcher": ["--nodes", "1", "--ranks-per-node", "2", "--no-requeue"],
+}
+TRAINING = ["python", "-m", "hvdtrain.torch_lenet", "--epochs", "3"]
+SWEEP = ["hvdtrain", "sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--output", "all of it", "--"]
+PROGRAMS = {
+    "sbatch-sweep": [*SWEEP, "hvdtrain", "train", "--framework", "torch", "--data", "my data"],
+    "sbatch-sweep-own-launcher": [*SWEEP, "launch", "local", "-n", "2", "--", *TRAINING],
 }
 
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_batch_scripts_equal_the_recorded_ones_and_pass_shellcheck(name, monkeypatch):
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
-    options = launch.parse(["sbatch", *BATCHES[name], "--", "python", "-m", "hvdtrain.torch_lenet", "--epochs", "3"])
+    options = launch.parse(["sbatch", *BATCHES[name], "--", *PROGRAMS.get(name, TRAINING)])
     text = sbatch.script(options)
     assert_recorded(f"{name}.sbatch", text)
     checked = subprocess.run([BIN / "shellcheck", "-s", "bash", "-"], input=text, capture_output=True, text=True)

@@ -14,7 +14,7 @@ from support.golden import ODD_ARGUMENTS, assert_recorded
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
-from hvdtrain.jobs.job import ElasticOptions, Host
+from hvdtrain.jobs.job import ElasticOptions, Host, SshAccess
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import elastic, horovodrun, mpirun
 from hvdtrain.jobs.launchers.registry import build
@@ -27,6 +27,7 @@ ENVIRONMENT = {
     "HOROVOD_CYCLE_TIME": "2",
     "AWS_SECRET_ACCESS_KEY": "not passed on",
 }
+SSH = ["--ssh-port", "2222", "--ssh-key", "/srv/keys/job"]
 JOBS = {
     "local": ["local", "-n", "2"],
     "local-odd": ["local", "-n", "1", "--env", "WORD=a b\nc"],
@@ -34,6 +35,8 @@ JOBS = {
     "horovodrun": ["horovodrun", "-n", "2"],
     "horovodrun-hosts": ["horovodrun", "-np", "4", "-H", "node1:2,node2:2", "--interface", "eth0"],
     "horovodrun-mpi": ["horovodrun", "--mpi", "-n", "4", "-H", "node1:2,node2:2"],
+    "horovodrun-ssh": [*("horovodrun", "-n", "2", "-H", "node1:1,node2:1", "--interface", "eth0"), *SSH],
+    "mpirun-ssh": ["mpirun", "-n", "2", "-H", "node1:1,node2:1", *SSH],
     "horovodrun-settings": [
         *("horovodrun", "-n", "2", "--timeline", "/tmp/a b.json", "--timeline-mark-cycles", "--autotune"),
         *("--fusion-threshold-mb", "32", "--cycle-time-ms", "0.5", "--no-stall-check", "--log-level", "INFO"),
@@ -55,6 +58,7 @@ def test_command_lines_equal_the_recorded_ones(name, monkeypatch):
         pytest.skip("horovodrun without --interface rejects a Python in a folder with a space")
     monkeypatch.setattr(os, "getcwd", lambda: "/srv/my job")
     program = ODD_ARGUMENTS if "odd" in name else ["python", "-m", "hvdtrain.mxnet_lenet"]
+    monkeypatch.setattr(launch, "check_access", lambda port, key: SshAccess(port, str(key or "")))  # there is no key
     options = launch.parse([*JOBS[name], "--", *program])
     described = replace(launch.describe(options), cores=4, as_root="mpi" in name, mpi_prefix="/opt/venv")
     specs = build(options.launcher, described, ENVIRONMENT)
@@ -163,10 +167,12 @@ def test_horovodrun_uses_loopback_where_all_hosts_are_this_one():
 
 def test_elastic_command_line():
     options = ElasticOptions(min_ranks=1, max_ranks=4, host_discovery_script=Path("/srv/hosts.sh"))
-    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=options)
+    access = SshAccess(2222, "/srv/keys/job")
+    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=options, ssh=access)
     (spec,) = build("horovodrun", described, ENVIRONMENT)
     assert spec.command == [
         *("horovodrun", "--disable-cache", "--gloo", "-np", "2", "--start-timeout", "120"),
+        *("--ssh-port", "2222", "--ssh-identity-file", "/srv/keys/job"),
         *("--min-np", "1", "--max-np", "4", "--network-interfaces", "eth0"),
         *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet", "--elastic"),
     ]

@@ -10,7 +10,7 @@ from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts, private_variables
-from hvdtrain.jobs.job import Host
+from hvdtrain.jobs.job import Host, SshAccess
 from hvdtrain.jobs.launchers.settings import passed_on
 
 
@@ -35,7 +35,7 @@ def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
 
 def test_a_host_that_differs_gives_a_reason_and_a_remedy(monkeypatch):
     problem = hosts.HostCheck("node3", "it differs from this host: python 2.7 against 3.10", "run make setup on both")
-    monkeypatch.setattr(hosts, "inspect", lambda names: [hosts.HostCheck("node1"), problem])
+    monkeypatch.setattr(hosts, "inspect", lambda names, access: [hosts.HostCheck("node1"), problem])
     with pytest.raises(UserError) as raised:
         hosts.check_hosts(["node1", "node3"])
     assert (raised.value.reason, raised.value.remedy) == (f"node3: {problem.problem}", problem.remedy)
@@ -48,6 +48,33 @@ def test_other_hosts_are_those_with_another_name_than_this_one(monkeypatch):
     assert hosts.other_hosts([Host(name, 1) for name in names]) == ["node1.cluster", "node9"]
     monkeypatch.setenv("SLURMD_NODENAME", "node9")
     assert hosts.other_hosts([Host(name, 1) for name in ("localhost", "node1", "node9")]) == ["node1"]
+
+
+def test_keys_that_ssh_cannot_use(tmp_path):
+    key = tmp_path / "key"
+    key.touch(0o600)
+    assert hosts.check_access(22, key).arguments == ["-p", "22", "-i", str(key)]
+    key.chmod(0o640)
+    (tmp_path / "my key").touch(0o600)
+    for name, reason in (
+        ("key", "is open to other users"), ("key.pub", "is a public key; give the private one: "),
+        ("my key", "with spaces or special characters"), ("missing", "cannot be read"), (".", "open to other|read"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=reason):
+            hosts.check_access(0, tmp_path / name)
+    with pytest.raises(UserError, match="--ssh-port 65536 is no port; give 1 to 65535"):
+        hosts.check_access(65536, None)
+
+
+def test_remedies_for_ssh_name_its_port_and_key():
+    access = SshAccess(2222, "/k")
+    assert hosts.ssh("node1", "true", access)[-7:] == ["-p", "2222", "-i", "/k", "--", "node1", "true"]
+    for error, remedy in (
+        ("Permission denied", "ssh-copy-id -p 2222 -i /k node1; a key with a passphrase needs ssh-add /k as well"),
+        ("Host key verification failed", "ssh-keyscan -p 2222 node1 >> "),
+        ("Connection refused", "ssh -v -p 2222 -i /k node1 true"),
+    ):
+        assert remedy in hosts.ssh_remedy("node1", error, access)
 
 
 SSH = """\

@@ -55,6 +55,14 @@ def signals_stay() -> Iterator[None]:
         (["local", "-n", "1", "--cache-capacity", "1.5", "--", "true"], "give an integer of 0 or more"),
         (["local", "-n", "1", "--log-level", "loud", "--", "true"], "choose one of trace"),
         (["local", "-n", "1", "--config-file", "/no/such", "--", "true"], "--config-file /no/such cannot be read"),
+        (
+            ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--on-end", "curl https://me:word@host", "--", "true"],
+            "--on-end: the command holds credentials, which the script would show; let the command read them",
+        ),
+        (
+            ["horovodrun", "-n", "2", "-H", "a:1,b:1", "--elastic", "--interface", "lo", "--on-end", "x", "--", "true"],
+            "--on-end: the launcher of an elastic job becomes horovodrun, which has no such option; give it to the",
+        ),
         (["sbatch", "--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes 0 is invalid; give 1 or more"),
         (["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--time", "x", "--", "true"], "--time 'x'"),
         (

@@ -231,7 +231,7 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []
-    answer = lambda names: [hosts.HostCheck(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
+    answer = lambda names, access: [hosts.HostCheck(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
     monkeypatch.setattr(restarts.hosts, "inspect", answer)
     smaller = reduced(job, 2, said.append)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))

@@ -48,3 +48,13 @@ def test_time_limit_ends_a_job_and_the_next_one_can_still_be_stopped(tmp_path):
         stop(signal.SIGTERM, None)
     assert ended.value.code == 128 + signal.SIGTERM
     series.close()
+
+
+def test_sigusr1_lets_the_running_job_end_and_asks_for_another_start(tmp_path):
+    """As before the time limit of a batch job."""
+    polite = "import os, signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+    polite += "os.kill(os.getppid(), signal.SIGUSR1); time.sleep(60)"
+    with pytest.raises(SystemExit) as ended:
+        list(JobSeries(os.environ).run([job(tmp_path, "a", polite), job(tmp_path, "b", "print('not started')")]))
+    assert ended.value.code == 75
+    assert {path.name for path in tmp_path.iterdir()} == {"a.log"}

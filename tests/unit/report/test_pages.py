@@ -9,9 +9,9 @@ from base64 import b64decode
 from html.parser import HTMLParser
 
 from support.jobs import ROOT
-from support.report import images, make_run, sample, table, write
+from support.report import images, learning, make_run, sample, table, write
 
-from hvdtrain.report import definitions
+from hvdtrain.report.columns import MAIN, MORE
 
 ODD = "<script>alert(1)</script> | $x^$ & \"q\" 'r' \x1b[31m \n=1+1 `` \udce4 名"
 
@@ -20,17 +20,19 @@ def test_special_characters_in_names_are_escaped(tmp_path, capsys):
     odd = {"name": ODD, "processor": ODD}
     given = {"data": ODD, "moved": 0.0, "shares": {"compute": 1, "communicate": 0, "update": None, "data": 0}}
     make_run(tmp_path / "runs" / "<b>&|x", host=odd, **given)
-    make_run(tmp_path / "runs" / "two", host=odd, strategy=ODD, ranks=2, **given)
+    slow = {"metrics": learning(ranks=2, slow=1), "started": ODD}
+    make_run(tmp_path / "runs" / "<i>two\x1b|", host=odd, strategy=ODD, ranks=2, **slow, **given)
     (tmp_path / "runs" / "<i>stopped" / "logs").mkdir(parents=True)
     output = write(tmp_path, tmp_path / "runs")
     page = (output / "report.html").read_text()
+    assert "Rank 1 of &lt;i&gt;two\\x1b| takes" in page
     assert "<script" not in page and "<b>" not in page and "<i>" not in page
     assert html.escape('<script>alert(1)</script> | $x^$ & "q"', quote=False)[:20] in page
-    assert images(page) == 5
+    assert images(page) == 7
     for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
         ElementTree.fromstring(b64decode(uri))
     rows = re.findall(r"^\|.*$", (output / "report.md").read_text(), re.M)
-    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(definitions.HEADINGS) + 1}
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(MAIN) + 2, len(MORE) + 2}
     texts = [capsys.readouterr().out, *(path.read_text() for path in output.iterdir())]
     assert not any(character in text for text in texts for character in "\x1b\r\udce4")
     assert not any(character in "".join(rows) for character in "<>")
@@ -69,14 +71,14 @@ def test_page_is_self_contained_and_accessible(tmp_path):
     assert not re.search(r"url\(|@import", page)
     assert outline.named("html") == [{"lang": "en"}]
     assert {values.get("name") for values in outline.named("meta")} >= {"viewport", "color-scheme"}
-    assert [len(values["alt"]) > 50 for values in outline.named("img")] == [True] * 5
-    assert {values["scope"] for values in outline.named("th")} == {"col", "row"}
+    assert [len(values["alt"]) > 50 for values in outline.named("img")] == [True] * 7
+    assert {values["scope"] for values in outline.named("th")} == {"col", "row", "rowgroup"}
     assert len(outline.named("caption")) == len(outline.named("table"))
     assert len(outline.named("title")) == len(outline.named("h1")) == 1
     assert "Not shown" not in page
     drawn = [b64decode(uri).decode() for uri in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
     assert not any("math" in drawing for drawing in drawn)  # a drawing has each text as a comment as well
-    axes = ("images/s", "share of a step", "replicas", "test accuracy", "largest")
+    axes = ("images/s", "replicas", "test accuracy", "epoch", "largest", "share of a step", "share of the time")
     for drawing, axis in zip(drawn, axes, strict=True):
         assert f"<!-- {axis}" in drawing
 

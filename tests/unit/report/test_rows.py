@@ -4,7 +4,12 @@ import json
 import re
 
 import pytest
+from support.networks import shaped
 from support.report import images, lines, make_run, number, sample, table, write
+
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.report.content import Report
+from hvdtrain.report.runs import collect
 
 
 def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
@@ -24,12 +29,16 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     assert {name: number(row, name) for name in expected} == pytest.approx(expected)
     page = (tmp_path / "out" / "report.md").read_text()
     assert (
-        "| mxnet | single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | 500 | 10% | 10.00 | "
-        "25.0 ms: 50% / 25% / 12% / 12% | base | — | 550 | 0.5000 (0.4500 to 0.5500) | — |"
+        "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
+        "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — |\n"
     ) in page
+    assert "| single | 1 × 1 | 500 | 10% | 10.00 | 25.0 ms: 50% / 25% / 12% / 12% | — | 550 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
-    assert re.sub(" +", " ", output[3]) == "mxnet single 1 × 1 1,000 base 0.5000 —"
+    (shown,) = (line for line in output if line.startswith("  single"))
+    assert re.sub("  +", " | ", shown.strip()).split(" | ") == (
+        ["single", "1 × 1", "1,000", *(["900 to 1,100, 3 runs"] if "900 to" in shown else []), "base", "0.5000", "—"]
+    )
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
 
 
@@ -39,8 +48,8 @@ def test_what_was_not_measured_is_an_empty_part(tmp_path):
     old = {"compute": 0.5, "communicate": 0.25, "data": 0.25}
     make_run(tmp_path / "old", framework="mxnet", shares=old, without=("step_s", "cores", "peak_flops"))
     text = (write(tmp_path, tmp_path) / "report.md").read_text()
-    assert "| 20.0 ms: 90% / 0% / — / 10% |" in text
-    assert "| 1,000 (1 run) | — | — | 2.00 | 50% / 25% / — / 25% |" in text
+    assert "| — | — | 2.00 | 20.0 ms: 90% / 0% / — / 10% | — | 400 |" in text
+    assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / — / 25% |" in text
     assert [row["update_share"] for row in table(tmp_path / "out")] == ["", ""]
 
 
@@ -54,14 +63,19 @@ def test_runs_over_gloo_and_over_mpi_are_no_repetitions(tmp_path):
     assert "| horovod over MPI |" in (tmp_path / "out" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("width", [40, 60, 80, 100])
-def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch, width):
-    monkeypatch.setenv("COLUMNS", str(width))
+def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
     write(tmp_path, sample(tmp_path / "runs"))
-    lines = capsys.readouterr().out.splitlines()[:-1]
-    assert max(map(len, lines)) <= width
-    assert all("1,025" in line for line in lines if re.match("torch single +1", line))
-    assert ("4e-07" in "".join(lines)) == (width >= 80)
+    printed = capsys.readouterr().out.splitlines()[:-1]
+    assert max(map(len, printed)) <= 60
+    table = Report(*collect([tmp_path / "runs"])).terminal_table()
+    assert table.terminal(60) in "\n".join(printed)
+    for width in (40, 60, 80, 120):
+        shown = table.terminal(width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert re.findall("  single +1 × 1 .*1,025", shown)
+        found = [text in shown for text in ("0.9100", "4e-07", "1,000 to 1,050, 2 runs")]
+        assert found == [width >= 60, width >= 80, width >= 120]
 
 
 def test_runs_with_the_default_style_named_or_not_are_repetitions(tmp_path):
@@ -69,10 +83,10 @@ def test_runs_with_the_default_style_named_or_not_are_repetitions(tmp_path):
         make_run(tmp_path / name, framework="mxnet", api=api)
     make_run(tmp_path / "d", framework="mxnet", strategy="kvstore", kvstore="dist_sync", ranks=2)
     text = (write(tmp_path, tmp_path) / "report.md").read_text()
-    assert [line.split(" | ")[1:4] for line in text.splitlines() if line.startswith("| mxnet")] == [
-        ["single", "1 × 1", "1,000 (1,000 to 1,000, 2 runs)"],
-        ["single (module)", "1 × 1", "1,000 (1 run)"],
-        ["kvstore dist_sync", "2 × 1", "1,000 (1 run)"],
+    assert re.findall(r"^\| (.*?) \| (\d × 1) \| (1,000 .*?) \|", text, re.M) == [
+        ("single", "1 × 1", "1,000 (1,000 to 1,000, 2 runs)"),
+        ("single (module)", "1 × 1", "1,000 (1 run)"),
+        ("kvstore dist_sync", "2 × 1", "1,000 (1 run)"),
     ]
 
 
@@ -89,6 +103,55 @@ def test_a_row_names_settings_that_differ_from_most_runs(tmp_path):
     text = (folder / "report.md").read_text()
     assert "- precision: differs: fp32 (2 runs), bf16 (1 run)\n" in text
     assert "- momentum: 0.9\n" in text
+
+
+def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
+    """Nor a base of each other, or a reference."""
+    other = shaped_to_record(shaped("cifar_lenet"))
+    make_run(tmp_path / "a", moved=0.0)
+    make_run(tmp_path / "b", moved=0.0, seed=1)
+    make_run(tmp_path / "c", network=other)
+    make_run(tmp_path / "d", network=other, moved=0.5, ranks=2, strategy="ring")
+    make_run(tmp_path / "e", model="resnet20", network=shaped_to_record(shaped("resnet20")))
+    rows = table(write(tmp_path, tmp_path))
+    found = {(row["strategy"], row["settings"].split(" ")[0], row["runs"]) for row in rows}
+    assert found == {("single", "", "2"), ("single", "layers", "1"), ("ring", "layers", "1"), ("single", "model", "1")}
+    (ring,) = (row for row in rows if row["strategy"] == "ring")
+    assert ring["max_parameter_difference"] == ""
+    assert ring["scaling_base"] == f"torch single, 1 × 1, {ring['settings']}"
+
+
+def test_runs_have_their_names_and_dates(tmp_path):
+    runs = tmp_path / "runs"
+    make_run(runs / "first", started="2026-02-01T10:20:30+0100")
+    make_run(runs / "second", seed=1, started="2026-02-03T11:00:00+0100")
+    make_run(tmp_path / "others" / "second", ranks=2, strategy="ring", started="yesterday")
+    folder = write(tmp_path, runs, tmp_path / "others")
+    text, page = ((folder / name).read_text() for name in ("report.md", "report.html"))
+    assert "- torch single, 1 × 1: first, 2026-02-01 10:20; runs/second, 2026-02-03 11:00\n" in text
+    assert "- torch ring, 2 × 1: others/second, yesterday\n" in text
+    assert "<dd>first, 2026-02-01 10:20<br>runs/second, 2026-02-03 11:00</dd>" in page
+    assert "3 runs in 2 rows, started 2026-02-01 10:20 to yesterday." in text
+    assert table(folder)[0]["started"] == "2026-02-01T10:20:30+0100 2026-02-03T11:00:00+0100"
+
+
+def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
+    for framework, speed in (("torch", 1000.0), ("mxnet", 2000.0)):
+        make_run(tmp_path / framework, framework=framework, images_per_s=speed)
+        make_run(tmp_path / f"{framework}-2", framework=framework, images_per_s=1.5 * speed, ranks=2, strategy="ring")
+    make_run(tmp_path / "tensorflow", framework="tensorflow")
+    folder = write(tmp_path, tmp_path)
+    shown, text, page = (
+        capsys.readouterr().out,
+        (folder / "report.md").read_text(),
+        (folder / "report.html").read_text(),
+    )
+    assert re.findall(r"^  (\S+) .* \* ([\d,]+) ", shown, re.M) == [("ring", "3,000"), ("ring", "1,500")]
+    assert "* most images/s of its table" in shown
+    assert re.findall(r"^\| (\S+) .*\*\*([\d,]+) ", text, re.M) == [("ring", "3,000"), ("ring", "1,500")]
+    assert re.findall(r"^### (.*)$", text, re.M) == ["MXNet", "TensorFlow", "PyTorch"] * 2
+    marked = re.findall(r">(\w+)<span class=\"badge\">most images/s</span></th>", page)
+    assert marked == ["ring"] * 4  # in both tables
 
 
 def test_old_runs_without_newer_values(tmp_path):
@@ -131,7 +194,7 @@ def test_unfinished_runs_are_listed(tmp_path):
         text = (output / name).read_text()
         assert "ended early: no result.json" in text
         assert "at once: no config.json and no result.json" in text
-        assert "no run" not in text.replace("no run measured", "").replace("no run to", "").replace("no run has", "")
+        assert "runs/no run" not in text
     assert [row["runs"] for row in table(output)] == ["1"]  # named twice, counted once
 
 

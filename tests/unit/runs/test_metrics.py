@@ -6,6 +6,8 @@ import resource
 from support.events import read_events
 
 from hvdtrain.runs import metrics
+from hvdtrain.trackers.tensorboard import EventsWriter
+from hvdtrain.trackers.values import scalars
 
 
 def test_incomplete_line_of_a_killed_job_is_skipped(tmp_path):
@@ -16,13 +18,14 @@ def test_incomplete_line_of_a_killed_job_is_skipped(tmp_path):
 
 def test_records_lost_on_a_full_disk_are_logged_once(tmp_path, caplog):
     """A limit on the size of files takes the place of a full disk, which only root can mount."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    writer = metrics.MetricsWriter(tmp_path, tensorboard=True)
+    before, events = resource.getrlimit(resource.RLIMIT_FSIZE), EventsWriter(tmp_path / "tensorboard")
+    writer = metrics.MetricsWriter(tmp_path, lambda record: events.write(record["step"], scalars(record)))
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20000, before[1]))
         for step in range(1000):
             writer.write("train", step, loss=float(step))
         writer.close()
+        events.close()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     messages = [record.getMessage() for record in caplog.records]

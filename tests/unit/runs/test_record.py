@@ -50,7 +50,7 @@ def test_numbers_that_json_does_not_have_become_null():
 
 
 def test_metrics_that_are_not_finite_are_valid_json_and_can_be_plotted(tmp_path):
-    writer = metrics.MetricsWriter(tmp_path, tensorboard=False)
+    writer = metrics.MetricsWriter(tmp_path)
     for step in (1, 2):
         writer.write("test", step, epoch=step, loss=math.nan, accuracy=0.5)
     writer.close()

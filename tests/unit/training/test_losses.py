@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.training.losses import Interval, LossMeter, RankStep, SpikeDetector
+from hvdtrain.training.losses import LossMeter, RankStep, SpikeDetector
+from hvdtrain.training.step_times import IntervalTimes, RankTimes
 
 
 class ThreadGroup(SingleProcess):
@@ -21,8 +22,8 @@ class ThreadGroup(SingleProcess):
         return np.sum(self._vectors, axis=0)
 
 
-def joined(*losses_by_rank, stop=(), due=()):
-    """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save."""
+def joined(*losses_by_rank, stop=(), due=(), times=()):
+    """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save; times."""
     size = len(losses_by_rank)
     vectors, barrier, intervals = [None] * size, threading.Barrier(size), [None] * size
 
@@ -30,7 +31,8 @@ def joined(*losses_by_rank, stop=(), due=()):
         meter = LossMeter(ThreadGroup(rank, vectors, barrier))
         for step, loss in enumerate(losses_by_rank[rank], start=8):
             meter.add(step, loss)
-        intervals[rank] = meter.join(stop_requested=rank in stop, checkpoint_due=rank in due)
+        own = {"times": times[rank]} if times else {}
+        intervals[rank] = meter.join(stop_requested=rank in stop, checkpoint_due=rank in due, **own)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
     for thread in threads:
@@ -48,13 +50,19 @@ def test_mean_loss_of_one_process():
     meter = LossMeter(SingleProcess())
     meter.add(0, 1.0)
     meter.add(1, 2.0)
-    assert meter.join() == Interval(1.5, not_finite=None, stopping_rank=None)
+    interval = meter.join()
+    assert (interval.loss, interval.not_finite, interval.stopping_rank) == (1.5, None, None)
     meter.add(2, 4.0)
     assert meter.join().loss == 4.0, "an interval starts empty"
 
 
 def test_mean_loss_over_ranks():
     assert joined([1.0, 2.0], [3.0, 4.0]).loss == 2.5
+
+
+def test_times_of_all_ranks_travel_with_the_losses():
+    times = [IntervalTimes(1.5, 0.5, 0.25), IntervalTimes(1.0, 1.0, 0.125)]
+    assert joined([1.0], [3.0], times=times).times == RankTimes([1.5, 1.0], [0.5, 1.0], [0.25, 0.125])
 
 
 def test_mean_loss_leaves_out_what_is_not_finite():

@@ -10,7 +10,9 @@ from support.jobs import wait_for
 
 PROGRAM = """
 import ctypes, pathlib, sys, time
-from hvdtrain.training import watchdog
+from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.system.stopwatch import Stopwatch
+from hvdtrain.training import step_times, watchdog
 from hvdtrain.training.watchdog import EVALUATION
 
 watchdog.FORCED_EXIT_S = 1.0
@@ -36,7 +38,8 @@ def keep_lock(dog):
     print(step, flush=True)
     ctypes.PyDLL(None).sleep(60)
 
-with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0) as dog:
+timer = step_times.StepTimer(SingleProcess(), Stopwatch())
+with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0, timer) as dog:
     globals()[sys.argv[1]](dog)
 """
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 COMMAND = "horovodrun -np 2 python -m hvdtrain.torch_lenet"
-PICTURE = Path(__file__).with_name("terminal.svg")
+PICTURE = Path(__file__).parents[1] / "terminal.svg"
 LABEL = re.compile(r"\[\d+(?:,\d+)?\]<std(?:out|err)>:")
 """What horovodrun and mpirun put before each line that they forward."""
 

@@ -1,0 +1,47 @@
+"""python -m hvdtrain diff A B...: what differs between runs.
+
+It only reads the folders that training writes: it imports no framework and changes no run.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.text import Text
+
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import Parser
+from hvdtrain.errors import UserError
+from hvdtrain.monitor.chosen_run import chosen_run
+from hvdtrain.monitor.differences import differences
+from hvdtrain.monitor.run import read_runs
+from hvdtrain.monitor.terminal.difference_table import file_lines, headings, wrapped_table
+from hvdtrain.monitor.terminal.output import Output
+from hvdtrain.system.text import printable
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Print the differences; ends the process with a nonzero status if there is no such run."""
+    parser = Parser(
+        prog="python -m hvdtrain diff",
+        description="Compare runs: options, network, versions, host and results that differ, side by side. "
+        "Percentages are differences from the first run.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="two or more runs' folders")
+    options = parser.parse_args(argv)
+    if len(options.runs) < 2:
+        raise UserError(
+            f"{printable(str(options.runs[0]))}: one run, and nothing to compare it with", "give another run"
+        )
+    views = read_runs([chosen_run(path) for path in options.runs])
+    sections = differences(views)
+    output = Output()
+    names = headings([view.name for view in views], [printable(str(view.folder)) for view in views])
+    if not sections:
+        output.print([Text(f"{', '.join(names)}: nothing differs")])
+    elif output.is_terminal:
+        output.console.print(wrapped_table(names, sections, output.plain))
+    else:
+        output.print(file_lines(names, sections, output.plain))

@@ -1,0 +1,234 @@
+"""python -m hvdtrain launch {status,cancel}: the jobs that were submitted to Slurm."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.slurm import cancel as cancellation
+from hvdtrain.jobs.slurm import overview, queue, submissions
+from hvdtrain.jobs.slurm.cancel import Cancellation
+from hvdtrain.jobs.slurm.named_job import NamedJob
+from hvdtrain.jobs.slurm.overview import JobOverview
+from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.submissions import Submission
+from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import printable
+
+JOB = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10}))?")
+RECENT = 10
+"""Jobs that have ended, of which `status` without a number shows the last ones."""
+WIDEST = 160
+"""Columns of the table where the output is no terminal."""
+COLORS = {"RUNNING": "green", "COMPLETED": "", "PENDING": "yellow", overview.FORGOTTEN: "", "CANCELLED": ""}
+
+
+class _Jobs:
+    """Submitted jobs, and what Slurm knows about them. Raises UserError where Slurm is missing."""
+
+    def __init__(self) -> None:
+        queue.require()
+        try:
+            self.submitted, damaged = submissions.read()
+        except OSError as error:
+            reason = f"{submissions.path()} cannot be read ({error.strerror})"
+            raise UserError(reason, "correct its permissions, or remove it") from None
+        if damaged:
+            _print(f"{damaged} damaged line(s) of {submissions.path()} are left out")
+
+    def named(self, texts: Sequence[str]) -> list[NamedJob]:
+        """Raises UserError for what is no number of a job."""
+        found = []
+        for text in dict.fromkeys(texts):
+            match = JOB.fullmatch(text)
+            if not match:
+                raise UserError(
+                    f"{text!r:.80} is no number of a job", "give a number such as 123, or 123_4 of an array"
+                )
+            made = [one for one in self.submitted if one.job == match[1]]
+            found.append(NamedJob(match[1], match[2] or "", made[-1] if made else None))
+        return found
+
+    def known(self, asked: Sequence[NamedJob]) -> list[QueuedJob]:
+        """What Slurm knows about jobs that are named. Raises UserError for unknown ones, and for those of others."""
+        found = find([(one.job, one.cluster) for one in asked])
+        for one in asked:
+            entries = one.entries(found)
+            if not entries and not (one.submission and (not one.task or one.submission.has_task(one.task))):
+                remedy = "launch status --all lists those that were submitted"
+                raise UserError(f"job {one.id}: neither Slurm nor the launcher knows it", remedy)
+            for entry in entries:
+                if entry.user not in (queue.own_user(), str(os.getuid())):
+                    reason = f"job {entry.id} is of the user {printable(entry.user)}"
+                    raise UserError(reason, "give one of your own; squeue shows those of all users")
+        return found
+
+
+def find(jobs: Sequence[tuple[str, str]]) -> list[QueuedJob]:
+    """What Slurm knows about jobs, given as their numbers and clusters."""
+    clusters = sorted({cluster for _, cluster in jobs})
+    return [
+        one for cluster in clusters for one in queue.find([job for job, where in jobs if where == cluster], cluster)
+    ]
+
+
+def status(options: argparse.Namespace) -> int:
+    """Show jobs; the exit status."""
+    jobs = _Jobs()
+    asked = jobs.named(options.jobs)
+    if asked:
+        known = jobs.known(asked)
+    else:
+        asked = [NamedJob(one.job, "", one) for one in jobs.submitted]
+        by_cluster = _of_reachable_clusters(jobs.submitted)
+        known = [one for found in by_cluster.values() for one in found]
+        asked = asked if options.all else _recent(asked, known)
+        known += _ended(asked, known, list(by_cluster))
+    rows = [row for one in asked for row in _rows(one, known, options.tasks)]
+    if options.json:
+        print(to_json([row.record() for row in rows], indent=1))
+    elif rows:
+        _show(rows)
+    else:
+        print("no job was submitted with launch sbatch --submit")
+    return 0
+
+
+def _recent(asked: list[NamedJob], known: list[QueuedJob]) -> list[NamedJob]:
+    """Those that wait or run, and the last ones of the others."""
+    active = [any(entry.active for entry in one.entries(known)) for one in asked]
+    last = [number for number, is_active in enumerate(active) if not is_active][-RECENT:]
+    return [one for number, one in enumerate(asked) if active[number] or number in last]
+
+
+def _of_reachable_clusters(submitted: list[Submission]) -> dict[str, list[QueuedJob]]:
+    """What each cluster has in its queue; one that does not answer is left out with a message."""
+    found = {}
+    for cluster in sorted({one.cluster for one in submitted}):
+        try:
+            found[cluster] = queue.find_recent([one.job for one in submitted if one.cluster == cluster], cluster)
+        except UserError as error:
+            if not cluster:
+                raise
+            _print(f"cluster {printable(cluster)}: {error.reason}")
+    return found
+
+
+def _ended(asked: list[NamedJob], known: list[QueuedJob], clusters: list[str]) -> list[QueuedJob]:
+    """What the accounts of these clusters say about jobs that are not in the queue any more."""
+    in_queue, found = {(one.cluster, one.job) for one in known}, []
+    submitted = [one.submission for one in asked if one.submission]
+    for cluster in clusters:
+        gone = [one.job for one in submitted if one.cluster == cluster and (cluster, one.job) not in in_queue]
+        try:
+            found += queue.find_ended(gone, cluster)
+        except UserError as error:  # what is in the queue is shown all the same
+            _print(error.reason)
+    return found
+
+
+def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobOverview]:
+    entries = asked.entries(known)
+    if each_task and entries:
+        entries.sort(key=lambda one: int(one.task or 0))
+        return [overview.of_entry(one, asked.submission) for one in entries]
+    return [overview.of_job(asked.job, known, asked.submission, asked.task)]
+
+
+def _show(rows: list[JobOverview]) -> None:
+    """A table, for a terminal of any width: a narrow one has the columns that matter most."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    terminal = sys.stdout.isatty()
+    console = Console(width=None if terminal else WIDEST, highlight=False, no_color="NO_COLOR" in os.environ)
+    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
+    narrow = console.width < 100
+    headings = ["job", "name", "state", "time", *([] if narrow else ["nodes"]), "run"]
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading in ("job", "time"), overflow="fold")
+    for row in rows:
+        style = COLORS.get(row.state, "red")
+        state = Text(printable(_state(row)), style=style)
+        cells: list[Any] = [row.id, printable(row.name), state, row.elapsed]
+        cells += [] if narrow else [printable(row.hosts) or (str(row.nodes) if row.nodes else "")]
+        table.add_row(*(one if isinstance(one, Text) else Text(one) for one in [*cells, printable(_progress(row))]))
+    console.print(table)
+
+
+def _state(row: JobOverview) -> str:
+    """Such as `pending: it waits for nodes to become free`, or `2 running, 1 pending`."""
+    if row.tasks:
+        counts = ", ".join(f"{count} {state.lower()}" for state, count in row.tasks.items())
+        return f"{counts}: {row.why}" if row.why else counts
+    why = f"{row.state.lower()}: {row.why}" if row.why else row.state.lower()
+    return f"{why}; expected to start {row.start.replace('T', ' ')}" if row.state == "PENDING" and row.start else why
+
+
+def _progress(row: JobOverview) -> str:
+    if row.results is not None:
+        return f"{_short(row)}: {row.results} trial(s) complete"
+    if row.run:
+        return _short(row) + ("" if row.step is None else f", step {row.step}")
+    command = shlex.join(row.submission.command) if row.submission else ""
+    return command if len(command) < 60 else f"{command[:57]}..."
+
+
+def _short(row: JobOverview) -> str:
+    """The run's folder, relative to this one where it is below."""
+    path = os.path.relpath(str(row.run)) if row.run else ""
+    return str(row.run) if path.startswith("..") else path
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """End jobs; the exit status."""
+    if bool(options.jobs) == options.all:
+        raise UserError("launch cancel: which jobs?", "give their numbers, or --all")
+    jobs = _Jobs()
+    if options.all:
+        known = find([(one.job, one.cluster) for one in jobs.submitted])
+        asked = [NamedJob(one.job, "", one) for one in jobs.submitted]
+        asked = [one for one in asked if any(entry.active for entry in one.entries(known))]
+        if not asked:
+            print("no submitted job waits or runs")
+            return 0
+        if not options.yes:
+            _confirm(asked)
+    else:
+        asked = jobs.named(options.jobs)
+        jobs.known(asked)
+    wanted = [Cancellation(one.job, one.task, one.submission) for one in asked]
+
+    def known_now(jobs: list[Cancellation]) -> list[QueuedJob]:
+        return find([(one.job, one.cluster) for one in jobs])
+
+    def say(text: str) -> None:
+        print(printable(text), flush=True)
+
+    cancellation.cancel(wanted, known_now, say, wait_s=0.0 if options.now else cancellation.WAIT_S)
+    return int(any(one.failed for one in wanted))
+
+
+def _confirm(asked: list[NamedJob]) -> None:
+    """Raises UserError unless the user wants to end these jobs."""
+    for one in asked:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.submission.submitted)) if one.submission else ""
+        name = one.submission.name if one.submission else ""
+        print(f"{one.job}  {printable(name)}  submitted {when}", flush=True)
+    if not sys.stdin or not sys.stdin.isatty():
+        raise UserError("launch cancel --all asks before it ends jobs, and there is no terminal", "give --yes as well")
+    if input(f"End {len(asked)} job(s)? [y/N] ").strip().lower() not in ("y", "yes"):
+        raise UserError("nothing was ended", "give --yes, or answer y")
+
+
+def _print(message: str) -> None:
+    print(f"hvdtrain: {printable(message)}", file=sys.stderr, flush=True)

@@ -1,0 +1,74 @@
+"""python -m hvdtrain runs [DIR]: a table of runs, also of those that train now.
+
+It only reads the folders that training writes: it imports no framework and changes no run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.text import Text
+
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import Parser
+from hvdtrain.monitor.query import COLUMNS, Filter, column_of, sort_runs
+from hvdtrain.monitor.run import read_runs
+from hvdtrain.monitor.terminal.listing import counted, run_lines
+from hvdtrain.monitor.terminal.output import Output
+from hvdtrain.runs.search import find_runs
+from hvdtrain.system.text import printable
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Print the table, or JSON; ends the process with a nonzero status if there is no such folder."""
+    options = parse(argv)
+    filters = [Filter.parse(one) for one in options.filter]
+    column_of(options.sort.removeprefix("-"), "--sort")
+    views = read_runs(find_runs(options.folder))
+    chosen = [view for view in views if all(one.accepts(view) for one in filters)]
+    ordered = sort_runs(chosen, options.sort, options.reverse)
+    if options.json:
+        print(json.dumps([view.to_json() for view in ordered], indent=1, allow_nan=False))
+        return
+    output = Output()
+    if ordered:
+        output.print(run_lines(ordered, output.width, output.plain))
+    if output.is_terminal or not ordered:
+        rest = f" ({len(views) - len(ordered)} left out by --filter)" if len(views) > len(ordered) else ""
+        output.print([Text(f"{counted(ordered)} in {printable(str(options.folder))}{rest}", "dim")])
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """The options; exits for invalid ones."""
+    parser = Parser(
+        prog="python -m hvdtrain runs",
+        description="List runs with their states, also those that train now: the newest first.",
+        epilog=f"Columns: {', '.join(COLUMNS)}.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs (default: runs)"
+    )
+    parser.add_argument(
+        "--sort", default="-started", metavar="COLUMN",
+        help="least value first, or with - before its name the greatest; unknown values last (default: -started)",
+    )  # fmt: skip
+    parser.add_argument("--reverse", action="store_true", help="turn the order around")
+    parser.add_argument(
+        "--filter", action="append", default=[], metavar="CONDITION",
+        help="only runs that meet it, as state=failed, strategy=horovod, 'accuracy>0.9', name~fashion; any number",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
+    return parser.parse_args(_joined(argv))
+
+
+def _joined(argv: list[str]) -> list[str]:
+    """The arguments with `--sort -COLUMN` as one, as argparse takes -COLUMN for an option."""
+    found = list(argv)
+    while "--sort" in found[:-1]:
+        at = found.index("--sort")
+        found[at : at + 2] = [f"--sort={found[at + 1]}"]
+    return found

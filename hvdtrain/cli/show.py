@@ -1,0 +1,35 @@
+"""python -m hvdtrain show [RUN]: all of one run on a page.
+
+It only reads the run's folder, also while the run trains: it imports no framework and changes nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.cli.parser import Parser
+from hvdtrain.monitor.chosen_run import RUNS, chosen_run
+from hvdtrain.monitor.run import read_runs
+from hvdtrain.monitor.terminal.output import Output
+from hvdtrain.monitor.terminal.run_page import page_lines
+from hvdtrain.monitor.terminal.screen import Shown
+
+
+@exit_status()
+def main(argv: list[str]) -> None:
+    """Print the page; ends the process with a nonzero status if there is no such run."""
+    parser = Parser(
+        prog="python -m hvdtrain show",
+        description="Show a run: state, options, results, ranks, attempts, checkpoints, curves, messages, findings.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "run", nargs="?", type=Path, default=RUNS, metavar="RUN",
+        help="a run's folder, or a folder of runs, of which the newest is shown (default: runs)",
+    )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="all options, not only those that are not defaults")
+    options = parser.parse_args(argv)
+    (view,) = read_runs([chosen_run(options.run)])
+    output = Output()
+    output.print(page_lines(Shown.of(view), output.width, options.all, output.plain))

@@ -1,0 +1,103 @@
+"""The own options of python -m hvdtrain sweep, before -- and the command of its trials."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from hvdtrain.cli.parser import Parser
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.program import SWEEP, without_program
+from hvdtrain.jobs.slurm.directives import array_tasks
+from hvdtrain.sweep.trials import parse_settings
+from hvdtrain.system.text import did_you_mean
+
+EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.
+Each trial adds its options, and the folder and name of its run, to the end of it.
+
+examples:
+  hvdtrain sweep --set lr=0.05,0.1 --seeds 3 -- launch local -n 2 -- python -m hvdtrain.torch_lenet --epochs 3
+  hvdtrain sweep --set optimizer=sgd,adam --set batch-size=32,64 -- train --config run.toml
+"""
+COMMANDS = ("train", "launch")
+TASK = "SLURM_ARRAY_TASK_ID"
+
+
+def parser() -> argparse.ArgumentParser:
+    made = Parser(
+        prog="python -m hvdtrain sweep",
+        usage="python -m hvdtrain sweep [--set NAME=V1,V2,...]... [--seeds N] [--output DIR] [--trial N] [--table] "
+        "[--dry-run] -- COMMAND...",
+        description="Train with all combinations of some options, each in a job of its own, and compare the results.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = made.add_argument
+    add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
+        help="values of an option of training; with several --set, all combinations")  # fmt: skip
+    add("--seeds", type=int, default=1, metavar="N", help="train each combination with the seeds 0 to N-1 (default: 1)")
+    add(
+        "--output",
+        "--out",
+        type=Path,
+        default=Path(SWEEP),
+        metavar="DIR",
+        help=f"folder for the runs and the tables; trials in it that are complete are not run again (default: {SWEEP})",
+    )
+    add("--trial", type=int, metavar="N",
+        help="run only this trial, from 0 on in the order of --dry-run (default in an array job of Slurm: "
+             f"{TASK})")  # fmt: skip
+    add("--table", action="store_true", help="run nothing: write and print the table of the trials in --output")
+    add("--dry-run", action="store_true", help="print the command line of each trial, and start nothing")
+    return made
+
+
+def split(argv: list[str]) -> tuple[list[str], list[str]]:
+    """The sweep's own options, and the command after --, without the name of this program. Raises UserError."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    own, command = argv[:end], without_program(argv[end + 1 :])
+    if "-h" in own or "--help" in own or ("--table" in own and not command):
+        return own, command
+    remedy = "write -- train OPTIONS, or -- launch local -n 2 -- python -m hvdtrain.torch_lenet OPTIONS"
+    if not command:
+        raise UserError("no command to run", remedy)
+    if command[0] not in COMMANDS:
+        raise UserError(f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}", remedy)
+    return own, command
+
+
+def parse(own: list[str]) -> argparse.Namespace:
+    """The sweep's own options. Raises UserError for values that no sweep can have."""
+    options = parser().parse_args(own)
+    if [] in (options.output, options.seeds, *options.settings):  # Python 3.11's argparse makes it of `--output=--`
+        raise UserError("-- is no value of an option", "write it between the sweep's options and the command")
+    if options.seeds < 1:
+        raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")
+    return options
+
+
+def trial_number(options: argparse.Namespace, count: int, environment: Mapping[str, str] = os.environ) -> int | None:
+    """The only trial to run, of `count`; None for all of them. Raises UserError for a number that no trial has."""
+    given, task = options.trial, environment.get(TASK, "")
+    if given is None and not options.dry_run and task.isdecimal() and len(task) < 10:
+        given = int(task)
+    if given is not None and not 0 <= given < count:
+        where = f"--trial {given}" if options.trial is not None else f"{TASK}={given}"
+        raise UserError(f"{where}: {_range(count)}", f"give one of them; for all with Slurm, --array 0-{count - 1}")
+    return given
+
+
+def check_trials(own: list[str], array: str) -> None:
+    """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
+    options = parse(own)
+    count = options.seeds * math.prod(map(len, parse_settings(options.settings).values()))
+    if array and options.trial is None and (last := array_tasks(array).last) >= count:
+        raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")
+
+
+def _range(count: int) -> str:
+    return f"the sweep has {count} trials, 0 to {count - 1}" if count > 1 else "the sweep has only trial 0"

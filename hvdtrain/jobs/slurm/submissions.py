@@ -1,0 +1,133 @@
+"""The jobs that this user has submitted with `launch sbatch --submit`: one JSON object in each line of a file.
+
+The file is $XDG_STATE_HOME/hvdtrain/submitted.jsonl, by default below ~/.local/state. Several commands may add lines at
+the same time, also from several hosts; lines that are damaged are left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.slurm.directives import array_tasks
+from hvdtrain.system.files import open_regular
+
+MOST_BYTES = 1 << 24
+"""Older lines at the beginning of a larger file are not read."""
+NAME = "submitted.jsonl"
+JOB_ID = re.compile(r"[0-9]{1,10}")
+SUBMITTED = re.compile(r"([0-9]{1,10})(?:;(\S+))?\s*")
+"""What sbatch --parsable prints: the job's id, and the cluster if that was chosen."""
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One job as it was submitted."""
+
+    job: str
+    """Slurm's number; of an array, that of all its tasks."""
+    name: str
+    folder: str
+    """Where it was submitted, and where its program runs."""
+    command: list[str] = field(default_factory=list)
+    """The program and its options."""
+    cluster: str = ""
+    """Slurm's cluster, if another than the host's own was chosen."""
+    array: str = ""
+    """The tasks of an array, as sbatch takes them; empty for a single job."""
+    runs: str = ""
+    """The folder of the program's runs, or that of a sweep; empty where it is unknown."""
+    run: str = ""
+    """The name of its run, in which {job} and {task} stand for numbers; empty where it is unknown."""
+    submitted: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+
+    def run_folder(self, task: str = "") -> Path | None:
+        """The folder of the run of the job, or of a task of the array; None where it is unknown."""
+        if not self.run or (self.array and not task):
+            return None
+        # Not str.format: a name may hold braces.
+        name = self.run.replace("{job}", self.job).replace("{task}", task)
+        return Path(self.folder, self.runs, name)
+
+    def has_task(self, task: str) -> bool:
+        """Whether it is an array with a task of this number."""
+        try:
+            return bool(self.array) and array_tasks(self.array).has(int(task))
+        except UserError:  # the line was not written by the launcher
+            return False
+
+    @property
+    def sweep_folder(self) -> Path | None:
+        """The folder of the sweep whose trials the job trains; None for another program."""
+        return Path(self.folder, self.runs) if self.runs and not self.run else None
+
+    @classmethod
+    def from_json(cls, line: bytes) -> Submission | None:
+        """None for a line that was not written completely."""
+        try:
+            values: dict[str, Any] = json.loads(line)
+            found = cls(**{name: value for name, value in values.items() if name in cls.__dataclass_fields__})
+            texts = (found.job, found.name, found.folder, found.cluster, found.array, found.runs, found.run)
+            valid = all(isinstance(text, str) and "\0" not in text for text in (*texts, *found.command))
+            valid = valid and isinstance(found.command, list)
+            when = float(found.submitted)
+        except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
+            return None
+        return found if valid and JOB_ID.fullmatch(found.job) and 0 <= when < 1e12 else None
+
+
+def path() -> Path:
+    """The file for this user."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"  # relative ones are invalid
+    return folder / "hvdtrain" / NAME
+
+
+def add(submission: Submission) -> None:
+    """Add a line. Raises OSError, or RuntimeError for a user without a home folder."""
+    file = path()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    line = (json.dumps(asdict(submission)) + "\n").encode()
+    # Only for this user: commands may hold anything.
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        with contextlib.suppress(OSError):  # some shared folders have no locks
+            fcntl.lockf(descriptor, fcntl.LOCK_EX)
+        size = os.fstat(descriptor).st_size
+        if size and os.pread(descriptor, 1, size - 1) != b"\n":  # somebody's line was cut off
+            line = b"\n" + line
+        os.write(descriptor, line)
+    finally:
+        os.close(descriptor)
+
+
+def read() -> tuple[list[Submission], int]:
+    """All submissions, oldest first, and how many lines are damaged. Raises OSError for a file that cannot be read."""
+    try:
+        with open_regular(path()) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - MOST_BYTES, 0))
+            lines = file.read(MOST_BYTES).split(b"\n")
+    except (FileNotFoundError, RuntimeError):
+        return [], 0
+    lines = [line for line in (lines[1:] if size > MOST_BYTES else lines) if line.strip()]
+    found = [Submission.from_json(line) for line in lines]
+    # Slurm's numbers begin again after 67 million jobs, or with a new cluster: the last one counts.
+    newest = {(one.cluster, one.job): one for one in found if one}
+    return sorted(newest.values(), key=lambda one: one.submitted), found.count(None)
+
+
+def parse_submitted(output: str) -> tuple[str, str]:
+    """Number and cluster of the job that sbatch --parsable has submitted; empty texts if it printed something else."""
+    *_, last = output.splitlines() or [""]  # a site's plug-in may print lines of its own
+    found = SUBMITTED.fullmatch(last)
+    return (found[1], found[2] or "") if found else ("", "")

@@ -1,0 +1,118 @@
+// The curves of some runs over each other: one chart for each figure, with one legend and one row of controls.
+
+import {changed, parameters, replace} from "./address.js";
+import {Chart, swatch} from "./chart.js";
+import {arrange, isolated, make} from "./dom.js";
+import {ask, Missing} from "./server.js";
+
+const FIGURES = ["loss", "test loss", "accuracy", "images/s", "learning rate"];
+const LOSSES = ["loss", "test loss"];
+const FIRST_FIGURES = 4;  // those that are shown together
+const DRAW_EVERY_MS = 300;  // while curves arrive
+const NARROW = matchMedia("(max-width: 40rem)");  // where several runs are first compared by one figure
+
+export class Curves {
+  // box, controls: elements that it fills. onRemove: called with a name that the user removes; null for one run.
+  constructor(box, controls, onRemove = null) {
+    this.charts = new Map(FIGURES.map((name) => [name, new Chart(name)]));
+    this.legend = make("ul", {class: "legend", "aria-label": "Curves"});
+    this.grid = make("div", {class: "charts"}, ...[...this.charts.values()].map((chart) => chart.node));
+    this.hint = make("p", {class: "quiet"}, "Choose runs in the table to see their curves over each other.");
+    box.append(this.hint, this.legend, this.grid);
+    Object.assign(this, {onRemove, runs: [], read: new Map(), entries: new Map(), timer: 0});
+    this.makeControls(controls);
+  }
+
+  makeControls(box) {
+    const options = (names) => names.map(([value, text]) => make("option", {value}, text));
+    this.figure = make("select", {"aria-label": "Figure"}, ...options([["all", "all figures"], ...FIGURES.map((one) => [one, one])]));
+    this.by = make("select", {"aria-label": "Horizontal axis"}, ...options([["", "over epochs"], ["step", "over steps"]]));
+    this.log = make("input", {type: "checkbox"});
+    box.append(this.figure, this.by, make("label", {}, this.log, " logarithmic loss"));
+    this.figure.addEventListener("change", () => this.set({figure: this.figure.value}));
+    this.by.addEventListener("change", () => this.set({by: this.by.value}));
+    this.log.addEventListener("change", () => this.set({scale: this.log.checked ? "log" : null}));
+  }
+
+  set(changes) {
+    replace(changes);
+    this.draw();
+  }
+
+  // Shows these runs: {name, slot}.
+  choose(runs) {
+    const isSame = runs.map((run) => run.name).join("\n") === this.runs.map((run) => run.name).join("\n");
+    this.runs = runs;
+    for (const name of [...this.read.keys()]) if (!runs.some((run) => run.name === name)) this.read.delete(name);
+    if (!isSame) this.draw();
+  }
+
+  // Reads the curves of the runs of which `changes(name)` says that they may have changed, and of new ones.
+  async update(changes, onRead = () => {}) {
+    const wanted = this.runs.filter((run) => !this.read.has(run.name) || changes(run.name));
+    await Promise.all(wanted.map(async ({name}) => {
+      try {
+        const {values, isNew} = await ask("curves", {run: name});
+        const before = this.read.get(name);
+        this.read.set(name, values);
+        if (isNew || before !== values) this.drawSoon();
+        onRead(name, values);
+      } catch (error) {
+        if (!(error instanceof Missing)) throw error;
+        this.read.delete(name);
+      }
+    }));
+    if (this.timer) this.draw();
+  }
+
+  drawSoon() {
+    this.timer ||= setTimeout(() => this.draw(), DRAW_EVERY_MS);
+  }
+
+  draw() {
+    clearTimeout(this.timer);
+    this.timer = 0;
+    const chosen = parameters(), axis = chosen.get("by") === "step" ? "steps" : "epochs";
+    const wanted = chosen.get("figure") ?? (this.onRemove && NARROW.matches ? FIGURES[0] : "all");
+    const one = FIGURES.includes(wanted) ? wanted : "";
+    this.figure.value = one || "all";
+    this.by.value = axis === "steps" ? "step" : "";
+    this.log.checked = chosen.get("scale") === "log";
+    const shown = FIGURES.filter((name, at) => (one ? name === one : at < FIRST_FIGURES));
+    this.grid.classList.toggle("single", Boolean(one));
+    for (const [name, chart] of this.charts) {
+      chart.node.hidden = !shown.includes(name) || !this.runs.length;
+      if (chart.node.hidden) continue;
+      const lines = this.runs.map((run) => {
+        const curve = this.read.get(run.name)?.curves[name];
+        return {name: run.name, slot: run.slot, x: curve ? curve[axis] : [], y: curve ? curve.values : []};
+      });
+      const isLogarithmic = this.log.checked && LOSSES.includes(name);
+      chart.show(lines, {unit: axis === "steps" ? "step" : "epoch", isLogarithmic});
+    }
+    this.hint.hidden = this.runs.length > 0 || !this.onRemove;
+    this.drawLegend();
+  }
+
+  drawLegend() {
+    this.legend.hidden = !this.onRemove || !this.runs.length;
+    if (this.legend.hidden) return;
+    const made = this.runs.map((run) => {
+      const key = `${run.slot} ${run.name}`;
+      if (!this.entries.has(key)) this.entries.set(key, this.entry(run));
+      return this.entries.get(key);
+    });
+    arrange(this.legend, made);
+  }
+
+  entry(run) {
+    const remove = make("button", {type: "button", class: "remove", "aria-label": `Remove ${run.name}`}, "×");
+    remove.addEventListener("click", () => this.onRemove(run.name));
+    const link = make("a", {href: changed({run: run.name}, new URLSearchParams())}, isolated(run.name));
+    const node = make("li", {}, swatch(run.slot), link, remove);
+    const emphasize = (name) => this.charts.forEach((chart) => chart.emphasize(name));
+    for (const type of ["pointerenter", "focusin"]) node.addEventListener(type, () => emphasize(run.name));
+    for (const type of ["pointerleave", "focusout"]) node.addEventListener(type, () => emphasize(null));
+    return node;
+  }
+}

@@ -1,0 +1,133 @@
+// The ranks of one run: a row for each, and the chart of how far they are apart.
+
+import {changed} from "./address.js";
+import {Chart, swatch} from "./chart.js";
+import {arrange, byId, isolated, make, makeSvg, setAttribute, setText} from "./dom.js";
+import {bytes, duration, percent, whole} from "./format.js";
+
+const MOST = 64;  // of more ranks, the first ones are shown, and all with a remark
+const PARTS = ["compute", "communicate", "data"];
+const HEADINGS = [["Rank", 1], ["Host", 0], ["Remark", 0], ["Step", 1], ["Images/s", 1], ["Share of the time, %", 0],
+  ["Memory", 1], ["Heartbeat", 1], ["Files", 0]];
+
+export class RankTable {
+  constructor() {
+    Object.assign(this, {rows: new Map(), all: false, found: null});
+    this.body = byId("ranks").tBodies[0];
+    const heads = HEADINGS.map(([text, isNumber]) =>
+      make("th", {role: "columnheader", scope: "col", class: isNumber ? "number" : "text"}, text));
+    byId("ranks").tHead.append(make("tr", {role: "row"}, ...heads));
+    byId("all-ranks").addEventListener("click", () => {
+      this.all = true;
+      this.show(...this.found);
+    });
+  }
+
+  reset() {
+    this.rows.clear();
+    this.all = false;
+  }
+
+  // ranks: as the server has them; logs, stacks: ranks that have such a file; culprit: the rank that others wait for;
+  // isOver: whether the run has ended, so that heartbeats are not expected.
+  show(ranks, logs, stacks, culprit, isOver) {
+    this.found = [ranks, logs, stacks, culprit, isOver];
+    this.isOver = isOver;
+    const known = new Set(ranks.map((rank) => rank.rank));
+    const others = [...new Set([...logs, ...stacks])].filter((rank) => !known.has(rank)).sort((a, b) => a - b);
+    const all = [...ranks, ...others.map((rank) => ({rank, remark: ""}))];
+    const shown = this.all ? all : all.filter((rank, at) => at < MOST || rank.remark || rank.rank === culprit);
+    byId("ranks-section").hidden = !all.length;
+    const isLive = ranks.length > 0;
+    byId("ranks").classList.toggle("files-only", !isLive);
+    byId("parts").hidden = !isLive;
+    const files = {log: new Set(logs), stacks: new Set(stacks)};
+    arrange(this.body, shown.map((rank) => this.row(rank, files, culprit)));
+    byId("all-ranks").hidden = shown.length === all.length;
+    setText(byId("all-ranks"), `Show all ${whole(all.length)} ranks`);
+  }
+
+  row(rank, files, culprit) {
+    if (!this.rows.has(rank.rank)) this.rows.set(rank.rank, makeRow(rank.rank));
+    const {node, cells, bar, numbers, links} = this.rows.get(rank.rank);
+    const isLive = rank.step !== undefined, isSilent = isLive && rank.is_silent && !this.isOver;
+    node.classList.toggle("marked", Boolean(rank.remark) || rank.rank === culprit);
+    if (cells.host.textContent !== (rank.host ?? "")) cells.host.replaceChildren(isolated(rank.host ?? ""));
+    const place = isLive && rank.doing && rank.doing !== "step" ? `at ${rank.doing}` : "";
+    setText(cells.remark, [rank.remark, place].filter(Boolean).join("; "));
+    setText(cells.step, isLive ? whole(rank.step) : "");
+    setText(cells.speed, whole(rank.images_per_s));
+    setText(cells.memory, bytes(rank.memory));
+    setText(cells.beat, !isLive || this.isOver ? "" : rank.is_silent ? `${duration(rank.age_s)} ago` : "live");
+    setAttribute(cells.beat, "class", `number beat ${isSilent ? "silent" : ""}`);
+    drawBar(bar, numbers, PARTS.map((part) => rank[part] ?? null));
+    for (const [kind, link] of Object.entries(links)) {
+      link.hidden = !files[kind].has(rank.rank);
+      setAttribute(link, "href", changed({log: null, stacks: null, [kind]: String(rank.rank)}));
+    }
+    return node;
+  }
+}
+
+function makeRow(rank) {
+  const cell = (name, heading) => make("td", {role: "cell", class: name, "data-heading": heading});
+  const cells = {
+    host: cell("text host", "Host"), remark: cell("text remark", ""), step: cell("number step", "Step"),
+    speed: cell("number speed", "Images/s"), shares: cell("text shares", ""), memory: cell("number memory", "Memory"),
+    beat: cell("number beat", "Heartbeat"), files: cell("text files", ""),
+  };
+  const bar = PARTS.map((part) => makeSvg("rect", {class: part, y: 0, height: 10}));
+  const numbers = make("span", {class: "numbers"});
+  cells.shares.append(makeSvg("svg", {class: "share", viewBox: "0 0 100 10", preserveAspectRatio: "none", "aria-hidden": "true"}, ...bar), numbers);
+  const links = Object.fromEntries(["log", "stacks"].map((kind) =>
+    [kind, make("a", {href: "#", "aria-label": `${kind} of rank ${rank}`}, kind)]));
+  cells.files.append(links.log, " ", links.stacks);
+  const name = make("th", {role: "rowheader", scope: "row", class: "number rank", "data-heading": "Rank"}, String(rank));
+  return {node: make("tr", {role: "row"}, name, ...Object.values(cells)), cells, bar, numbers, links};
+}
+
+function drawBar(bar, numbers, shares) {
+  let start = 0;
+  shares.forEach((share, at) => {
+    const width = (share ?? 0) * 100;
+    setAttribute(bar[at], "x", start.toFixed(2));
+    setAttribute(bar[at], "width", width.toFixed(2));
+    start += width;
+  });
+  const isKnown = shares.some((share) => share !== null);
+  setText(numbers, isKnown ? shares.map(percent).join(" / ") : "");
+  bar[0].ownerSVGElement.classList.toggle("empty", !isKnown);
+}
+
+export class Spread {
+  constructor() {
+    this.chart = new Chart("time of a rank without waiting for others, as a multiple of the median rank's");
+    this.legend = make("ul", {class: "legend", "aria-label": "Ranks"});
+    byId("spread").append(this.legend, this.chart.node);
+  }
+
+  // spread: as the server has it, or null; axis: epochs or steps.
+  show(spread, axis) {
+    byId("spread-section").hidden = !spread;
+    if (!spread) return;
+    const x = spread[axis].some((value) => value === null) ? spread.steps : spread[axis];
+    const lines = spread.lines.map(({rank, values}, at) => ({name: `rank ${rank}`, slot: at, x, y: values}));
+    const names = lines.map((line) => line.name).join();
+    if (this.legend.dataset.names !== names) {
+      this.legend.dataset.names = names;
+      this.legend.replaceChildren(...lines.map((line) => make("li", {}, swatch(line.slot), line.name)));
+    }
+    const unit = x === spread.steps ? "step" : "epoch";
+    this.chart.show(lines, {unit, band: {x, low: spread.least, high: spread.greatest}});
+    setText(byId("spread-note"), note(spread));
+  }
+}
+
+function note(spread) {
+  const last = spread.lines.map(({rank, values}) => [values[values.length - 1], rank]);
+  const [multiple, rank] = last.reduce((best, one) => (one[0] > best[0] ? one : best));
+  const parts = [`Of the newest logging step, rank ${rank} took ${multiple.toFixed(2)} times as long as the median rank.`];
+  if (spread.ranks > spread.lines.length) parts.push("Lines: the ranks that were slowest lately; band: all ranks.");
+  if (!spread.knows_waiting) parts.push("The strategy does not tell how long ranks wait for others: waiting counts as computing.");
+  return parts.join(" ");
+}

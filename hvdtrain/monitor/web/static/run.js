@@ -1,0 +1,139 @@
+// The page of one run: its state, its ranks, its curves, its messages and its options.
+
+import {parameters} from "./address.js";
+import {Curves} from "./curves.js";
+import {arrange, byId, hasSelection, isolated, keepPlace, make, setText} from "./dom.js";
+import {duration, fixed, moment, short, steps, whole} from "./format.js";
+import {Lines} from "./lines.js";
+import {RankTable, Spread} from "./ranks.js";
+import {ask} from "./server.js";
+import {badge, isOver, STATES} from "./states.js";
+
+export class RunPage {
+  constructor() {
+    this.curves = new Curves(byId("one-curves"), byId("one-controls"));
+    Object.assign(this, {ranks: new RankTable(), spread: new Spread(), lines: new Lines(), name: null, step: null});
+    Object.assign(this, {parts: null, isDrawn: false});
+    byId("one-controls").addEventListener("change", () => this.drawSpread());
+  }
+
+  // Whether the run that is shown may still change by itself.
+  get isLive() {
+    return this.isDrawn && !isOver(this.state);
+  }
+
+  async update(name) {
+    if (name !== this.name) this.begin(name);
+    const {values, isNew} = await ask("run", {run: name});
+    if (name !== parameters().get("run")) return;  // the user has left
+    if (isNew || !this.isDrawn) keepPlace(() => this.show(values));
+    const mark = `${values.run.state} ${values.run.step} ${values.run.test_loss} ${values.run.accuracy}`;
+    this.curves.choose([{name, slot: 0}]);
+    await Promise.all([
+      this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => this.keepSpread(read)),
+      this.lines.update(name),
+      this.showOptions(values.run),
+    ]);
+    this.mark = mark;
+  }
+
+  begin(name) {
+    Object.assign(this, {name, mark: null, isDrawn: false, optionsOf: null, parts: null, state: ""});
+    this.ranks.reset();
+    this.spread.show(null);
+    byId("one-title").replaceChildren(isolated(name));
+    for (const id of ["one-facts", "one-state", "options", "messages"]) byId(id).replaceChildren();
+    byId("one-progress").hidden = byId("ranks-section").hidden = byId("messages-section").hidden = true;
+    window.scrollTo(0, 0);
+  }
+
+  show({run, ranks, messages, logs, stacks, end}) {
+    this.isDrawn = true;
+    this.state = run.state;
+    document.title = `${STATES[run.state] ?? ""} ${run.state}: ${run.name} · hvdtrain`;
+    showState(run);
+    showProgress(run);
+    showFacts(run, end);
+    this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state));
+    byId("messages-section").hidden = !messages.length;
+    if (!hasSelection(byId("messages"))) showMessages(messages);
+  }
+
+  keepSpread(read) {
+    this.parts = read.spread;
+    this.drawSpread();
+  }
+
+  drawSpread() {
+    this.spread.show(this.parts, parameters().get("by") === "step" ? "steps" : "epochs");
+  }
+
+  // Options do not change while a run goes on.
+  async showOptions(run) {
+    const key = `${run.name} ${run.id} ${run.started} ${run.framework}`;
+    if (key === this.optionsOf) return;
+    const {values} = await ask("options", {run: run.name});
+    const parts = Object.entries(values).filter(([, pairs]) => pairs.length).map(([title, pairs]) =>
+      make("details", title === "options" ? {open: true} : {}, make("summary", {}, title), makePairs(pairs, "options")));
+    byId("options").replaceChildren(...(parts.length ? parts : ["None are recorded yet."]));
+    this.optionsOf = key;
+  }
+}
+
+function showState(run) {
+  const node = byId("one-state");
+  if (node.dataset.state !== run.state || !node.firstChild) {
+    node.dataset.state = run.state;
+    node.replaceChildren(badge(run.state), make("span", {class: "reason"}));
+  }
+  setText(node.lastChild, run.reason);
+}
+
+function showProgress(run) {
+  byId("one-progress").hidden = !run.last_step;
+  if (!run.last_step) return;
+  const [bar, text] = byId("one-progress").children;
+  bar.value = Math.min(run.step / run.last_step, 1);
+  const left = run.left_s === null ? "" : `, ${duration(run.left_s)} left`;
+  const epoch = run.epoch === null ? "" : `, epoch ${fixed(run.epoch, 2)}`;
+  setText(text, `step ${steps(run.step, run.last_step).replace("/", "of")}${epoch}${left}`);
+}
+
+function showFacts(run, end) {
+  const place = end && end.rank !== null ? `, rank ${end.rank}${end.host ? ` on ${end.host}` : ""}` : "";
+  const ended = end ? `${moment(end.time)}, ${end.status}, exit status ${end.exit_status}${place}` : "";
+  const pairs = [
+    ["Framework", run.framework], ["Strategy", run.strategy], ["Ranks", whole(run.ranks || null)], ["Model", run.model],
+    ["Data", run.data], ["Loss", short(run.loss)], ["Test loss", short(run.test_loss)],
+    ["Accuracy", fixed(run.accuracy, 4)], ["Images/s", whole(run.images_per_s)], ["Learning rate", short(run.lr)],
+    ["Started", run.started], ["Ended", ended], ["Folder", run.folder], ["Id", run.id],
+  ].filter(([, text]) => text);
+  const facts = byId("one-facts");
+  const before = new Map([...facts.children].map((node) => [node.dataset.name, node]));
+  arrange(facts, pairs.map(([name, text]) => {
+    const node = before.get(name) ?? makePair(name, "");
+    setText(node.lastChild.firstChild, text);
+    return node;
+  }));
+}
+
+function makePair(name, text) {
+  const node = make("div", {}, make("dt", {}, name), make("dd", {}, isolated(text)));
+  node.dataset.name = name;
+  return node;
+}
+
+const makePairs = (pairs, kind) => make("dl", {class: `facts ${kind}`}, ...pairs.map(([name, text]) => makePair(name, text)));
+
+let drawnMessages = "";
+
+// The newest first.
+function showMessages(messages) {
+  const key = JSON.stringify(messages);
+  if (key === drawnMessages && byId("messages").firstChild) return;
+  drawnMessages = key;
+  byId("messages").replaceChildren(...[...messages].reverse().map(({time, rank, level, text}) => make("li", {class: level},
+    make("span", {class: "quiet"}, time.slice(11)), make("span", {class: "quiet"}, `rank ${rank}`),
+    make("span", {class: "level"}, level === "INFO" ? "" : level), make("span", {class: "text"}, isolated(text)))));
+}
+

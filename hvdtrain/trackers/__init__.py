@@ -1,0 +1,1 @@
+"""Trackers: where a run's records go in addition to its folder."""

@@ -1,0 +1,221 @@
+"""The steps of `--timeline`: when each rank starts and stops to record, and what becomes of the records."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.config.step_range import StepRange
+from hvdtrain.frameworks.registry import framework_tracing
+from hvdtrain.interfaces import FitLearner, OwnLoopLearner
+from hvdtrain.runs.console import log
+from hvdtrain.system import rank_info
+from hvdtrain.system.files import write_atomically
+from hvdtrain.system.json_text import to_json
+from hvdtrain.timeline.clocks import ClockLine, ClockReading, read_clocks
+from hvdtrain.timeline.horovod_events import HorovodFile, Message
+from hvdtrain.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.timeline.recorder import FIT, LOOP, SCRIPT, Span, StepSpans, now, recorder
+from hvdtrain.timeline.summary import summary
+from hvdtrain.timeline.trace_file import trace
+from hvdtrain.training.run import Run
+
+WARM_UP = 2
+"""Steps before the first one that are made like recorded ones, as TensorFlow compiles a graph for them."""
+LEAST_NORMAL = 5
+"""Steps that are not recorded, to tell how long they take."""
+
+
+class Tracing:
+    """The timeline of a run: call `begin` before the first step of this process, `step_ended` after each, `end` after
+    the last, and on every rank.
+
+    show: prints a line on rank 0's console, and writes it to each rank's log.
+    """
+
+    def __init__(self, run: Run, show: Callable[[str], None]) -> None:
+        self._run, self._show = run, show
+        text = run.runtime.timeline
+        self.steps = StepRange.parse(text, "--timeline") if text else None
+        """The steps that are still to be recorded; None if there are none (left)."""
+        self._is_recording = False
+        self._done = -1
+        self._logged: deque[tuple[int, int]] = deque(maxlen=3)
+        """When the latest logging steps ended, and the number of steps done."""
+        self._normal_s: float | None = None
+        recorder.stop()
+
+    def begin(self, done: int) -> None:
+        """`done` steps are done, before this process began."""
+        steps, learner = self.steps, self._run.learner
+        if not steps:
+            return
+        recorder.between = FIT if isinstance(learner, FitLearner) else LOOP
+        recorder.between = SCRIPT if isinstance(learner, OwnLoopLearner) else recorder.between
+        recorder.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
+        if done >= steps.last:
+            self._give_up(f"its steps were made before this job began, which begins at step {done}")
+        elif steps.first >= self._run.last_step:
+            self._give_up(f"the run ends before these steps, after step {self._run.last_step - 1}")
+        else:
+            self._after(done)
+
+    def step_ended(self, done: int) -> None:
+        """The step after which `done` steps are done has ended, with logging and all that is due after it."""
+        if not self.steps or done == self._done:  # leaving an epoch before its end is no step
+            return
+        self._done = done
+        if recorder.on:
+            recorder.end_step(done - 1)
+        self._after(done)
+
+    def interrupted(self) -> None:
+        """What takes long, and belongs to no step: evaluation and checkpoints."""
+        self._logged.clear()
+
+    def logged(self, done: int) -> None:
+        """A logging step, at which the framework has computed all that it was asked for."""
+        if self.steps and not recorder.on:
+            self._logged.append((now(), done))
+
+    def end(self) -> None:
+        """The job makes no more steps."""
+        if self._is_recording:
+            self._finish()
+        elif self.steps:
+            self._give_up("the job ends before these steps")
+
+    def _give_up(self, why: str) -> None:
+        log.warning("--timeline %s: %s; there is no timeline", self.steps, why)
+        self.steps = None
+        recorder.stop()
+
+    def _after(self, done: int) -> None:
+        assert self.steps
+        if self._is_recording:
+            if done >= self.steps.last:
+                self._finish()
+        elif done >= self.steps.first:
+            self._start()
+        elif done >= self.steps.first - WARM_UP and not recorder.on:
+            recorder.start()  # which waits for all that has been queued
+            self._measure_normal(done)
+
+    def _measure_normal(self, done: int) -> None:
+        if self._logged and done - self._logged[0][1] >= LEAST_NORMAL:
+            began, step = self._logged[0]
+            self._normal_s = (now() - began) / 1e9 / (done - step)
+
+    def _start(self) -> None:
+        recorder.stop()
+        self._is_recording = True
+        group, self._folder = self._run.group, contextlib.ExitStack()
+        self._horovod_file = Path(os.devnull)
+        with _warning("Horovod's own timeline"):
+            made = tempfile.TemporaryDirectory(prefix="hvdtrain-timeline-", ignore_cleanup_errors=True)
+            self._horovod_file = Path(self._folder.enter_context(made)) / "horovod.json"
+        self._has_horovod = isinstance(group, HorovodGroup) and group.start_timeline(self._horovod_file)
+        self._profiler = self._start_profiler()
+        self._before = read_clocks(group)
+        recorder.start()
+
+    def _finish(self) -> None:
+        """Stop, and write what all ranks have recorded."""
+        assert self.steps
+        own, self._is_recording = recorder.stop(), False
+        group = self._run.group
+        after = read_clocks(group)
+        if self._has_horovod and isinstance(group, HorovodGroup):
+            group.stop_timeline()
+        if self._profiler:
+            with _warning("the profile of the framework"):
+                self._profiler.stop()
+        gathered = group.gather([rank_info.host_name(), [_as_list(step) for step in own]])
+        with self._folder, _warning("the timeline"):
+            if self._run.is_rank_0:
+                self._write(gathered, after)
+        self.steps = None
+
+    def _write(self, gathered: list[Any], after: ClockReading) -> None:
+        lines = [ClockLine(rank, self._before, after) for rank in range(len(gathered))]
+        ranks = [
+            RankSteps(rank, host, [_on_clock(step, line) for step in steps])
+            for rank, ((host, steps), line) in enumerate(zip(gathered, lines, strict=True))
+        ]
+        messages = self._messages(ranks[0])
+        error_ns = max(line.error_ns for line in lines)
+        add_given(messages, ranks, error_ns)
+        error_s = error_ns / 1e9
+        texts = summary(ranks, messages, self._normal_s, error_s)
+        if any(line.error_ns for line in lines):
+            most = max(abs(line.offset_ns - lines[0].offset_ns) for line in lines)
+            texts.append(
+                f"the ranks' clocks differ by up to {most / 1e9:,.3f} s, known to {error_s * 1e3:.2g} ms and corrected"
+            )
+        first, last = self._range
+        path = self._run.folder / f"timeline-{first}-{last}.json"
+        for text in texts:
+            self._show(f"timeline: {text}")
+        clocks = [{"rank": rank, "offset_s": line.offset_ns / 1e9, "error_s": line.error_ns / 1e9}
+                  for rank, line in enumerate(lines)]  # fmt: skip
+        with _warning(f"the timeline {path}"):
+            write_atomically(path, to_json(trace(ranks, messages, {"summary": texts, "clocks": clocks})))
+            self._show(f"timeline: {path}; open it at https://ui.perfetto.dev or chrome://tracing")
+
+    @property
+    def _range(self) -> tuple[int, int]:
+        assert self.steps
+        return self.steps.first, self.steps.last
+
+    def _messages(self, rank_0: RankSteps) -> list[Message]:
+        """Horovod's messages in the recorded steps."""
+        if not self._has_horovod or not rank_0.steps:
+            return []
+        try:
+            found = HorovodFile(self._horovod_file)
+        except OSError as error:
+            log.warning("Horovod's own timeline cannot be read (%s): its messages are not in the timeline", error)
+            return []
+        start = found.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.own)
+        if start is None:
+            log.warning("Horovod's own timeline is incomplete: its messages are not in the timeline")
+            return []
+        begin, end = rank_0.steps[0].begin, rank_0.steps[-1].end
+        return [one for one in found.messages(start) if begin <= one.begin < end]
+
+    def _start_profiler(self) -> Any:
+        if not self._run.runtime.framework_profiler:
+            return None
+        with _warning("the profile of the framework"):
+            profiler = framework_tracing(self._run.config.framework).Profiler(self._run.folder, self._run.group.rank)
+            profiler.start()
+            return profiler
+        return None
+
+
+@contextlib.contextmanager
+def _warning(what: str) -> Iterator[None]:
+    """Warn of an error, of the disk or of a framework's profiler: a timeline never ends a run."""
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s cannot be written (%s): training continues without it", what, error)
+
+
+def _as_list(step: StepSpans) -> list[Any]:
+    """A step as JSON values, which every group can exchange."""
+    return [step.step, [list(part) for part in step.parts], [list(one) for one in step.enqueued]]
+
+
+def _on_clock(step: list[Any], line: ClockLine) -> StepSpans:
+    """What `_as_list` made of a step, by rank 0's clock."""
+    number, parts, enqueued = step
+    spans = [Span(name, round(line.to_rank_0(begin)), round(line.to_rank_0(end))) for name, begin, end in parts]
+    return StepSpans(number, spans, [(name, round(line.to_rank_0(at))) for name, at in enqueued])

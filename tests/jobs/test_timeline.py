@@ -1,0 +1,194 @@
+"""`--timeline`: spans of all ranks in one file, true to where the time goes, and a summary that names a slow rank."""
+
+import json
+import math
+import shutil
+import subprocess
+
+import pytest
+from support.jobs import ROOT, finish, launcher, pids_of_ranks, run, several, start
+from support.slowed import slowed
+from support.traces import NS, Trace
+
+from hvdtrain.timeline.recorder import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    EVALUATION,
+    FIT,
+    FORWARD,
+    GRADIENTS,
+    LOGGING,
+    LOOP,
+    SCRIPT,
+    STEP,
+    UPDATE,
+)
+
+MATRIX = pytest.mark.matrix
+FRAMEWORKS = ["torch", pytest.param("mxnet", marks=MATRIX), pytest.param("tensorflow", marks=MATRIX)]
+TASKS = ROOT / "tests" / "support" / "tasks"
+OPTIONS = ("--offline", "--device", "cpu", "--log-every", "5", "--name", "run")
+FIRST, LAST = 16, 36
+"""Steps that are recorded, one of which ends an epoch of 23 steps."""
+PARTS = {DATA, LOOP, FORWARD, BACKWARD, GRADIENTS, UPDATE}
+
+
+def check(folder, ranks, first, last, parts, one_clock=True):
+    """The timeline in a run's folder, whose ranks have all these steps, with these parts."""
+    trace = Trace(folder / f"timeline-{first}-{last}.json")
+    trace.check()
+    assert list(trace.processes) == list(range(ranks))
+    assert [clock["error_s"] == 0 for clock in trace.about["clocks"]] == [True, *[one_clock] * (ranks - 1)]
+    for rank in range(ranks):
+        steps = trace.steps(rank)
+        assert list(steps) == [f"step {number}" for number in range(first, last)]
+        found = {part.name for own in steps.values() for part in own}
+        assert parts <= found, (parts, found)
+    return trace
+
+
+def check_messages(trace, rank, groups=2, error=NS):
+    """Each message of each step was negotiated when this rank had its gradients, and combined before the update."""
+    messages, steps = trace.messages(rank), trace.steps(rank)
+    assert len(messages) == groups
+    for spans in messages.values():
+        allreduces = [one for one in spans if one.name == "allreduce"]
+        assert len(allreduces) == len(steps)
+        for one, parts in zip(allreduces, steps.values(), strict=True):
+            backward = next(part.begin for part in parts if part.name == BACKWARD)
+            update = next(part.begin for part in parts if part.name == UPDATE)
+            assert backward - error <= one.begin < one.end <= update + error
+        negotiations = [one for one in spans if one.name == "negotiation"]
+        assert len(negotiations) >= len(steps) - 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_timeline_explains_the_steps_of_a_slowed_rank(tmp_path, framework):
+    options = ("--max-steps", "38", "--timeline", f"{FIRST}:{LAST}", "--checkpoint-every", "30", "--groups", "2")
+    command = [*launcher("local", 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
+    process, folder = start(command, tmp_path), tmp_path / "runs" / "run"
+    with slowed(pids_of_ranks(folder, 2)[1], stopped_s=0.15, running_s=0.03):
+        status, output = finish(process)
+    assert status == 0, output
+    trace = check(folder, 2, FIRST, LAST, {*PARTS, LOGGING, CHECKPOINT, EVALUATION})
+    for rank in range(2):
+        check_messages(trace, rank)
+    summary = trace.about["summary"]
+    assert summary[0].startswith(f"steps {FIRST} to {LAST - 1} took ")
+    assert summary[1].startswith("rank 1 on "), summary
+    assert "was the last with its gradients" in summary[1]
+    assert all(f"timeline: {text}" in output for text in summary)
+    assert f"timeline: {summary[0]}" in (folder / "logs" / "rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("framework", [pytest.param(one, marks=MATRIX) for one in ("torch", "mxnet", "tensorflow")])
+def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
+    """Also where a framework computes in a graph, or in threads of its own."""
+    command = ["python", "-m", "hvdtrain", "train", f"{TASKS}/sleeping.py:Sleeping", "--framework", framework]
+    more = ("--strategy", "single", "--batch-size", "12", "--epochs", "1", "--timeline", "3:8", "--workers", "0")
+    status, output = run([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
+    assert status == 0, output
+    trace = check(tmp_path / "runs" / "run", 1, 3, 8, {DATA, FORWARD, BACKWARD, UPDATE})
+    shortest = dict.fromkeys((DATA, FORWARD, BACKWARD, UPDATE), math.inf)
+    for parts in trace.steps(0).values():
+        for name in shortest:
+            length_s = sum(part.end - part.begin for part in parts if part.name == name) / 1e6
+            shortest[name] = min(shortest[name], length_s)
+    # The steps whose parts were not delayed by other programs: less than what another part takes longer.
+    for name, seconds in {DATA: 0.02, FORWARD: 0.04, BACKWARD: 0.08, UPDATE: 0.0}.items():
+        assert seconds - 0.001 <= shortest[name] < seconds + 0.02, (name, shortest)
+
+
+@pytest.mark.parametrize(
+    ("framework", "options", "by", "parts"),
+    [
+        ("torch", ("--strategy", "ring"), "local", PARTS),
+        ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS}),
+        ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
+        ("mxnet", ("--api", "module"), "local", {DATA, FIT, GRADIENTS, UPDATE}),
+        ("mxnet", ("--api", "ndarray"), "local", PARTS),
+        ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
+        ("tensorflow", ("--api", "fit"), "local", {DATA, FIT, LOOP}),
+        ("tensorflow", ("--strategy", "multiworker"), "local", {DATA, STEP, LOOP}),
+        ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", PARTS),
+    ],
+)
+@pytest.mark.matrix
+def test_each_strategy_has_a_timeline(tmp_path, framework, options, by, parts):
+    command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *OPTIONS, *options]
+    status, output = run([*command, "--max-steps", "18", "--timeline", "6:16"], tmp_path)
+    assert status == 0, output
+    trace = check(tmp_path / "runs" / "run", 2, 6, 16, parts)
+    assert ("Horovod sent 1 message(s) in each step" in output) == (
+        bool(trace.messages(1)) and "--groups" not in options
+    )
+    assert bool(trace.messages(1)) == ("--strategy" not in options)
+
+
+SHIFT_S = 1000
+SHIFTED = f"""#!/bin/bash
+[ "$HOROVOD_RANK" = 1 ] && exec unshare --time --monotonic {SHIFT_S} "$@"
+exec "$@"
+"""
+
+
+@pytest.mark.matrix
+def test_clocks_that_differ_are_aligned(tmp_path):
+    """As on two hosts: rank 1 has a monotonic clock of its own, in a namespace."""
+    program, probe = tmp_path / "shifted", ["unshare", "--time", "--monotonic", "1", "true"]
+    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to make a time namespace (unshare --time)")
+    program.write_text(SHIFTED)
+    program.chmod(0o755)
+    train = ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS, "--groups", "2", "--max-steps", "20"]
+    status, output = run([*launcher("local", 2), str(program), *train, "--timeline", "6:16"], tmp_path)
+    assert status == 0, output
+    trace = check(tmp_path / "runs" / "run", 2, 6, 16, PARTS, one_clock=False)
+    clock = trace.about["clocks"][1]
+    assert abs(clock["offset_s"] - SHIFT_S) <= clock["error_s"]
+    assert "the ranks' clocks differ by up to 1,000.00" in output or "999.99" in output
+    check_messages(trace, 1, error=clock["error_s"] * 1e6)
+
+
+@pytest.mark.parametrize(("framework", "script"), [("torch", "own_loop"), ("mxnet", "own_loop_gluon")])
+@pytest.mark.matrix
+def test_own_loops_have_a_timeline(tmp_path, framework, script):
+    command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
+    status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
+    assert status == 0, output
+    trace = check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT, EVALUATION})
+    check_messages(trace, 1, groups=1)
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_runs_that_cannot_have_their_timeline(tmp_path, framework):
+    """They train, and say why. A run that is resumed within the steps has the rest of them."""
+    one = ("--offline", "--strategy", "single", "--checkpoint-every", "4", "--device", "cpu")
+    blocked = tmp_path / "runs" / "blocked"
+    (blocked / "timeline-2-4.json" / "file").mkdir(parents=True)
+    named = ("--name", "resumed", "--auto-resume")
+    trainings = [
+        (*one, "--max-steps", "6", "--name", "beyond", "--timeline", "6:8"),
+        (*one, "--max-steps", "6", "--name", "cut", "--timeline", "3:8"),
+        (*one, "--max-steps", "6", "--name", "blocked", "--auto-resume", "--timeline", "2:4"),
+        (*one, "--max-steps", "4", *named),
+        (*one, "--max-steps", "6", *named, "--timeline", "1:3"),
+        (*one, "--max-steps", "9", *named, "--timeline", "3:8", "--framework-profiler"),
+    ]
+    command = several(framework, trainings, "alone", 1)
+    status, output = run(command, tmp_path, timeout_s=300)
+    assert status == 0, output
+    runs = tmp_path / "runs"
+    assert "--timeline 6:8: the run ends before these steps, after step 5; there is no timeline" in output
+    assert list(Trace(runs / "cut" / "timeline-3-8.json").steps(0)) == ["step 3", "step 4", "step 5"]
+    assert "the timeline runs/blocked/timeline-2-4.json cannot be written" in output
+    assert "--timeline 1:3: its steps were made before this job began, which begins at step 4" in output
+    assert not (runs / "resumed" / "timeline-1-3.json").exists()
+    resumed = Trace(runs / "resumed" / "timeline-3-8.json")
+    assert list(resumed.steps(0)) == [f"step {number}" for number in range(6, 8)]
+    profile = runs / "resumed" / f"profiler-rank-0{'' if framework == 'tensorflow' else '.json'}"
+    if framework == "tensorflow":
+        assert list(profile.glob("plugins/profile/*/*.xplane.pb"))
+    else:
+        assert json.loads(profile.read_text())["traceEvents"]

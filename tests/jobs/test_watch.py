@@ -1,0 +1,99 @@
+"""hvdtrain watch of real jobs: what happens to a rank is on the screen with its number."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.jobs import finish, launcher, start
+from support.terminal import TerminalCommand
+
+from hvdtrain.system.files import read_json
+
+WITHIN_S = 20.0
+"""It takes two seconds, but a busy machine may need longer."""
+
+
+def pid_of(rank: int, folder: Path) -> int:
+    return int(read_json(folder / "heartbeats" / f"rank-{rank}.json")["pid"])
+
+
+@contextlib.contextmanager
+def watched(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen[str], TerminalCommand]]:
+    """A job whose run is `run`, and hvdtrain watch of it in a terminal; both are ended."""
+    job = start(command, folder)
+    terminal = TerminalCommand(["python", "-m", "hvdtrain", "watch", "runs/run", "--wait"], folder, 100, 30)
+    try:
+        yield job, terminal
+    finally:
+        terminal.process.kill()
+        if job.poll() is None:
+            os.killpg(job.pid, signal.SIGKILL)
+
+
+OTHERS = [pytest.param(name, marks=pytest.mark.matrix) for name in ("mxnet", "tensorflow")]
+
+
+@pytest.mark.parametrize("framework", ["torch", *OTHERS])
+def test_stopped_killed_and_restarted_rank(tmp_path, framework):
+    """A rank that is stopped, goes on, and is killed; the job is restarted, and then asked to end."""
+    launch = launcher("local", 2)
+    options = ["--strategy", "ring" if framework == "torch" else "horovod", "--name", "run", "--epochs", "500"]
+    command = [*launch[:-1], "--restarts", "1", "--", "python", "-m", f"hvdtrain.{framework}_lenet", *options]
+    with watched([*command, "--checkpoint-seconds", "1", "--log-every", "5"], tmp_path) as (job, terminal):
+        folder = tmp_path / "runs" / "run"
+        terminal.wait_for_frame("training  run(.|\n)*images/s", 120)
+        stopped = pid_of(1, folder)
+        os.kill(stopped, signal.SIGSTOP)
+        terminal.wait_for_frame(r"waiting  run *\n(.|\n)*no heartbeat of rank 1", WITHIN_S)
+        os.kill(stopped, signal.SIGCONT)
+        terminal.wait_for_frame("training  run", WITHIN_S)
+        os.kill(pid_of(1, folder), signal.SIGKILL)
+        terminal.wait_for_frame(r"restarting  run *\n +rank 1 on \S+ was killed by SIGKILL", WITHIN_S)
+        terminal.wait_for_frame("training  run", 120)
+        job.send_signal(signal.SIGTERM)
+        status, output = finish(job)
+        assert terminal.finish() == status == 75, output[-2000:]
+        after = terminal.output.partition("\x1b[?1049l")[2]
+        assert re.search(r"stopped\S* +run", after) and "asked to stop by SIGTERM" in after
+
+
+@pytest.mark.matrix
+def test_job_that_hangs(tmp_path):
+    """The rank that holds up the others is named at once, and after the watchdog has ended the job, watch ends, too."""
+    options = ["--strategy", "ring", "--name", "run", "--epochs", "500", "--hang-timeout", "8"]
+    with watched([*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", *options], tmp_path) as (
+        job,
+        terminal,
+    ):
+        terminal.wait_for_frame("training  run(.|\n)*images/s", 120)
+        os.kill(pid_of(1, tmp_path / "runs" / "run"), signal.SIGSTOP)
+        terminal.wait_for_frame(r"waiting  run *\n(.|\n)*no heartbeat of rank 1", WITHIN_S)
+        terminal.wait_for_frame(r"hung  run *\n(.|\n)*rank 1 ", 60)
+        status, output = finish(job)
+        assert terminal.finish() == status != 0, output[-2000:]
+
+
+@pytest.mark.matrix
+def test_slow_rank_of_eight(tmp_path):
+    """A rank that is stopped for half of the time is named, while the job trains."""
+    options = ["--strategy", "ring", "--name", "run", "--epochs", "5000", "--batch-size", "512", "--log-every", "1"]
+    command = [*launcher("local", 8), "python", "-m", "hvdtrain.torch_lenet", *options]
+    with watched(command, tmp_path) as (job, terminal):
+        terminal.wait_for_frame("training  run(.|\n)*images/s", 180)
+        slow = pid_of(5, tmp_path / "runs" / "run")
+        deadline = time.monotonic() + 40
+        while "rank 5 is slow" not in terminal.frames[-1]:
+            assert time.monotonic() < deadline, terminal.frames[-1]
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                os.kill(slow, number)
+                time.sleep(0.25)
+        job.send_signal(signal.SIGTERM)
+        assert terminal.finish(120) == finish(job)[0] == 75

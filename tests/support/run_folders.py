@@ -1,0 +1,125 @@
+"""Folders of runs made up for tests of what reads them: as training leaves them, and as it writes them meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.record import to_record
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.system.run_end import RunEnd
+from support.networks import LENET_RECORD
+
+STEPS_PER_EPOCH = 100
+
+
+def write_run(folder: Path, ranks: int = 2, started: str = "2026-05-01T14:03:11+0000", **options: Any) -> Path:
+    """A run's folder with its config.json only. options: of training."""
+    folder.mkdir(parents=True)
+    config = Config(**{"strategy": "ring", "epochs": 4, **options})
+    recorded = {
+        "id": "0123456789abcdef",
+        "config": to_record(config),
+        "runtime": to_record(RuntimeOptions(name=folder.name)),
+        "network": LENET_RECORD,
+        "steps": config.epochs * STEPS_PER_EPOCH,
+        "ranks": ranks,
+        "devices": 1,
+        "device": "cpu",
+        "controller": "",
+        "versions": {"python": "3.11.7", "numpy": "1.23.5"},
+        "host": {"name": "node1", "processor": "Z80", "cores": 8, "bound": ""},
+        "started": started,
+    }
+    (folder / "config.json").write_text(json.dumps(recorded))
+    return folder
+
+
+def write_beat(folder: Path, rank: int, number: int = 1, age_s: float = 0.0, **values: Any) -> None:
+    """A heartbeat, as if it had been written `age_s` ago. A running rank writes a new number twice a second."""
+    content = {
+        **{"rank": rank, "pid": 1000 + rank, "host": f"node{1 + rank // 8}", "step": 150, "doing": "step"},
+        **{"idle_s": 0.1, "number": number, "time": time.time() - age_s, "memory": 300e6 + rank * 1e6},
+        **{"compute_s": 0.4 * number, "communicate_s": 0.1 * number, "data_s": 0.0, "rows": 500 * number, **values},
+    }
+    path = folder / "heartbeats" / f"rank-{rank}.json"
+    path.parent.mkdir(exist_ok=True)
+    (part := path.with_suffix(".new")).write_text(json.dumps(content))
+    os.utime(part, (time.time() - age_s,) * 2)
+    os.replace(part, path)
+
+
+def write_records(folder: Path, steps: int, every: int = 5) -> None:
+    """The metrics.jsonl of a run that made so many steps, with an evaluation after each epoch."""
+    lines = []
+    for step in range(every, steps + 1, every):
+        epoch = step / STEPS_PER_EPOCH
+        record = {"kind": "train", "step": step, "epoch": epoch, "loss": 2.3 / (1 + epoch), "lr": 0.05}
+        lines.append(json.dumps({**record, "images_per_s": 1000.0 + step}))
+        if step % STEPS_PER_EPOCH == 0:
+            scores = {"loss": 2.5 / (1 + epoch), "accuracy": round(1 - 0.5 / (1 + epoch), 4)}
+            lines.append(json.dumps({"kind": "test", "step": step, "epoch": epoch, **scores}))
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_log(folder: Path, rank: int, *messages: str, level: str = "INFO") -> None:
+    """Messages in a rank's log."""
+    (folder / "logs").mkdir(exist_ok=True)
+    lines = [f"2026-05-01 14:03:{second:02},000 {level} {text}\n" for second, text in enumerate(messages, 11)]
+    with open(folder / "logs" / f"rank-{rank}.log", "a") as file:
+        file.write("".join(lines))
+
+
+def write_finished(folder: Path, accuracy: float = 0.875, **options: Any) -> Path:
+    """A run that finished."""
+    write_run(folder, **options)
+    write_records(folder, 4 * STEPS_PER_EPOCH)
+    result = {"accuracy": accuracy, "loss": 0.5, "steps": 400, "images_per_s": 1200.0, "epoch_s": 5.0}
+    (folder / "result.json").write_text(json.dumps(result))
+    RunEnd("finished").write(folder)
+    return folder
+
+
+class RunningRanks:
+    """Writes heartbeats of ranks twice a second, and their records, as a job does. Use it in a `with` statement.
+
+    silent: ranks that write none. slow: a rank that computes for twice as long as the others, which wait for it.
+    age_s: by how much the file system's clock is late.
+    """
+
+    def __init__(self, folder: Path, ranks: int, slow: int | None = None, age_s: float = 0.0) -> None:
+        self._folder, self._ranks, self.slow, self._age_s = folder, ranks, slow, age_s
+        self.silent: set[int] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write, daemon=True)
+        self._number, self._totals = 0, [[0.0, 0.0] for _ in range(ranks)]
+
+    def __enter__(self) -> RunningRanks:
+        self._beat()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _write(self) -> None:
+        while not self._ended.wait(0.5):
+            self._beat()
+
+    def _beat(self) -> None:
+        self._number += 1
+        idle_s = 0.1 if not self.silent else 3.0
+        for rank in set(range(self._ranks)) - self.silent:
+            compute_s = 0.2 if self.slow is not None and rank != self.slow else 0.4
+            self._totals[rank][0] += compute_s
+            self._totals[rank][1] += 0.5 - compute_s
+            compute, communicate = self._totals[rank]
+            step = 100 + self._number
+            parts = {"compute_s": compute, "communicate_s": communicate, "data_s": 0.0}
+            write_beat(self._folder, rank, self._number, self._age_s, step=step, idle_s=idle_s, **parts)

@@ -1,0 +1,24 @@
+"""Steps and messages of timelines, made up."""
+
+from hvdtrain.timeline.horovod_events import Message
+from hvdtrain.timeline.recorder import BACKWARD, DATA, FORWARD, GRADIENTS, UPDATE, Span, StepSpans
+
+MS = 1_000_000
+LENGTHS = {DATA: 1, FORWARD: 2, BACKWARD: 4, GRADIENTS: 2, UPDATE: 1}
+
+
+def step(number, begin, message="w", **lengths):
+    """A step that begins at `begin` (ms), whose gradients are given when its backward ends."""
+    parts, at = [], begin * MS
+    for name, length in {**LENGTHS, **lengths}.items():
+        parts.append(Span(name, at, at + length * MS))
+        at += length * MS
+    given = next((part.end for part in parts if part.name == BACKWARD), at)
+    return StepSpans(number, parts, [(message, given)] if message else [])
+
+
+def sent(begin, end=None, **given):
+    """A message, in ms."""
+    end = end or begin + 1
+    activity = [("GLOO_ALLREDUCE", begin * MS + 10, end * MS - 10)]
+    return Message("w", begin * MS, begin * MS, end * MS, {int(k[1:]): v * MS for k, v in given.items()}, activity)

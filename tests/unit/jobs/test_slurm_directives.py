@@ -1,0 +1,133 @@
+"""What users add to a batch script: --sbatch, --array and mail, and how invalid values are reported."""
+
+from __future__ import annotations
+
+import pytest
+
+from hvdtrain.cli import launch
+from hvdtrain.errors import UserError
+from hvdtrain.jobs import sbatch
+from hvdtrain.jobs.slurm import directives
+
+SBATCH = ["sbatch", "--nodes", "2", "--ranks-per-node", "1"]
+
+
+def script(*options: str, program: tuple[str, ...] = ("true",)) -> str:
+    return sbatch.script(launch.parse([*SBATCH, *options, "--", *program]))
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ("--qos=high", "--qos=high"),
+        ("--qos high", "--qos=high"),
+        ("-q high", "-q high"),
+        ("-qhigh", "-q high"),
+        ("--exclusive", "--exclusive"),
+        ("-H", "-H"),
+        ("--gpus=4", "--gpus=4"),
+        ("--mem-per-cpu=2G", "--mem-per-cpu=2G"),
+        ("--time-min=10", "--time-min=10"),
+        ("--comment='a # \"b\" \\c'", '"--comment=a # \\"b\\" \\\\c"'),
+        ("--constraint='[rack1|rack2]&a100'", "--constraint=[rack1|rack2]&a100"),
+    ],
+)
+def test_other_options_become_lines_of_the_script(given, line):
+    assert directives.extra([given]) == [line]
+    assert f"\n#SBATCH {line}\n" in script("--sbatch", given)  # although it begins with a dash
+    assert f"\n#SBATCH {line}\n" in script(f"--sbatch={given}")
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("--nodes=3", "give --nodes and --ranks-per-node"),
+        ("-N3", "give --nodes and --ranks-per-node"),
+        ("-N 3", "give --nodes and --ranks-per-node"),
+        ("--nod=3", "give --nodes and --ranks-per-node"),  # sbatch accepts the beginning of a name
+        ("--ntasks-per-node 4", "give --nodes and --ranks-per-node"),
+        ("-J name", "give --job-name"),
+        ("--job=name", "give --job-name"),
+        ("-t5", "give --time"),
+        ("--time=5", "give --time"),
+        ("-o x.log", "launch status knows the log file"),
+        ("--signal=USR2@5", "give --signal-before"),
+        ("--requeue", "--no-requeue turns it off"),
+        ("--open-mode=truncate", "appends to its log file"),
+        ("--array=0-3", "give --array"),
+        ("--mail-user=ada", "give --mail-user"),
+        ("--export=NONE", "give --env NAME"),
+        ("-D /tmp", "start the launcher in that folder"),
+        ("--wrap=ls", "write the program after --"),
+        ("--parsable", "it is an option of the command sbatch"),
+        ("--wait", "it is an option of the command sbatch"),
+    ],
+)
+def test_options_of_the_launcher_itself_are_named(given, remedy):
+    with pytest.raises(UserError) as raised:
+        script("--sbatch", given)
+    assert given in raised.value.reason and "the launcher decides --" in raised.value.reason
+    assert remedy in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["", "qos=high", "hetjob", "--", "-", "--qos=a b c", "--qos=a\nb", "--qos='a", "-HN4", "-H 3", "-q", "--a b=c d"],
+)
+def test_what_is_not_one_option_is_an_error(given):
+    with pytest.raises(UserError, match=r"--sbatch .*write"):
+        directives.extra([given])
+
+
+@pytest.mark.parametrize(
+    ("text", "last", "has", "lacks"),
+    [("0-9", 9, 3, 10), ("0-9%2", 9, 9, 10), ("1,3,5", 5, 3, 2), ("0-8:4", 8, 4, 2), ("7", 7, 7, 0)],
+)
+def test_tasks_of_an_array(text, last, has, lacks):
+    tasks = directives.array_tasks(text)
+    assert (tasks.last, tasks.has(has), tasks.has(lacks)) == (last, True, False)
+    assert f"#SBATCH --array={text}\n" in script("--array", text)
+
+
+@pytest.mark.parametrize("text", ["x", "3-1", "0-9%0", "0-9%", "0-", "1,,2", "0-9:0", "0-4000001", "0-9\n", "-1", "٣"])
+def test_what_is_no_array_is_an_error(text):
+    with pytest.raises(UserError, match=r"--array .*; write 0-9, "):
+        script(f"--array={text}")
+
+
+def test_mail():
+    assert "#SBATCH --mail-user=ada --mail-type=END,FAIL\n" in script("--mail-user", "ada")
+    assert "#SBATCH --mail-type=BEGIN,TIME_LIMIT_80\n" in script("--mail-type", "begin,time_limit_80")
+    with pytest.raises(UserError, match="'SOMETIMES' is no event; give NONE, BEGIN"):
+        script("--mail-type", "sometimes")
+    with pytest.raises(UserError, match="--mail-user 'a b' is invalid"):
+        script("--mail-user", "a b")
+
+
+TRAIN = ("python", "-m", "hvdtrain.torch_lenet")
+SWEEP = ("hvdtrain", "sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--")
+
+
+@pytest.mark.parametrize(
+    ("options", "program", "message"),
+    [
+        (["--array", "0-1"], (*TRAIN, "--name", "a"), "--array with --name a: all tasks would train the same run"),
+        ([], (*SWEEP, "bench"), "-- sweep: it has no command to run"),
+        (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAIN), "the sweep's own command starts the ranks"),
+        (["--ssh-port", "1"], TRAIN, "--ssh-port and --ssh-key are for horovodrun only; omit them with --via srun"),
+    ],
+)
+def test_programs_that_no_script_can_start(options, program, message):
+    with pytest.raises(UserError, match=message):
+        script(*options, program=program)
+
+
+def test_an_array_with_tasks_that_have_no_trial_is_an_error(capsys):
+    with pytest.raises(SystemExit) as ended:
+        launch.main([*SBATCH, "--array", "0-4", "--", *SWEEP, "train"])
+    assert ended.value.code == 2
+    expected = "hvdtrain: --array 0-4: task 4 has no trial, as the sweep has 4 trials, 0 to 3; give --array 0-3\n"
+    assert capsys.readouterr().err == expected
+    with pytest.raises(SystemExit) as ended:  # before the job waits for hours
+        launch.main([*SBATCH, "--", "hvdtrain", "sweep", "--set", "rl=1", "--", "train"])
+    assert (ended.value.code, "training has no option 'rl'" in capsys.readouterr().err) == (2, True)

@@ -1,0 +1,206 @@
+"""The page in Chromium, on a phone and on a desktop: what it shows, and how it changes."""
+
+import shutil
+import threading
+
+import pytest
+from support.browser import NAMES, Browser, find_browser
+from support.live_runs import Beats, make_run, records
+from support.web import serving
+
+from hvdtrain.system.run_end import RunEnd
+
+FINISHED = RunEnd("finished", time=1.0)
+HOSTILE = "<img src=x onerror=hacked=1>\"'&\x1b\x07\u202egnp-" + "long" * 40
+ROWS = "[...document.querySelectorAll('#runs tbody tr:not(.reasons)')]"
+NAMES_OF_ROWS = ROWS + ".map(row => row.querySelector('th').innerText)"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if not find_browser():
+        pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is on PATH (Debian: apt-get install chromium)")
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A job of 8 ranks that trains, of which rank 5 is slow; runs that ended; and one with hostile content."""
+    folder = tmp_path_factory.mktemp("shown") / "runs"
+    for number in range(40):
+        make_run(folder / f"old-{number:02}", 4, FINISHED, started=f"2026-04-01T00:{number:02}:00")
+    make_run(folder / "hung", 60, RunEnd("hung", 4, "rank 3 is at reader.py:88 in read", 3, "node2", 5.0), ranks=4)
+    (folder / "hung" / "heartbeats").mkdir()
+    (folder / "hung" / "heartbeats" / "stacks-rank-3.txt").write_text("File reader.py, line 88\n")
+    make_run(folder / "live", 100, ranks=8, slow=5, started="2026-05-03T00:00:00")
+    failed = RunEnd("failed", 1, HOSTILE, time=1.0)
+    hostile = make_run(folder / HOSTILE, 5, failed, started="2026-05-02T00:00:00",
+                       framework=HOSTILE, strategy=HOSTILE, model=HOSTILE, data=HOSTILE)  # fmt: skip
+    with open(hostile / "metrics.jsonl", "a") as file:
+        file.write(
+            '{"kind":"train","step":1,"epoch":3,"loss":1e300}\n{"kind":"train","step":9,"epoch":4,"loss":-1e300}\n'
+        )
+    (hostile / "logs" / "rank-0.log").write_text(f"2026-05-01 10:00:00,000 ERROR {HOSTILE}\n{HOSTILE}\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(runs):
+    """The address of the page, while the job trains."""
+    ended, beats = threading.Event(), Beats(runs / "live", 8, slow=5)
+
+    def train():
+        while not ended.wait(0.2):
+            beats.write()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    with serving(runs.parent) as server:
+        yield server.url
+    ended.set()
+    thread.join()
+
+
+def check_layout(browser, width):
+    """The page is as wide as the window, its text large enough to read, and its console empty."""
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("innerWidth") == width  # a phone would show a wider page smaller
+    sizes = browser.run(
+        "[...document.querySelectorAll('main *')].filter(node => node.checkVisibility() && "
+        "[...node.childNodes].some(child => child.nodeType === 3 && child.data.trim()))"
+        ".map(node => parseFloat(getComputedStyle(node).fontSize))"
+    )
+    assert len(sizes) > 20 and min(sizes) >= 11
+    wide = "[...document.querySelectorAll('main *')].filter(node => node.checkVisibility() && !node.closest('svg') && "
+    wide += "node.getBoundingClientRect().right > innerWidth + 1).map(node => node.outerHTML.slice(0, 200))"
+    assert browser.run(wide) == []
+    assert browser.run("typeof hacked") == "undefined"
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(("width", "is_dark"), [(375, True), (1280, False)])
+def test_pages_fit_the_window(browser, url, runs, width, is_dark):
+    browser.resize(width)
+    browser.darken(is_dark)
+    browser.open(url)
+    browser.wait(ROWS + ".length === 43")
+    browser.wait("document.querySelectorAll('path.line').length >= 5")
+    text = browser.text()
+    name = browser.run(f"({NAMES_OF_ROWS}).find(name => name.includes('<img'))")
+    assert "<img src=x onerror=hacked=1>\"'&\\x1b\\x07\\u202egnp-longlong" in text and "rank 5 is slow" in text
+    assert ("✕" in text) and "failed" in text  # states are not told by colors alone
+    check_layout(browser, width)
+    browser.open(f"{url}#run=live")
+    browser.wait("document.querySelectorAll('#ranks tbody tr').length === 8")
+    browser.wait("document.querySelectorAll('#spread path.line').length === 8")
+    assert "slow: the others wait for it" in browser.run("document.querySelectorAll('#ranks tbody tr')[5].innerText")
+    check_layout(browser, width)
+    browser.run(f"location.hash = new URLSearchParams({{run: {name!r}, log: 0}})")
+    browser.wait("document.getElementById('lines').textContent.includes('<img')")
+    browser.wait("document.querySelectorAll('#options dd').length > 10")
+    check_layout(browser, width)
+    background = browser.run("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(255, 255, 255)") != is_dark
+
+
+def test_runs_are_sorted_filtered_and_compared(browser, url):
+    browser.resize(1280)
+    browser.open(url)
+    browser.wait(ROWS + ".length === 43")
+    assert browser.run(NAMES_OF_ROWS)[0] == "live"  # the newest
+    browser.run("document.querySelector('#runs th[aria-sort] button').focus()")
+    browser.run("[...document.querySelectorAll('#runs thead button')].find(one => one.innerText === 'Name').focus()")
+    browser.press("Enter")
+    browser.wait(NAMES_OF_ROWS + "[0] === 'old-39'")
+    browser.run("filter.value = 'OLD 3'; filter.dispatchEvent(new Event('input'))")
+    browser.wait(ROWS + ".length === 13")
+    browser.run("filter.value = ''; filter.dispatchEvent(new Event('input'))")
+    browser.run("[...document.querySelectorAll('#states button')].find(one => one.innerText.includes('hung')).click()")
+    browser.wait(NAMES_OF_ROWS + ".join() === 'hung'")
+    browser.run("document.querySelector('#runs tbody input').click()")  # one of the newest five, which are chosen
+    browser.wait("document.querySelectorAll('#overview-curves .chart-box:first-child path.line').length === 4")
+    address = browser.run("location.href")
+    browser.open(address)  # all of it is in the address
+    browser.wait(NAMES_OF_ROWS + ".join() === 'hung'")
+    browser.wait("document.querySelectorAll('#overview-curves .chart-box:first-child path.line').length === 4")
+    assert browser.run("document.querySelector('#overview-curves .legend').innerText").count("×") == 4
+    browser.run("document.querySelector('.chart').focus()")
+    browser.press("End")
+    assert "epoch" in browser.run("document.querySelector('.tip:not([hidden])').innerText")
+    assert browser.errors == []
+
+
+def test_stacks_of_a_rank_are_one_click_away(browser, url, runs):
+    browser.open(f"{url}#run=hung")
+    browser.wait("document.querySelectorAll('#ranks tbody tr').length === 4")
+    assert "rank 3 is at reader.py:88 in read" in browser.run("document.getElementById('one-state').innerText")
+    assert "exit status 4, rank 3 on node2" in browser.text()
+    browser.run("document.querySelector('#ranks a[href*=\"stacks=3\"]').click()")
+    browser.wait("document.getElementById('lines').textContent.includes('line 88')")
+    browser.run("document.getElementById('lines-close').click()")
+    browser.wait("document.getElementById('lines-section').hidden")
+    browser.run("history.back()")
+    browser.wait("!document.getElementById('lines-section').hidden")
+    browser.open(f"{url}#run=later")
+    browser.wait("document.getElementById('missing').innerText.includes('no run of that name')")
+    make_run(runs / "later", 5, FINISHED, started="2026-03-01T00:00:00")
+    browser.wait("document.getElementById('one-state').innerText.includes('finished')")
+    shutil.rmtree(runs / "later")
+    browser.wait("!document.getElementById('missing').hidden")
+    # A request for what is not there is an error of the console, too; it is not repeated.
+    assert len(browser.errors) in (2, 3) and all("404" in error for error in browser.errors)
+    browser.errors.clear()
+
+
+def test_the_page_follows_a_run_and_keeps_what_its_user_does(browser, url, runs):
+    browser.resize(1280, 500)
+    browser.open(f"{url}#sort=name")
+    browser.wait(ROWS + ".length === 43")
+    browser.run("document.querySelectorAll('#runs tbody input')[20].focus()")
+    browser.run("document.activeElement.scrollIntoView({block: 'center'})")
+    browser.run("getSelection().selectAllChildren(document.querySelectorAll('#runs tbody th')[10])")
+    focused = browser.run("document.activeElement.getAttribute('aria-label')")
+    at = "document.activeElement.getBoundingClientRect().top"
+    selected, place = browser.run("String(getSelection())"), browser.run(at)
+    assert focused and selected
+    appears = make_run(runs / "appears", 10, started="2026-05-04T00:00:00")
+    beats = Beats(appears, 2, step=100)
+    beats.write()
+    state = f"{ROWS}.find(row => row.querySelector('th').innerText === 'appears')?.innerText ?? ''"
+    try:
+        browser.wait(f"({state}).includes('training') || ({state}).includes('waiting')")
+        with open(appears / "metrics.jsonl", "a") as file:
+            file.write("\n".join(records(30)[10:]) + '\n{"kind": "train", "step": 31')  # a half line
+        browser.wait(f"({state}).includes('{'0.'}')")
+        FINISHED.write(appears)
+        browser.wait(f"({state}).includes('finished')")
+        assert browser.run("document.activeElement.getAttribute('aria-label')") == focused
+        assert browser.run("String(getSelection())") == selected
+        assert abs(browser.run(at) - place) < 2  # the row that came above it moved nothing
+    finally:
+        shutil.rmtree(appears)
+    browser.wait(ROWS + ".length === 43")
+    assert browser.errors == []
+
+
+def test_a_lost_server_is_told(browser, runs):
+    with serving(runs.parent) as server:
+        browser.open(server.url)
+        browser.wait(ROWS + ".length === 43")
+    browser.wait("document.getElementById('connection').innerText.includes('no answer since')")
+    assert browser.run(ROWS + ".length") == 43
+    assert all("ERR_CONNECTION_REFUSED" in error or "Failed to fetch" in error for error in browser.errors)
+    browser.errors.clear()
+
+
+def test_the_token_becomes_a_cookie(browser, runs):
+    with serving(runs.parent, address="0.0.0.0:0") as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        browser.open(f"{address}?token={server.token}#sort=name")
+        browser.wait(ROWS + ".length === 43")
+        assert browser.run("location.href") == f"{address}#sort=name"
+        assert browser.run("document.cookie") == ""  # HttpOnly
+        browser.open(address)
+        browser.wait(ROWS + ".length === 43")
+    assert browser.errors == []
