@@ -10,16 +10,19 @@ import pytest
 from support.jobs import real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
-SHARE_JOBS = tuple(f"tests/contracts/test_{name}.py" for name in ("parity", "strategies", "networks"))
-"""Files whose tests compare runs of the same jobs."""
+TOGETHER = {
+    **{f"tests/contracts/test_{name}.py": "same jobs" for name in ("parity", "strategies", "networks")},
+    **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm")},
+}
+"""Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
 
 
 class ByFile(LoadScopeScheduling):
-    """Tests that share fixtures run in the same worker: those of a file, and those of SHARE_JOBS."""
+    """Tests that share fixtures run in the same worker: those of a file, and those of TOGETHER."""
 
     def _split_scope(self, nodeid: str) -> str:
         path = nodeid.partition("::")[0]
-        return SHARE_JOBS[0] if path in SHARE_JOBS else path
+        return TOGETHER.get(path, path)
 
 
 def pytest_xdist_make_scheduler(config, log):

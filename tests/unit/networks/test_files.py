@@ -136,7 +136,7 @@ IMPORTS = "from hvdtrain import Network\nfrom hvdtrain.networks.layers import *\
         ("NETWORK = 5", "is of type int; give a hvdtrain.Network"),
         (IMPORTS + "NETWORK = Network", "is of type type"),
         (IMPORTS + "NETWORK = (", "line 3: SyntaxError"),
-        ("\0", "SyntaxError"),
+        ("\0", "source code string cannot contain null bytes"),
         ("import no_such_module", "line 1: ModuleNotFoundError: No module named 'no_such_module'"),
         (IMPORTS + "NETWORK = Network((Conv(4),))", "line 3: TypeError"),
         ("def f():\n    raise ValueError('two\\nlines')\nf()", "line 2: ValueError: two lines"),

@@ -1,0 +1,174 @@
+"""Jobs on several hosts: they end with the weights of one process, and leave no process behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+
+import pytest
+from support.cluster import OTHER_PORT
+from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_folder_has_a_space
+from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_for
+
+MATRIX = pytest.mark.matrix
+HOSTS = [
+    ("torch", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
+    pytest.param("mxnet", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
+    pytest.param("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", (), marks=MATRIX),
+    pytest.param("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring"), marks=MATRIX),
+]
+
+
+@pytest.mark.parametrize(("framework", "by", "where", "options"), HOSTS)
+def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_process, framework, by, where, options):
+    skip_if_the_folder_has_a_space(by)
+    ranks = sum(int(host.partition(":")[2]) for host in where.split(","))
+    words = [*LAUNCH, *by, "-n", str(ranks), "-H", where, "--", *program(framework, *options)]
+    status, output = hosts.run("host1", words, tmp_path)
+    assert status == 0, output
+    assert f"{ranks} rank(s) on cpu" in output
+    assert distance(newest(tmp_path / "runs" / "run").weights, one_process(framework)) < 1e-5
+    assert not any(hosts.programs("hvdtrain.jobs.agent").values())
+
+
+@pytest.mark.parametrize(
+    "by",
+    [["horovodrun", "--interface", "eth0"], ["mpirun"], pytest.param(["horovodrun", "--mpi"], marks=MATRIX)],
+)
+def test_a_killed_rank_on_another_host(hosts, tmp_path, by):
+    """The job ends at once on all hosts, the message names the rank, and no process stays behind."""
+    skip_if_the_folder_has_a_space(by)
+    words = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", SLEEP]
+    process = hosts.start("host1", words, tmp_path)
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert sorted(lines) == ["[0] up\n", "[1] up\n"]
+    (victim,) = ranks_on(hosts, "host2")
+    os.kill(victim, signal.SIGKILL)
+    killed = time.monotonic()
+    status, output = finish(process, 30)
+    took = time.monotonic() - killed
+    assert status == 128 + signal.SIGKILL, output
+    assert "hvdtrain: rank 1 on host2 was killed by SIGKILL; ending the others" in output
+    assert took < 5, f"it took {took:.1f} s"
+    assert not any(hosts.programs("time.sleep(600)").values())
+    assert not any(hosts.programs("hvdtrain").values())
+
+
+@MATRIX
+def test_a_job_on_two_hosts_is_seen_from_a_third(hosts, tmp_path):
+    """What happens to a rank is in the list of runs, and in the timeline, with its number and its host."""
+    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
+    options = ["--epochs", "500", "--device", "cpu", "--name", "run", "--timeline", "20:30", "--log-every", "5"]
+    process = hosts.start("host1", [*words, "--", "python", "-m", "hvdtrain.torch_lenet", *options], tmp_path)
+    seen: list[dict] = []
+
+    def is_seen(**values: object) -> bool:
+        if (tmp_path / "runs").is_dir():
+            _, output = hosts.run("host3", [sys.executable, "-m", "hvdtrain", "runs", "--json"], tmp_path)
+            seen[:] = json.loads(output)
+        return any(one.items() >= values.items() for one in seen)
+
+    wait_for(lambda: is_seen(state="training", ranks=2), 60, lambda: seen)
+    beats = {rank: json.loads((tmp_path / f"runs/run/heartbeats/rank-{rank}.json").read_text()) for rank in (0, 1)}
+    assert [beats[rank]["host"] for rank in (0, 1)] == ["host1", "host2"]
+    programs = {line: pid for pid, line in hosts.processes("host2").items() if line.startswith("python -m hvdtrain.t")}
+    (pid,) = programs.values()  # hosts number their processes by themselves
+    os.kill(pid, signal.SIGSTOP)
+    wait_for(lambda: is_seen(state="waiting", rank=1), 20, lambda: seen)
+    assert f"rank 1 (process {beats[1]['pid']} on host2" in seen[0]["reason"]
+    os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: is_seen(state="training"), 20, lambda: seen)
+    os.kill(pid, signal.SIGKILL)
+    assert finish(process, 30)[0] == 128 + signal.SIGKILL
+    assert is_seen(state="failed", rank=1, reason="rank 1 on host2 was killed by SIGKILL")
+    trace = json.loads((tmp_path / "runs" / "run" / "timeline-20-30.json").read_text())
+    names = [one["args"]["name"] for one in trace["traceEvents"] if one["name"] == "process_name"]
+    assert names == ["rank 0 (host1)", "rank 1 (host2)"]
+
+
+@MATRIX
+def test_a_host_that_loses_its_network(hosts, tmp_path):
+    """The job ends soon after the hang timeout, and resumes with the rank of the host that still responds."""
+    words = [*LAUNCH, "horovodrun", "--interface", "eth0", "-n", "2", "-H", "host1:1,host2:1"]
+    options = ["--max-steps", "24", "--lr", "0.02", "--momentum", "0", "--log-every", "1", "--device", "cpu"]
+    own = ["--name", "run", "--auto-resume", "--checkpoint-every", "2", "--hang-timeout", "5"]
+    program = ["python", str(PROGRAMS), "slowly", "torch", *options, *own]
+    restarts = ["--restarts", "2", "--min-np", "1"]
+    process = hosts.start("host1", [*words, *restarts, "--", *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.3")
+    folder = tmp_path / "runs" / "run"
+    wait_for(lambda: list(folder.glob("checkpoints/step-*04")), 90, lambda: f"exit status {process.poll()}")
+    hosts.cable("host2", plugged=False)
+    unplugged = time.monotonic()
+    try:
+        wait_for((folder / "attempts.json").exists, 30, lambda: "the job did not end")
+        took = time.monotonic() - unplugged
+        status, output = finish(process, 90)
+    finally:
+        hosts.cable("host2", plugged=True)
+    assert status == 0, output
+    assert "continuing without host2: no ssh without a password" in output
+    assert "1 rank(s) on cpu" in output
+    assert took < 5 + 10, f"it took {took:.1f} s"
+    alone = train(tmp_path, "torch", *options, "--strategy", "single", "--name", "alone")
+    assert distance(newest(folder).weights, newest(alone).weights) < 1e-5
+    wait_for(lambda: not any(hosts.programs("programs.py").values()), 20, lambda: str(hosts.programs("programs.py")))
+
+
+def test_a_host_with_other_files_is_reported(hosts, tmp_path):
+    """No rank starts if one host has another hvdtrain."""
+    other = tmp_path / "errors.py"
+    other.write_text((ROOT / "hvdtrain" / "errors.py").read_text() + "\n# changed\n")
+    there = str(ROOT / "hvdtrain" / "errors.py")
+    assert hosts.run("host2", ["mount", "--bind", str(other), there], tmp_path)[0] == 0
+    try:
+        words = [*LAUNCH, "mpirun", "-n", "2", "-H", "host1:1,host2:1", "--", "python", "-c", "print('started')"]
+        status, output = hosts.run("host1", words, tmp_path)
+    finally:
+        hosts.run("host2", ["umount", there], tmp_path)
+    assert (status, "started" in output) == (2, False), output
+    assert "host2: it differs from this host: the content of hvdtrain's files" in output
+
+
+def test_a_host_that_does_not_exist_is_reported(hosts, tmp_path):
+    words = [*LAUNCH, "horovodrun", "-n", "2", "-H", "host1:1,host9:1", "--", "true"]
+    status, output = hosts.run("host1", words, tmp_path)
+    assert status == 2
+    assert "host9: no ssh without a password (ssh: Could not resolve hostname host9" in output
+    assert "add host9 and its address to /etc/hosts" in output
+
+
+@pytest.mark.parametrize(
+    "by",
+    [
+        ["horovodrun", "--interface", "eth0"],
+        ["mpirun"],
+        pytest.param(["horovodrun"], marks=MATRIX),
+        pytest.param(["horovodrun", "--mpi"], marks=MATRIX),
+    ],
+)
+def test_ssh_with_a_key_on_another_port(hosts, tmp_path, by):
+    """No ssh of the launcher, nor of what it starts, uses the port and the key that ssh's own configuration names."""
+    skip_if_the_folder_has_a_space(by)
+    own, other = hosts.folder / "host2.sshd.log", hosts.folder / "host2.port.log"
+    before = own.read_text()
+    ssh = ["--ssh-port", str(OTHER_PORT), "--ssh-key", str(hosts.folder / "key")]
+    secret = ["--env", "A_TOKEN=correct-horse"]  # variables with credentials go to the other host by ssh, too
+    job = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1"]
+    status, output = hosts.run("host1", [*job, *ssh, *secret, "--", "printenv", "A_TOKEN"], tmp_path)
+    assert (status, output.count("] correct-horse")) == (0, 2), output
+    assert own.read_text() == before
+    assert "Accepted publickey for root" in other.read_text()
+    status, output = hosts.run("host1", [*job, "--ssh-port", "2223", "--", "true"], tmp_path)
+    assert status == 2
+    assert "ssh -v -p 2223 host2 true" in output
+
+
+@MATRIX
+def test_the_doctor_checks_hosts_on_another_port(hosts, tmp_path):
+    ssh = ["--ssh-port", str(OTHER_PORT), "--ssh-key", str(hosts.folder / "key")]
+    words = [sys.executable, "-m", "hvdtrain", "doctor", "--only", "ssh", "--hosts", "host2", *ssh]
+    status, output = hosts.run("host1", words, tmp_path)
+    assert (status, "host2: ssh works" in output) == (0, True), output
