@@ -34,8 +34,9 @@ works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --vers
 up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
 
 find_python() {
-    local name
-    for name in ${BASE_PYTHON:+"$BASE_PYTHON"} python3.11 python3.10 python3 python; do
+    local name names=(python3.11 python3.10 python3 python)
+    [[ -z ${BASE_PYTHON:-} ]] || names=("$BASE_PYTHON")
+    for name in "${names[@]}"; do
         # Run it: version managers install commands that only print an error.
         if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' 2>/dev/null; then
             command -v "$name"
@@ -67,6 +68,8 @@ ensure_system() {
         # Debian has these two in packages of their own.
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
         [[ -f $include/Python.h ]] || missing+=("python$version-dev")
+    elif [[ -n ${BASE_PYTHON:-} ]]; then
+        die "BASE_PYTHON=$BASE_PYTHON does not start a Python 3.10 or 3.11: give the path of one"
     elif command -v python3 >/dev/null; then
         die "no Python 3.10 or 3.11 found: install one, or set BASE_PYTHON to it"
     else
