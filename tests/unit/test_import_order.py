@@ -35,8 +35,8 @@ ORDER = [
 ENTRY_POINTS = {"__init__", "__main__", "api", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"}
 FRAMEWORK_PACKAGES = {"torch", "mxnet", "tensorflow", "horovod"}
 STANDARD_LIBRARY_ONLY = {"errors", "system"}
-STANDARD_LIBRARY = sys.stdlib_module_names | {"tomli"}
-"""With what Python 3.10 has tomli for."""
+STANDARD_LIBRARY = sys.stdlib_module_names | {"tomli", "tomllib"}
+"""Python 3.10 has the package tomli in place of tomllib."""
 ONLY_IMPORTS = {"jobs": {"errors", "system"}}
 """Folders that import no other folders than these."""
 

@@ -205,7 +205,7 @@ def _members(file: FileIO) -> Iterator[tuple[str, str, int, int]]:
     """Key, suffix, offset and size of each file in a shard. Raises Malformed if the end is missing."""
     with tarfile.open(fileobj=file, mode="r:") as archive:
         try:
-            while member := archive.next():
+            for member in archive:
                 archive.members.clear()  # type: ignore[attr-defined]  # tarfile's own list, which would grow
                 folder, _, name = member.name.rpartition("/")
                 key, _, suffix = name.partition(".")
