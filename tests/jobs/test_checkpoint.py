@@ -62,7 +62,7 @@ def test_resume_in_another_framework_and_with_another_size(tmp_path, framework):
     assert distance(resumed.weights, whole.weights) < 1e-4
 
 
-@pytest.mark.parametrize("framework", cases(["tensorflow", "torch"], short={"tensorflow"}))
+@pytest.mark.parametrize("framework", cases(["tensorflow", "torch"], short={"torch"}))
 def test_a_loss_scale_belongs_to_fp16(tmp_path, framework):
     """A run in fp32 has none, so that one that resumes from it in fp16 starts from the initial one."""
     runs = {

@@ -75,7 +75,7 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("by", cases(JOBS, short={"mpirun", "launch local"}))
+@pytest.mark.parametrize("by", cases(JOBS, short={"mpirun"}))
 def test_working_job(by, tmp_path):
     names = ("meeting", "identical", "clocks", "shared-folder", "horovod-size", "limits", "threads", "variables")
     result = doctor(tmp_path, "--only", *names, by=JOBS[by])
