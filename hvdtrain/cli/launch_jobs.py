@@ -8,7 +8,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from hvdtrain.errors import UserError
@@ -58,7 +58,7 @@ class _Jobs:
 
     def known(self, asked: Sequence[NamedJob]) -> list[QueuedJob]:
         """What Slurm knows about jobs that are named. Raises UserError for unknown ones, and for those of others."""
-        found = find([(one.job, one.cluster) for one in asked])
+        found = find(asked)
         for one in asked:
             entries = one.entries(found)
             if not entries and not (one.submission and (not one.task or one.submission.has_task(one.task))):
@@ -71,12 +71,10 @@ class _Jobs:
         return found
 
 
-def find(jobs: Sequence[tuple[str, str]]) -> list[QueuedJob]:
-    """What Slurm knows about jobs, given as their numbers and clusters."""
-    clusters = sorted({cluster for _, cluster in jobs})
-    return [
-        one for cluster in clusters for one in queue.find([job for job, where in jobs if where == cluster], cluster)
-    ]
+def find(jobs: Sequence[NamedJob], ask: Callable[[list[str], str], list[QueuedJob]] = queue.find) -> list[QueuedJob]:
+    """What Slurm knows about jobs. ask: what looks up the numbers of jobs of one cluster."""
+    clusters = sorted({one.cluster for one in jobs})
+    return [entry for where in clusters for entry in ask([one.job for one in jobs if one.cluster == where], where)]
 
 
 def status(options: argparse.Namespace) -> int:
@@ -195,8 +193,8 @@ def cancel(options: argparse.Namespace) -> int:
         raise UserError("launch cancel: which jobs?", "give their numbers, or --all")
     jobs = _Jobs()
     if options.all:
-        known = find([(one.job, one.cluster) for one in jobs.submitted])
         asked = [NamedJob(one.job, "", one) for one in jobs.submitted]
+        known = find(asked, queue.find_recent)  # the accounts of ended jobs, which take long, name none to end
         asked = [one for one in asked if any(entry.active for entry in one.entries(known))]
         if not asked:
             print("no submitted job waits or runs")
@@ -208,13 +206,10 @@ def cancel(options: argparse.Namespace) -> int:
         jobs.known(asked)
     wanted = [Cancellation(one.job, one.task, one.submission) for one in asked]
 
-    def known_now(jobs: list[Cancellation]) -> list[QueuedJob]:
-        return find([(one.job, one.cluster) for one in jobs])
-
     def say(text: str) -> None:
         print(printable(text), flush=True)
 
-    cancellation.cancel(wanted, known_now, say, wait_s=0.0 if options.now else cancellation.WAIT_S)
+    cancellation.cancel(wanted, find, say, wait_s=0.0 if options.now else cancellation.WAIT_S)
     return int(any(one.failed for one in wanted))
 
 

@@ -44,8 +44,8 @@ JOINS = {GRADIENTS: "with its gradients", BACKWARD: "to begin backward", STEP: "
 """At the first of these parts that a step has, ranks wait for each other: what the last of them was last with."""
 LEAST_SHARE = 0.01
 """Of the time, to be mentioned."""
-JOINT = {LOGGING, EVALUATION}
-"""Parts in which ranks wait for each other, too."""
+JOINT = {GRADIENTS, LOGGING, EVALUATION}
+"""Parts in which ranks wait for each other."""
 NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
 """Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
 LONG = 1.5
@@ -192,7 +192,7 @@ def _about_last(
 
 def _slowest_part(rank: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
     """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
-    names = {part.name for step in steps for part in step[rank].parts} - {GRADIENTS, *JOINT}
+    names = {part.name for step in steps for part in step[rank].parts} - JOINT
     found = []
     for name in sorted(names):
         means = [statistics.fmean(_length(step[one], name) for step in steps) for one in range(len(steps[0]))]
@@ -214,8 +214,7 @@ def _about_longest(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], tim
             more = _length(steps[longest][index], name) - statistics.median(
                 _length(step[index], name) for step in steps
             )
-            joint = name in JOINT or name == GRADIENTS
-            found[name, rank.rank if not joint else None] = min(more, found.get((name, None), more))
+            found[name, None if name in JOINT else rank.rank] = min(more, found.get((name, None), more))
     (name, number), more = max(found.items(), key=lambda item: item[1])
     text = f"step {steps[longest][0].step} took {_time(times[longest])}"
     if more < excess / 2:

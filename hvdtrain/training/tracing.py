@@ -14,7 +14,7 @@ from typing import Any
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
-from hvdtrain.interfaces import FitLearner, OwnLoopLearner
+from hvdtrain.interfaces import BaseLearner, FitLearner, OwnLoopLearner
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
@@ -57,8 +57,7 @@ class Tracing:
         steps, learner = self.steps, self._run.learner
         if not steps:
             return
-        recorder.between = FIT if isinstance(learner, FitLearner) else LOOP
-        recorder.between = SCRIPT if isinstance(learner, OwnLoopLearner) else recorder.between
+        recorder.between = _between_parts(learner)
         recorder.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
@@ -159,8 +158,8 @@ class Tracing:
             texts.append(
                 f"the ranks' clocks differ by up to {most / 1e9:,.3f} s, known to {error_s * 1e3:.2g} ms and corrected"
             )
-        first, last = self._range
-        path = self._run.folder / f"timeline-{first}-{last}.json"
+        assert self.steps
+        path = self._run.folder / f"timeline-{self.steps.first}-{self.steps.last}.json"
         for text in texts:
             self._show(f"timeline: {text}")
         clocks = [{"rank": rank, "offset_s": line.offset_ns / 1e9, "error_s": line.error_ns / 1e9}
@@ -168,11 +167,6 @@ class Tracing:
         with _warning(f"the timeline {path}"):
             write_atomically(path, to_json(trace(ranks, messages, {"summary": texts, "clocks": clocks})))
             self._show(f"timeline: {path}; open it at https://ui.perfetto.dev or chrome://tracing")
-
-    @property
-    def _range(self) -> tuple[int, int]:
-        assert self.steps
-        return self.steps.first, self.steps.last
 
     def _messages(self, rank_0: RankSteps) -> list[Message]:
         """Horovod's messages in the recorded steps."""
@@ -198,6 +192,13 @@ class Tracing:
             profiler.start()
             return profiler
         return None
+
+
+def _between_parts(learner: BaseLearner) -> str:
+    """The part in which the steps of this learner begin: see `Recorder.between`."""
+    if isinstance(learner, OwnLoopLearner):
+        return SCRIPT
+    return FIT if isinstance(learner, FitLearner) else LOOP
 
 
 @contextlib.contextmanager

@@ -118,7 +118,7 @@ def test_speed_and_shares_of_a_rank_are_those_between_two_looks(tmp_path):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_a_slow_rank_has_a_remark_if_waiting_is_known(tmp_path, known):
-    """Else waiting counts as computing, and all ranks look alike or the wrong one looks slow."""
+    """Without a measured time of communication, waiting counts as computing, which would name the wrong rank."""
     folder = make_run(tmp_path / "run")
     beat(folder, 0, compute_s=5.0, communicate_s=5.0 if known else None, data_s=0.0)
     beat(folder, 1, compute_s=9.8, communicate_s=0.2 if known else None, data_s=0.0)
