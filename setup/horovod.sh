@@ -14,11 +14,13 @@ venv=$(cd "$1" && pwd)
 constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
-# In this order: the second one builds on the first.
-patches=("$setup/horovod-$version.patch" "$setup/horovod-$version-event-driven.patch")
+# In this order: each builds on those before it.
+patches=("$setup/horovod-$version"{,-event-driven,-versions}.patch)
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
+# shellcheck source=setup/nccl.sh
+source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
@@ -86,6 +88,7 @@ compile() {
     # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
+    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     # Do not inherit the flags of a make that runs this script.
     unset MAKELEVEL MFLAGS
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
