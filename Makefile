@@ -24,7 +24,7 @@ export DEVICE NP CMD ENGINE
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup wheel train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -32,6 +32,9 @@ help: ## List the targets
 
 setup: ## Create the virtual environment and build Horovod for the frameworks
 	@setup/environment.sh
+
+wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
+	@setup/wheel.sh "$(VENV)" dist
 
 train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensorflow); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
@@ -73,6 +76,7 @@ bench: setup ## Compare hvdtrain with hand-written loops, data with and without 
 lock: ## Update the hashes of all pinned packages (needs uv)
 	@uv pip compile -q $(LOCK) --no-deps setup/constraints.txt -o setup/requirements.lock
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
+	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
 
 audit: setup ## Check all pinned packages for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)
