@@ -273,10 +273,10 @@ def take(place: str, folder: Path, description: dict) -> Path:
 def _nothing_fits(place: str, reasons: dict[str, list[str]], description: dict) -> None:
     found = [f"{name} ({', '.join(why)})" for name, why in reasons.items()]
     more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
+    what = f"it has {'; '.join(found[:MAX_LISTED]) or 'none'}{more}, but this environment needs {needed(description)}"
     sys.exit(
-        f"set-up: no wheel in HOROVOD_WHEELS={_plain(place)} fits: "
-        f"it has {'; '.join(found[:MAX_LISTED]) or 'none'}{more}, but this environment needs {needed(description)}. Run `make wheel` on a machine with these versions and add "
-        "the file from dist/, or unset HOROVOD_WHEELS to build Horovod here."
+        f"set-up: no wheel in HOROVOD_WHEELS={_plain(place)} fits: {what}. Run `make wheel` on a machine with these "
+        "versions and add the file from dist/, or unset HOROVOD_WHEELS to build Horovod here."
     )
 
 
