@@ -23,6 +23,8 @@ patches=("$setup/horovod-$version"{,-event-driven,-versions}.patch)
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
+# shellcheck source=setup/nccl.sh
+source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
@@ -77,6 +79,7 @@ compile() {
     HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
     export HOROVOD_LOCAL_VERSION
     relative_paths
+    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     # Do not inherit the flags of a make that runs this script.
     unset MAKELEVEL MFLAGS
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
