@@ -57,4 +57,5 @@ download --no-binary horovod -r "$work/source.txt"
 
 files=("$packages"/*)
 step "$packages has ${#files[@]} files ($(du -sh "$packages" | cut -f 1)). On a machine without a network:"
-echo "    make setup STACK=$stack BASE_PYTHON=$version${system_torch:+ USE_SYSTEM_TORCH=1} PACKAGES=$packages"
+named=${BASE_PYTHON:-$version}${system_torch:+ USE_SYSTEM_TORCH=1}
+echo "    make setup STACK=$stack BASE_PYTHON=$named PACKAGES=$packages"
