@@ -27,7 +27,7 @@ export DEVICE NP CMD ENGINE
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -38,6 +38,9 @@ setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) wit
 
 packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER make setup needs no network
 	@setup/packages.sh
+
+wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
+	@setup/wheel.sh "$(VENV)" dist
 
 train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's first); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
@@ -82,6 +85,7 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	        -o $$stack/requirements.lock || exit; \
 	done
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
+	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
 
 audit: setup ## Check the pinned packages of all stacks for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)

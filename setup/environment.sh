@@ -8,6 +8,7 @@
 #                    PATH and where version managers keep theirs (default: the first of the stack's that is found)
 #   USE_SYSTEM_TORCH=1  use the PyTorch of BASE_PYTHON as it is (STACK=pytorch)
 #   PACKAGES         a folder of wheels and sources made by setup/packages.sh: nothing is read from the network
+#   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/wheels.md): nothing is compiled
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install (default: the stack's)
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
@@ -78,13 +79,15 @@ apt_install() {
 # Sets `python`. Where the machine has none, the system's may be installed.
 ensure_system() {
     local missing=() version include command
-    for command in g++ make patch; do command -v "$command" >/dev/null || missing+=("$command"); done
+    # To build Horovod. A prebuilt one needs none of them.
+    [[ -n ${HOROVOD_WHEELS:-} ]] ||
+        for command in g++ make patch; do command -v "$command" >/dev/null || missing+=("$command"); done
     if python=$(find_python); then
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
         # Debian has these two in packages of their own.
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
-        [[ -f $include/Python.h ]] || missing+=("python$version-dev")
+        [[ -n ${HOROVOD_WHEELS:-} || -f $include/Python.h ]] || missing+=("python$version-dev")
     elif command -v python3 >/dev/null; then
         die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: install one, or set BASE_PYTHON"
     else

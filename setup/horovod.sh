@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Builds Horovod for the frameworks that a virtual environment has, and installs it there.
 #
-#   usage: setup/horovod.sh VENV
+#   usage: setup/horovod.sh VENV [FOLDER]
 #
-# The wheel is cached, and used again as long as nothing that it depends on has changed.
+#   FOLDER          copy the wheel there instead of installing it
+#   HOROVOD_WHEELS  folder or page of wheels that setup/wheel.sh built: install the one that fits, and build nothing
+#
+# The wheel is cached, and used again as long as nothing that it depends on has changed: setup/wheels.py describes that.
 set -euo pipefail
 
 version=0.28.1
@@ -11,6 +14,7 @@ sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
+folder=${2:-}
 constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
@@ -25,23 +29,7 @@ step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
 
-mpicxx=$(type -P mpicxx) || die "no mpicxx found: Horovod's MPI controller needs an MPI"
-[[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")
-
-describe() {
-    printf 'horovod %s\npatches %s\n' "$version" "$(cat "${patches[@]}" | sha256sum)"
-    "$venv/bin/python" - <<'PY'
-import importlib.metadata as md, platform
-
-print("python", *platform.python_version_tuple()[:2], platform.machine(), *platform.libc_ver())
-names = ("torch", "mxnet", "mxnet-cu112", "tensorflow-cpu", "tensorflow")
-found = {d.metadata["Name"].lower(): d.version for d in md.distributions()}
-for name in names:
-    print(name, found.get(name))
-PY
-    printf 'mpi %s %s\n' "$mpi_home" "$(mpirun --version | head -n 1)"
-    env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
-}
+wheels_py() { "$venv/bin/python" "$setup/wheels.py" "$@"; }
 
 # Horovod's build files and MPI's compiler wrappers do not support a space in a path, so the
 # build runs in a folder without one, and reaches the environment through a link.
@@ -88,35 +76,71 @@ compile() {
     # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
+    HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
+    export HOROVOD_LOCAL_VERSION
+    relative_paths
     use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     # Do not inherit the flags of a make that runs this script.
     unset MAKELEVEL MFLAGS
     export MAKEFLAGS=-j${JOBS:-$(nproc)}
     "$work/venv/bin/python" -m pip wheel -v --disable-pip-version-check --no-deps --no-build-isolation \
-        -w "$new" .
+        -w "$work/built" .
+    "$work/venv/bin/python" -m wheel unpack -d "$work/unpacked" "$work"/built/*.whl
+    printf '%s\n' "$description" >"$(compgen -G "$work/unpacked/*/*.dist-info")/hvdtrain.json"
+    "$work/venv/bin/python" -m wheel pack -d "$new" "$work"/unpacked/*
+}
+
+# Messages of the libraries contain the names of source files: without the folders of this machine. Debug sections, which
+# have them too, are 20 times as large as the rest. The options are in files, where a path may have a space.
+relative_paths() {
+    local from
+    for from in "$HOME" "$venv" "$(cd "$venv" && pwd -P)" "$work/venv" "$work" "$(cd "$work" && pwd -P)"; do
+        [[ $from = / ]] || printf '"-ffile-prefix-map=%s/="\n' "${from//[\"\\]/\\&}"
+    done >"$work/paths.txt"
+    export CXXFLAGS="@$work/paths.txt ${CXXFLAGS:-}"
+    export NVCC_APPEND_FLAGS="-Xcompiler=@$work/paths.txt ${NVCC_APPEND_FLAGS:-}"
+    export LDFLAGS="-Wl,--strip-debug ${LDFLAGS:-}"
 }
 
 is_installed() {
     "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' "$1"
 }
 
-description=$(describe)
-key=$version-$(sha256sum <<<"$description" | cut -c 1-16)
-if [[ -x $venv/bin/horovodrun && -f $installed && $(<"$installed") = "$key" ]]; then
-    step "Horovod $version is installed"
-    exit
-fi
+install_prebuilt() {
+    local wheel
+    pip_install cloudpickle psutil pyyaml packaging cffi requests
+    mkdir -p "$cache"
+    downloads=$(mktemp -d "$cache/prebuilt.XXXXXX")
+    trap 'rm -rf "$downloads"' EXIT
+    wheel=$(wheels_py take "$HOROVOD_WHEELS" "$downloads" <<<"$description") || exit 1
+    step "Installing Horovod from ${wheel##*/}"
+    install_wheel "$wheel" "unset HOROVOD_WHEELS to build Horovod here"
+    printf 'prebuilt\n' >"$installed"
+}
 
-# Horovod's own requirements, which its build would otherwise download without the pins.
-pip_install setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi
+# Neither was published, so the lock cannot list it: built here from the source with the SHA-256 above, or taken from where
+# the user says.
+install_wheel() {
+    local framework remedy=$2
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$1"
+    for framework in torch mxnet tensorflow; do
+        is_installed "$framework" || continue
+        # One process each: a process can load only one of Horovod's libraries.
+        "$venv/bin/python" -c "import horovod.$framework" >"$log.import" 2>&1 && continue
+        tail -n 5 "$log.import" >&2
+        ! grep -q 'libmpi.*cannot open' "$log.import" || remedy="add the folder of MPI's libraries to LD_LIBRARY_PATH"
+        die "Horovod is installed, but horovod.$framework cannot be imported; $remedy"
+    done
+    rm -f "$log.import"
+}
 
-wheels=$cache/wheels
-mkdir -p "$wheels"
-exec 8>"$cache/horovod.lock"
-flock -n 8 || { step "Waiting for another build of Horovod to finish"; flock 8; }
+# Whether the environment has the Horovod that it needs. A prebuilt one may differ in what does not matter.
+is_current() {
+    [[ -z $folder && -x $venv/bin/horovodrun && -f $installed ]] || return 1
+    [[ $(<"$installed") = "$key" ]] || { [[ $(<"$installed") = prebuilt ]] && wheels_py fits <<<"$description"; }
+}
 
-if ! compgen -G "$wheels/$key/*.whl" >/dev/null; then
-    step "Building Horovod $version (once, about 5 minutes on 2 cores; log: $log)"
+build() {
     work='' new=''
     trap 'rm -rf "$work" "$new"' EXIT
     make_work
@@ -130,21 +154,44 @@ if ! compgen -G "$wheels/$key/*.whl" >/dev/null; then
         tail -n 30 "$log" >&2
         die "building Horovod failed; the full log is $log"
     fi
-    printf '%s\n' "$description" >"$new/key.txt"
     chmod 755 "$new"
     rm -rf "${wheels:?}/$key"
     # A rename, so that no other set-up ever sees a part of a wheel.
     mv -T "$new" "$wheels/$key"
+}
+
+description=$(wheels_py describe "$version" "${patches[@]}")
+mpicxx=$(type -P mpicxx) || mpicxx=''
+[[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")
+key=$version-$(printf '%s\nmpi %s\n' "$description" "$mpi_home" | sha256sum | cut -c 1-16)
+if is_current; then
+    step "Horovod $version is installed"
+    exit
+fi
+if [[ -n ${HOROVOD_WHEELS:-} && -z $folder ]]; then
+    install_prebuilt
+    exit
+fi
+[[ -n $mpicxx ]] || die "no mpicxx found: Horovod's MPI controller needs an MPI"
+
+# Horovod's own requirements, which its build would otherwise download without the pins.
+pip_install setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi
+
+wheels=$cache/wheels
+mkdir -p "$wheels"
+exec 8>"$cache/horovod.lock"
+flock -n 8 || { step "Waiting for another build of Horovod to finish"; flock 8; }
+
+if ! compgen -G "$wheels/$key/*.whl" >/dev/null; then
+    step "Building Horovod $version (once, about 5 minutes on 2 cores; log: $log)"
+    build
 fi
 
+if [[ -n $folder ]]; then
+    mkdir -p "$folder"
+    cp "$wheels/$key"/*.whl "$folder"
+    exit
+fi
 step "Installing Horovod $version from $wheels/$key"
-# Built here from the source with the SHA-256 above, so the lock cannot list it.
-"$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$wheels/$key"/*.whl
-for framework in torch mxnet tensorflow; do
-    is_installed "$framework" || continue
-    # One process each: a process can load only one of Horovod's libraries.
-    "$venv/bin/python" -c "import horovod.$framework" >"$log.import" 2>&1 ||
-        { tail -n 5 "$log.import" >&2; die "Horovod was built, but horovod.$framework cannot be imported"; }
-done
-rm -f "$log.import"
+install_wheel "$(compgen -G "$wheels/$key/*.whl")" "the build's log is $log"
 printf '%s\n' "$key" >"$installed"
