@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from support import stack
 from support.jobs import real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
@@ -27,6 +28,17 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return stack.TestModule.from_parent(parent, path=module_path)
+
+
+def pytest_collection_modifyitems(items):
+    """Skip what needs a framework that this environment does not have."""
+    for item in items:
+        if reason := stack.reason(*stack.needed_by(item)):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest.fixture(autouse=True, scope="session")

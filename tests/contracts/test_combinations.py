@@ -8,7 +8,8 @@ import sys
 import numpy as np
 import pytest
 from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
-from support.jobs import FRAMEWORKS, ROOT, launcher, run
+from support.jobs import ROOT, launcher, run
+from support.stack import FRAMEWORKS
 
 from hvdtrain.networks.initial_weights import initial_weights
 

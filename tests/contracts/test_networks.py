@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support import mixed_networks
-from support.jobs import FRAMEWORKS, distance, newest, real_data_folder
+from support.jobs import distance, newest, real_data_folder
 from support.network_runs import (
     FILE,
     STEPS,
@@ -21,6 +21,7 @@ from support.network_runs import (
 from support.networks import shaped
 from support.parity import checksums
 from support.shared_runs import SharedRun
+from support.stack import FRAMEWORKS
 
 from hvdtrain.networks.initial_weights import initial_weights
 

@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 from support import mixed_networks
-from support.jobs import FRAMEWORKS, PROGRAMS, distance, newest, run, train, train_several
+from support.jobs import PROGRAMS, distance, newest, run, train, train_several
 from support.networks import shaped
 from support.numpy_network import numpy_logits, random_weights
 from support.parity import EVERY_STEP, PLAIN, assert_same_training, checksums, one_process, reference
 from support.shared_runs import SharedRun
+from support.stack import FRAMEWORKS
 
 from hvdtrain.networks.registry import NETWORKS
 

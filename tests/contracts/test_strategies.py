@@ -8,7 +8,6 @@ import time
 
 import pytest
 from support.jobs import (
-    FRAMEWORKS,
     distance,
     finish,
     launcher,
@@ -20,6 +19,7 @@ from support.jobs import (
 )
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import SharedRun
+from support.stack import FRAMEWORKS
 
 from hvdtrain.runs import metrics
 from hvdtrain.system.processes import free_port

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from faults.checkpoint_files import kills_while_writing
-from support.jobs import FRAMEWORKS, distance, newest, run, several, train, train_several
+from support.jobs import distance, newest, run, several, train, train_several
 from support.matrix import cases
+from support.stack import FRAMEWORKS
 
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, ROOT, run, train
+from support.jobs import ROOT, run, train
 from support.random_networks import random_network, random_weights
+from support.stack import FRAMEWORKS
 
 from hvdtrain.frameworks.export import random_images
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, PROGRAMS, launcher, run, train
+from support.jobs import PROGRAMS, launcher, run, train
 from support.matrix import cases
+from support.stack import FRAMEWORKS
 
 from hvdtrain.system.run_end import RunEnd
 

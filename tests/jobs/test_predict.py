@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from support import mixed_networks
-from support.jobs import FRAMEWORKS, newest, run, train
+from support.jobs import newest, run, train
+from support.stack import FRAMEWORKS
 
 from hvdtrain.datasets.registry import load_dataset
 

@@ -18,7 +18,6 @@ from hvdtrain.runs import checkpoints
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PROGRAMS = Path(__file__).with_name("programs.py")
-FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 
 
 def real_data_folder() -> Path | None:
