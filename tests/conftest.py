@@ -34,11 +34,9 @@ def pytest_pycollect_makemodule(module_path, parent):
     return stack.TestModule.from_parent(parent, path=module_path)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Skip what needs a framework that this environment does not have."""
-    for item in items:
-        if reason := stack.reason(*stack.needed_by(item)):
-            item.add_marker(pytest.mark.skip(reason=reason))
+    stack.skip_what_is_missing(items)
 
 
 @pytest.fixture(autouse=True, scope="session")

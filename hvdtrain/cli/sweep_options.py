@@ -73,7 +73,8 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 def parse(own: list[str]) -> argparse.Namespace:
     """The sweep's own options. Raises UserError for values that no sweep can have."""
     options = parser().parse_args(own)
-    if [] in (options.output, options.seeds, *options.settings):  # Python 3.11's argparse makes it of `--output=--`
+    values = (options.output, options.seeds, *options.settings)
+    if any(value == [] or str(value) == "--" for value in values):  # before Python 3.13, argparse makes [] of it
         raise UserError("-- is no value of an option", "write it between the sweep's options and the command")
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")

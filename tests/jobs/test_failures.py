@@ -57,6 +57,7 @@ def test_invalid_options(tmp_path, options, message):
     assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
+@pytest.mark.needs("mxnet")
 @pytest.mark.parametrize(
     ("options", "message"),
     [

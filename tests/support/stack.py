@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+import itertools
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -33,19 +34,39 @@ def needed_by(item: pytest.Item) -> set[str]:
     if marks := [*item.iter_markers("needs")]:
         return {name for mark in marks for name in mark.args}
     callspec = getattr(item, "callspec", None)
-    runs = [mark.args for mark in item.iter_markers("trains")]
-    return set(_named([*callspec.params.values(), *runs] if callspec else runs))
+    values = list(callspec.params.values()) if callspec else []
+    values += [run for mark in item.iter_markers("trains") for run in mark.args]
+    return {name for value in values for name in _named(value)}
+
+
+def named_by(command: Sequence[str]) -> list[str]:
+    """The framework that a command starts, if its words name one: that of the first such word."""
+    words = (word.removeprefix("hvdtrain.").removesuffix("_lenet") for word in command)
+    return [word for word in words if word in FRAMEWORKS][:1]
 
 
 def _named(value: Any) -> Iterator[str]:
-    """Frameworks that a parameter names: as a text, in a tuple or a list, or as its `framework`."""
+    """The framework that a parameter names: by itself, as the first of a tuple, or as its `framework`."""
     if isinstance(value, str):
         yield from {value} & {*FRAMEWORKS}
-    elif isinstance(value, (tuple, list)):
-        for part in value:
-            yield from _named(part)
+    elif isinstance(value, tuple):
+        yield from _named(value[0] if value else "")
     else:
-        yield from _named(getattr(value, "framework", ()))
+        yield from _named(getattr(value, "framework", ""))
+
+
+def skip_what_is_missing(items: Sequence[pytest.Item]) -> None:
+    """Skip tests of missing frameworks. A case of the matrix takes the place of a test's only short cases."""
+    for _, cases in itertools.groupby(items, lambda item: (item.path, getattr(item, "originalname", item.name))):
+        short, others = [], []
+        for item in cases:
+            if text := reason(*needed_by(item)):
+                item.add_marker(pytest.mark.skip(reason=text))
+                short += [] if item.get_closest_marker("matrix") else [item]
+            else:
+                others.append(item)
+        if short and others and all(item.get_closest_marker("matrix") for item in others):
+            others[0].own_markers = [mark for mark in others[0].own_markers if mark.name != "matrix"]
 
 
 class TestModule(pytest.Module):
