@@ -52,8 +52,9 @@ def unchanged_environment():
     before = dict(os.environ)
     yield
     changed = {name for name in before.keys() | os.environ.keys() if before.get(name) != os.environ.get(name)}
-    # pytest sets the first; TensorFlow, PyTorch and tensorboardX set the others when they are imported.
+    # pytest sets the first; TensorFlow, PyTorch, tensorboardX and hvdtrain (that of Keras) set others at an import.
     changed -= {"PYTEST_CURRENT_TEST", "TF2_BEHAVIOR", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "CRC32C_SW_MODE"}
+    changed -= {"TF_USE_LEGACY_KERAS"}
     assert not changed, f"the test changed the environment: {changed}"
 
 

@@ -16,6 +16,7 @@ from hvdtrain.cli.parser import check_choices
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
+from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.frameworks.task_export import export_task_program, export_task_saved_model
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.shapes import text
@@ -93,6 +94,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
         )
     if not options.model:
         raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
+    prepare(FRAMEWORKS[kind])  # the file imports it
     task = load_task(options.model, options.set)
     if task.record() != saved.network:
         raise UserError(

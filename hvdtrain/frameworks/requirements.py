@@ -49,11 +49,19 @@ def check_options(config: Config, unsupported: Iterable[Unsupported]) -> None:
 
 def require(modules: Iterable[str], framework: Framework) -> None:
     """Import modules that `framework`, or one of its strategies, needs; raises UserError if one cannot be imported."""
+    prepare(framework)
     for name in modules:
         try:
             importlib.import_module(name)
         except ImportError as error:
             raise _missing(name, framework, error) from None
+    if framework == "tensorflow":
+        importlib.import_module("hvdtrain.frameworks.tensorflow.versions").check_keras()
+
+
+def prepare(framework: Framework) -> None:
+    """Set what a framework reads when it is imported; call it before anything that may import it."""
+    importlib.import_module(f"hvdtrain.frameworks.{framework}")
 
 
 def _missing(name: str, framework: Framework, error: ImportError) -> UserError:

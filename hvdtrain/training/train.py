@@ -11,6 +11,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.frameworks.registry import build_learner, run_elastic
+from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.interfaces import BaseLearner, Dataset, ElasticMemory, Position
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import record
@@ -44,6 +45,7 @@ def train(
     Stopped if the job was asked to stop.
     """
     check_trackers(runtime)
+    prepare(config.framework)  # the file of a task imports it
     trained, dataset = (task, task.dataset) if task else load_trainable(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:

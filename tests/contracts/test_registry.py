@@ -28,4 +28,5 @@ for row in rows:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_every_strategy_is_registered_completely(tmp_path, framework):
     """Each has a docstring for --strategy help, and supports the default of every option."""
-    assert run(["python", "-c", PROGRAM, framework], tmp_path) == (0, "")
+    status, output = run(["python", "-c", PROGRAM, framework], tmp_path)
+    assert status == 0, output

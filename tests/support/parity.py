@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from hvdtrain.networks.description import Weights
-from hvdtrain.runs import checkpoints
+from hvdtrain.runs import checkpoints, metrics
 from support.jobs import distance
 from support.shared_runs import SharedRun
 from support.stack import REFERENCE
@@ -39,14 +41,21 @@ def checksums(run_folder: Path, moment: str) -> list[str]:
     return [log.read_text().split(f"{moment} with parameters ")[1].split()[0] for log in logs]
 
 
+def losses(run_folder: Path) -> list[float]:
+    """The training losses that a run recorded."""
+    return [one["loss"] for one in metrics.read(run_folder / "metrics.jsonl") if one["kind"] == "train"]
+
+
 def assert_same_training(run_folder: Path, reference_folder: Path, ranks: int) -> None:
-    """Both runs have PLAIN and EVERY_STEP: equal weights but for rounding, identical on all ranks, equal scores."""
+    """Both runs have PLAIN and EVERY_STEP: equal weights and losses but for rounding, identical on all ranks, equal
+    scores."""
     assert distance(after(run_folder, 1), after(reference_folder, 1)) < 1e-6
     assert distance(after(run_folder, 16), after(reference_folder, 16)) < 1e-5
     for moment in ("starts", "ends"):
         sums = checksums(run_folder, moment)
         assert len(sums) == ranks
         assert len(set(sums)) == 1, "ranks must be bit-identical"
+    assert losses(run_folder) == pytest.approx(losses(reference_folder), rel=1e-4)
     one, other = (json.loads((folder / "result.json").read_text()) for folder in (run_folder, reference_folder))
     assert one["accuracy"] == other["accuracy"]
     assert one["confusion"] == other["confusion"]

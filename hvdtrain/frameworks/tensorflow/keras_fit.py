@@ -202,7 +202,7 @@ class KerasFeed(tf.keras.callbacks.Callback):
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         try:
-            self._after(logs["loss"])
+            self._after(logs["loss"] / self._factor)  # the sum over the ranks of the distribution
         except BaseException:
             self.on_train_end()
             raise

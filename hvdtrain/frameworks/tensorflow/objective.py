@@ -15,6 +15,7 @@ from hvdtrain.frameworks.devices import pad_rows
 from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
+from hvdtrain.frameworks.tensorflow.versions import is_keras_3
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 from hvdtrain.tasks import mistakes
@@ -162,6 +163,11 @@ class TaskObjective:
         model = self._task.call("model")
         if isinstance(model, tf.keras.Model):
             return model
+        if is_keras_3(type(model)):
+            raise self._task.error(
+                "model", f"returned {type(model).__name__}, a model of Keras 3",
+                "make it by tf.keras, which is Keras 2 here (docs/own.md)",
+            )  # fmt: skip
         raise mistakes.no_model(self._task, model, "tensorflow")
 
     def _first_rows(self) -> tuple[Tensors, Tensors]:

@@ -10,6 +10,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.system.python_files import load_object
 from hvdtrain.tasks.own import make_task
 
@@ -35,6 +36,7 @@ def framework(request):
 @pytest.fixture
 def build(framework):
     """Make a class of the framework's file a task, and build its learner."""
+    prepare(framework)
     before = dict(os.environ)
     file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
 
@@ -82,6 +84,14 @@ def test_a_model_of_another_framework_names_that(build, framework):
     model = type("Sequential", (), {"__module__": FOREIGN[OTHER[framework]]})
     with pytest.raises(UserError, match=expected):
         build("Foreign", {"model": lambda self: model()})
+
+
+def test_a_model_of_keras_3_is_no_model_of_tensorflow(build, framework):
+    if framework != "tensorflow":
+        pytest.skip("of Keras")
+    keras = pytest.importorskip("keras", "3", exc_type=ImportError)
+    with pytest.raises(UserError, match=r"model\(\) returned Sequential, a model of Keras 3; make it by tf.keras"):
+        build("Later", {"model": lambda self: keras.Sequential([])})
 
 
 def test_a_task_changes_no_state_when_it_is_tried_out(build):
