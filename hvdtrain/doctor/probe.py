@@ -32,7 +32,7 @@ def framework(name: str) -> None:
     """Import a framework, then Horovod's extension for it, and report how both were built."""
     try:
         module = importlib.import_module(name)
-        send(version=str(module.__version__), **_gpus(name, module))
+        send(version=str(module.__version__), **_gpus(name, module), **_numpy(name, module))
     except BaseException as error:
         send(framework_error=_describe(error), end=True)
         return
@@ -58,7 +58,12 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
         if name == "torch":
             available = bool(module.cuda.is_available())
             nccl = list(module.cuda.nccl.version()) if available else None
-            return {"cuda": module.version.cuda, "gpus": module.cuda.device_count() if available else 0, "nccl": nccl}
+            return {
+                "cuda": module.version.cuda,
+                "gpus": module.cuda.device_count() if available else 0,
+                "nccl": nccl,
+                "architectures": list(module.cuda.get_arch_list()) if available else [],
+            }
         if name == "mxnet":
             return {
                 "cuda": "" if module.runtime.Features().is_enabled("CUDA") else None,
@@ -66,7 +71,23 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
             }
         if name == "tensorflow":
             built = module.sysconfig.get_build_info()
-            return {"cuda": built.get("cuda_version"), "gpus": len(module.config.list_physical_devices("GPU"))}
+            return {
+                "cuda": built.get("cuda_version"),
+                "gpus": len(module.config.list_physical_devices("GPU")),
+                "architectures": list(built.get("cuda_compute_capabilities", [])),
+            }
+    return {}
+
+
+def _numpy(name: str, module: Any) -> dict[str, str]:
+    """Why PyTorch cannot use NumPy, which it says only when an array is converted; empty if it can."""
+    if name == "torch" and hasattr(module, "from_numpy"):
+        import numpy as np
+
+        try:
+            module.from_numpy(np.zeros(1))
+        except RuntimeError as error:
+            return {"numpy_error": _describe(error)}
     return {}
 
 
