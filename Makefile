@@ -16,6 +16,9 @@ ifneq ($(wildcard ../shared/data/.),)
 export HVDTRAIN_DATA ?= $(CURDIR)/../shared/data
 endif
 export VENV
+ifdef STACK
+export STACK
+endif
 # horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
@@ -71,7 +74,10 @@ bench: setup ## Compare hvdtrain with hand-written loops, data with and without 
 	@$(ACTIVE) python benchmarks/goals.py
 
 lock: ## Update the hashes of all pinned packages (needs uv)
-	@uv pip compile -q $(LOCK) --no-deps setup/constraints.txt -o setup/requirements.lock
+	@for stack in setup/stacks/*; do \
+	    uv pip compile -q $(LOCK) --no-deps $$stack/constraints.txt $$(ls $$stack/locked-only.txt 2>/dev/null) \
+	        -o $$stack/requirements.lock || exit; \
+	done
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
 
 audit: setup ## Check all pinned packages for known vulnerabilities; ARGS are passed to pip-audit

@@ -12,9 +12,9 @@ torch_for() { export PIP_EXTRA_INDEX_URL=${TORCH_INDEX:-https://download.pytorch
 
 for_cuda() {
     # Replace pins by those for CUDA. The doctor in the image compares with this file, too.
-    awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt setup/constraints.txt \
-        >/tmp/constraints.txt
-    mv /tmp/constraints.txt setup/constraints.txt
+    local pins=setup/stacks/all/constraints.txt
+    awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt "$pins" >/tmp/constraints.txt
+    mv /tmp/constraints.txt "$pins"
     # Horovod uses the NCCL that PyTorch installs, with its headers. The package lacks libnccl.so, which the linker needs:
     # make that link before the package is installed.
     local nvidia=$VENV/lib/python3.11/site-packages/nvidia

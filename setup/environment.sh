@@ -1,30 +1,38 @@
 #!/usr/bin/env bash
-# Makes the virtual environment: the three frameworks, MPI, Horovod and hvdtrain.
+# Makes the virtual environment of a stack: its frameworks, MPI, Horovod and hvdtrain.
 #
+#   STACK            a folder of setup/stacks (default: that of the existing environment, else all)
 #   VENV             its folder (default: .venv in the checkout)
-#   BASE_PYTHON      the Python to make it with (default: the first 3.11 or 3.10 on PATH)
-#   HVDTRAIN_EXTRAS  the extras of hvdtrain to install
-#   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: setup/constraints.txt)
+#   BASE_PYTHON      the Python to make it with (default: the first of the stack's on PATH)
+#   HVDTRAIN_EXTRAS  the extras of hvdtrain to install (default: the stack's)
+#   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root"
 venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
-extras=${HVDTRAIN_EXTRAS:-pytorch,mxnet,tensorflow,mpi,onnx,dev}
-constraints=${HVDTRAIN_CONSTRAINTS:-setup/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 
+stack=${STACK:-$(cat "$venv/.hvdtrain-stack" 2>/dev/null || echo all)}
+folder=setup/stacks/$stack
+[[ -f $folder/stack.conf ]] || die "STACK=$stack is not a stack: give one of $(cd setup/stacks && echo *)"
+NO_DEPENDENCIES=
+# shellcheck source=/dev/null
+source "$folder/stack.conf"
+extras=${HVDTRAIN_EXTRAS:-$EXTRAS}
+constraints=${HVDTRAIN_CONSTRAINTS:-$folder/constraints.txt}
+
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
 # environment contain its path and the checkout's, so neither can move.
 wanted() {
     {
-        cat setup.cfg setup/*
-        printf '%s\n' "$venv" "$root" "$extras" "$constraints"
+        cat setup.cfg setup/*.{sh,py,patch} "$folder"/*
+        printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
     } | sha256sum
 }
@@ -33,12 +41,16 @@ wanted() {
 works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
 
+is_one_of='import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1].split())'
+
 find_python() {
-    local name names=(python3.11 python3.10 python3 python)
+    local name names
+    read -ra names <<<"$PYTHONS"
+    names=("${names[@]/#/python}" python3 python)
     [[ -z ${BASE_PYTHON:-} ]] || names=("$BASE_PYTHON")
     for name in "${names[@]}"; do
         # Run it: version managers install commands that only print an error.
-        if "$name" -c 'import sys; sys.exit(not (3, 10) <= sys.version_info < (3, 12))' 2>/dev/null; then
+        if "$name" -c "$is_one_of" "$PYTHONS" 2>/dev/null; then
             command -v "$name"
             return
         fi
@@ -69,15 +81,15 @@ ensure_system() {
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
         [[ -f $include/Python.h ]] || missing+=("python$version-dev")
     elif [[ -n ${BASE_PYTHON:-} ]]; then
-        die "BASE_PYTHON=$BASE_PYTHON does not start a Python 3.10 or 3.11: give the path of one"
+        die "BASE_PYTHON=$BASE_PYTHON does not start one of the Pythons of STACK=$stack ($PYTHONS): give the path of one"
     elif command -v python3 >/dev/null; then
-        die "no Python 3.10 or 3.11 found: install one, or set BASE_PYTHON to it"
+        die "no Python of STACK=$stack ($PYTHONS) found: install one, or set BASE_PYTHON to it"
     else
         missing+=(python3 python3-venv python3-dev)
     fi
     if ((${#missing[@]})); then
         apt_install "${missing[@]}"
-        python=$(find_python) || die "the system's python3 is not 3.10 or 3.11: set BASE_PYTHON to one"
+        python=$(find_python) || die "the system's python3 is none of those of STACK=$stack ($PYTHONS): set BASE_PYTHON to one"
     fi
 }
 
@@ -124,8 +136,10 @@ if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && wo
     mkdir -p "$venv"
     # First of all, so that an interrupted set-up is recognized as this script's own.
     printf '%s\n' "$venv" >"$made"
+    printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
     "$python" -m venv "$venv"
 fi
+[[ $(cat "$venv/.hvdtrain-stack" 2>/dev/null) = "$stack" ]] || printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
 works || die "$venv is not a working virtual environment: remove it, or set VENV to another folder"
 rm -f "$stamp"
 
@@ -133,6 +147,8 @@ step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB wi
 pip_install setuptools wheel
 # The environment has the pinned setuptools; an isolated build would download it again.
 pip_install --no-build-isolation -e ".[$extras]"
+# shellcheck disable=SC2086  # several packages
+[[ -z $NO_DEPENDENCIES ]] || pip_install --no-deps $NO_DEPENDENCIES
 ensure_mpi
 # horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
 set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'

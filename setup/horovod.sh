@@ -11,7 +11,7 @@ sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
-constraints=${HVDTRAIN_CONSTRAINTS:-$setup/constraints.txt}
+constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
 # In this order: the second one builds on the first.

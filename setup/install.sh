@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs packages at pinned versions into a virtual environment, and compares every file with the lock.
+# Installs packages at the versions of a virtual environment's stack, and compares every file with the stack's lock.
 #
 #   usage: setup/install.sh VENV ARGUMENTS-OF-PIP-INSTALL...
 set -euo pipefail
@@ -7,11 +7,12 @@ set -euo pipefail
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$1
 shift
+stack=$setup/stacks/$(<"$venv/.hvdtrain-stack")
 report=$venv/.hvdtrain-report.json
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
-    -c "${HVDTRAIN_CONSTRAINTS:-$setup/constraints.txt}" --report "$report" "$@"
+    -c "${HVDTRAIN_CONSTRAINTS:-$stack/constraints.txt}" --report "$report" "$@"
 # Without site-packages: nothing that was installed runs before it is checked.
-if ! "$venv/bin/python" -I -S "$setup/locked.py" "$report"; then
+if ! "$venv/bin/python" -I -S "$setup/locked.py" "$stack/requirements.lock" "$report"; then
     touch "$venv/.hvdtrain-refused" # the next set-up starts with a new environment
     exit 1
 fi

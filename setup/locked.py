@@ -1,6 +1,6 @@
-"""Compares what pip installed with setup/requirements.lock.
+"""Compares what pip installed with the lock of a stack.
 
-usage: python -I -S setup/locked.py REPORT, a file that `pip install --report` wrote
+usage: python -I -S setup/locked.py LOCK REPORT, a file that `pip install --report` wrote
 
 Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock
 does not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires.
@@ -14,8 +14,6 @@ import re
 import sys
 from pathlib import Path
 
-LOCK = Path(__file__).with_name("requirements.lock")
-
 
 def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
     """SHA-256 of the files of each (name, version)."""
@@ -28,9 +26,9 @@ def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
     return sums
 
 
-def main(report: Path) -> int:
+def main(lock_file: Path, report: Path) -> int:
     """Compare, print what differs or is not in the lock, and return the exit status."""
-    lock, status, unknown = read_lock(LOCK.read_text()), 0, []
+    lock, status, unknown = read_lock(lock_file.read_text()), 0, []
     for item in json.loads(report.read_text())["install"]:
         source, about = item["download_info"], item["metadata"]
         if "dir_info" in source:  # the checkout itself
@@ -43,15 +41,15 @@ def main(report: Path) -> int:
         elif found not in files:
             file = source["url"].rpartition("/")[2]
             print(
-                f"set-up: {file} has SHA-256 {found}, which is not in {LOCK.name}: it is not the file that was "
+                f"set-up: {file} has SHA-256 {found}, which is not in {lock_file}: it is not the file that was "
                 "published; check which index pip uses (pip config list), or update the lock (make lock)",
                 file=sys.stderr,
             )
             status = 1
     if unknown:
-        print(f"    not in {LOCK.name}, so not compared: {', '.join(unknown)}")
+        print(f"    not in {lock_file.name}, so not compared: {', '.join(unknown)}")
     return status
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -13,23 +13,31 @@ import pytest
 from support.jobs import BIN, ROOT
 
 SETUP = ROOT / "setup"
+STACKS = sorted(path.name for path in (SETUP / "stacks").iterdir())
 
 
-def test_every_pinned_version_has_its_hashes():
-    def pins(name):
-        return set(re.findall(r"^([a-z0-9-]+==\S+)", (SETUP / name).read_text(), re.M))
+@pytest.mark.parametrize("stack", STACKS)
+def test_every_pinned_version_is_in_the_lock_of_its_stack(stack):
+    folder = SETUP / "stacks" / stack
 
-    assert pins("constraints.txt") == pins("requirements.lock")
-    for name in ("requirements.lock", "audit.lock"):
-        text = (SETUP / name).read_text()
-        assert "://" not in text
-        for pin, sums in re.findall(r"^(\S+==\S+)[^\n]*\n((?:    --hash=sha256:[0-9a-f]{64}[ \\]*\n)*)", text, re.M):
-            assert sums, pin
+    def pins(*files):
+        return set(re.findall(r"^([a-z0-9-]+==\S+)", "\n".join(file.read_text() for file in files), re.M))
+
+    assert pins(folder / "constraints.txt", *folder.glob("locked-only.txt")) == pins(folder / "requirements.lock")
+
+
+@pytest.mark.parametrize("lock", ["audit.lock", *(f"stacks/{stack}/requirements.lock" for stack in STACKS)])
+def test_every_version_in_a_lock_has_its_hashes(lock):
+    text = (SETUP / lock).read_text()
+    assert "://" not in text
+    for pin, sums in re.findall(r"^(\S+==\S+)[^\n]*\n((?:    --hash=sha256:[0-9a-f]{64}[ \\]*\n)*)", text, re.M):
+        assert sums, pin
 
 
 @pytest.mark.parametrize("known", [True, False])
 def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
-    published = re.search(r"numpy==1.23.5.*?sha256:(\w+)", (SETUP / "requirements.lock").read_text(), re.S)[1]
+    lock = SETUP / "stacks" / "all" / "requirements.lock"
+    published = re.search(r"numpy==1.23.5.*?sha256:(\w+)", lock.read_text(), re.S)[1]
 
     def item(name, version, **source):
         return {"metadata": {"name": name, "version": version}, "download_info": {"url": "https://x/y.whl", **source}}
@@ -40,7 +48,7 @@ def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
         item("torch", "2.13.0+cpu", archive_info={"hashes": {"sha256": "0" * 64}}),
     ]
     (tmp_path / "report.json").write_text(json.dumps({"install": items}))
-    words = [sys.executable, "-I", "-S", str(SETUP / "locked.py"), str(tmp_path / "report.json")]
+    words = [sys.executable, "-I", "-S", str(SETUP / "locked.py"), str(lock), str(tmp_path / "report.json")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert "not in requirements.lock, so not compared: torch 2.13.0+cpu" in done.stdout
     assert (done.returncode, "it is not the file that was published" in done.stderr) == (int(not known), not known)
