@@ -31,6 +31,7 @@ WARM_UPS = 2
 def framework(name: str) -> None:
     """Import a framework, then Horovod's extension for it, and report how both were built."""
     try:
+        _prepare(name)
         module = importlib.import_module(name)
         send(version=str(module.__version__), **_gpus(name, module), **_numpy(name, module))
     except BaseException as error:
@@ -44,6 +45,11 @@ def framework(name: str) -> None:
         send(built=built, libmpi=_loaded_library("libmpi.so"), end=True)
     except BaseException as error:
         send(horovod_error=_describe(error), end=True)
+
+
+def _prepare(name: str) -> None:
+    """Set what a framework reads when it is imported, as training does."""
+    importlib.import_module(f"hvdtrain.frameworks.{name}")
 
 
 def _describe(error: BaseException) -> str:
@@ -62,7 +68,7 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
                 "cuda": module.version.cuda,
                 "gpus": module.cuda.device_count() if available else 0,
                 "nccl": nccl,
-                "architectures": list(module.cuda.get_arch_list()) if available else [],
+                "architectures": list(getattr(module.cuda, "get_arch_list", list)()) if available else [],
             }
         if name == "mxnet":
             return {
@@ -111,6 +117,7 @@ def collective(name: str) -> None:
     """Run Horovod's allreduce through a framework; report rank and size, whether the sum is correct, and its time."""
     with contextlib.suppress(Exception):
         importlib.import_module("hvdtrain.frameworks.tuning").set_environment()  # as in training
+    _prepare(name)
     module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")
     hvd.init()
     rank, size = hvd.rank(), hvd.size()

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 
 DISTRIBUTIONS = {
     "torch": ("torch",),
@@ -10,6 +14,8 @@ DISTRIBUTIONS = {
     "tensorflow": ("tensorflow-cpu", "tensorflow"),
 }
 """The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
+SYSTEM_PACKAGES = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
+"""The line of pyvenv.cfg with which a virtual environment uses the packages of the machine's own Python, too."""
 
 
 def installed_version(name: str) -> str:
@@ -18,6 +24,27 @@ def installed_version(name: str) -> str:
         return metadata.version(name) or ""
     except metadata.PackageNotFoundError:
         return ""
+
+
+def public_version(name: str) -> str:
+    """The same without the suffix that names a build, such as +cpu."""
+    return installed_version(name).partition("+")[0]
+
+
+def is_the_machines(name: str) -> bool:
+    """Whether a distribution comes from the machine's own Python, which a virtual environment may use."""
+    if not SYSTEM_PACKAGES.search(_settings()):
+        return False
+    try:
+        return not Path(str(metadata.distribution(name).locate_file(""))).is_relative_to(sys.prefix)
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def _settings() -> str:
+    with suppress(OSError):
+        return Path(sys.prefix, "pyvenv.cfg").read_text()
+    return ""
 
 
 def framework_distribution(framework: str) -> str:

@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, installed_version
+from hvdtrain.system.distributions import framework_version, public_version
+
+RECORD = "hvdtrain.json"
+"""File next to Horovod's metadata, which set-up adds to its wheel."""
 
 
 @check("software", "host")
@@ -57,6 +61,8 @@ def _cannot_load(name: str, answer: dict[str, Any], built_with: str) -> Finding:
     now = answer.get("version", "")  # with the build, such as +cu132, which package metadata may lack
     other = built_with and now and built_with != now
     versions = f"; it was built with {name} {built_with}, but {now} is installed" if other else ""
+    if name == "torch" and "cuda" in answer and not versions:
+        versions = _other_cuda(answer["cuda"])
     text = f"Horovod's extension for {name} does not load ({reason}){versions}"
     if "libmpi" in error or "libopen-" in error:
         remedy = f"add the MPI that Horovod was built with to LD_LIBRARY_PATH, or {stacks.repair_command()}"
@@ -64,31 +70,48 @@ def _cannot_load(name: str, answer: dict[str, Any], built_with: str) -> Finding:
     return fail(text, _rebuild())
 
 
+def _other_cuda(installed: str | None) -> str:
+    """installed: the CUDA version of the installed PyTorch; None if it is built for CPUs."""
+    built_for = build_record().get("torch_cuda")
+    if built_for is None or built_for == (installed or ""):
+        return ""
+    names = [f"CUDA {one}" if one else "CPUs" for one in (built_for, installed)]
+    return f"; it was built for a torch for {names[0]}, but the installed one is for {names[1]}"
+
+
 def _rebuild() -> str:
     return f"{stacks.repair_command()}, which rebuilds Horovod for the installed versions"
 
 
 def _compare_version(name: str, built_with: str) -> Finding:
-    now, built = framework_version(name), stacks.numbers(built_with)
-    if now and stacks.numbers(now)[: len(built)] != built:
+    now, built = framework_version(name), stacks.numbers(built_with)[:2]  # releases of one minor version are compatible
+    if now and built and stacks.numbers(now)[:2] != built:
         age = "newer" if stacks.numbers(now) > built else "older"
         text = f"{name} {now} is {age} than the {built_with} that Horovod was built with: it loads, but may crash"
         return warn(text, _rebuild())
-    version = installed_version("horovod")
+    version = public_version("horovod")
     return ok(f"Horovod {version} for {name}" + (f", built with {built_with}" if built_with else ""))
 
 
 def _built_with() -> dict[str, str]:
-    """Versions of the frameworks when Horovod was built.
-
-    From the file that its build leaves, else from the suffix of a prebuilt wheel's version (`+hvdtrain...torch2.15`).
-    """
+    """Versions of the frameworks when Horovod was built, from the file that its build leaves."""
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("horovod")
         if spec and spec.submodule_search_locations:
             found = json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text())
             return {name: str(found.get("pytorch" if name == "torch" else name) or "") for name in FRAMEWORKS}
-    return dict(re.findall(rf"({'|'.join(FRAMEWORKS)})(\d+(?:\.\d+)*)", installed_version("horovod")))
+    return dict(build_record().get("frameworks", {}))
+
+
+def build_record() -> dict[str, Any]:
+    """Where Horovod was built: `frameworks`, `torch_cuda`, `mpi`, ..., as setup/wheels.py describes an environment.
+
+    Empty for a Horovod that set-up did not build.
+    """
+    with contextlib.suppress(OSError, ValueError, metadata.PackageNotFoundError):
+        found = json.loads(metadata.distribution("horovod").read_text(RECORD) or "{}")
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def loads(context: CheckContext, name: str) -> bool:

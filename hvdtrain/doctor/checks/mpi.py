@@ -12,7 +12,7 @@ from typing import Any
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.horovod import built, first_loadable
+from hvdtrain.doctor.checks.horovod import build_record, built, first_loadable
 from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
@@ -60,6 +60,7 @@ def check_mpi(context: CheckContext) -> Iterator[Finding]:
     library = _mpi4py(context)
     if found:
         yield _which_mpirun(context, found)
+        yield from built_for_another_mpi(mpirun_version(context, found[0]))
     else:
         yield _no_mpirun(context, library)
     if "library" not in library:
@@ -83,6 +84,17 @@ def _which_mpirun(context: CheckContext, found: list[Path]) -> Finding:
     listed = ", ".join(f"{name} at {path}" for name, path in zip(names, found, strict=True))
     remedy = f"keep only the one on PATH that Horovod was built with; after a change run {stacks.repair_command()}"
     return warn(f"{len(found)} MPIs on PATH, of which the first is used: {listed}", remedy)
+
+
+def built_for_another_mpi(found: tuple[str, str]) -> Iterator[Finding]:
+    """Horovod against the vendor and version of mpirun: another major version may load, but crash or hang."""
+    kind, _, version = str(build_record().get("mpi", "")).partition(" ")
+    major, major_built = stacks.numbers(found[1])[:1], stacks.numbers(version)[:1]
+    same_kind = found[0].replace(" ", "").lower() == kind
+    if same_kind and major and major_built and major != major_built:
+        age = "new" if major > major_built else "old"
+        text = f"mpirun is {' '.join(found)}, too {age} for Horovod, which was built with {found[0]} {version}"
+        yield warn(text, f"put the mpirun of {found[0]} {version} first on PATH, or {stacks.repair_command()}")
 
 
 def _mpi4py(context: CheckContext) -> dict[str, Any]:

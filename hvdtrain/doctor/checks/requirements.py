@@ -92,7 +92,8 @@ def check_keras(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"TensorFlow {version} has Keras {keras}" if keras else f"TensorFlow {version} without Keras")
         return
     release = ".".join(version.split(".")[:2])
-    remedy = f"pip install 'tf-keras=={release}.*'"
+    # It requires the package tensorflow, whose files would overwrite those of tensorflow-cpu.
+    remedy = f"pip install --no-deps 'tf-keras=={release}.*'"
     if not legacy:
         text = f"TensorFlow {version} has Keras {keras}, and Horovod needs Keras 2: tf-keras is not installed"
         yield fail(text, remedy)

@@ -14,7 +14,7 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version
+from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version, is_the_machines
 from hvdtrain.system.stacks import STACKS
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
@@ -56,7 +56,7 @@ def check_versions(context: CheckContext) -> Iterator[Finding]:
     except OSError:
         yield ok(f"versions were not compared: there is no setup/stacks/{own.name}/constraints.txt next to the package")
         return
-    found = {name: installed_version(name) for name in pins}
+    found = {name: "" if is_the_machines(name) else installed_version(name) for name in pins}
     others = [
         f"{name} {version} (pinned {pins[name]})"
         for name, version in found.items()
@@ -71,8 +71,17 @@ def check_versions(context: CheckContext) -> Iterator[Finding]:
 
 
 def read_pins(text: str) -> dict[str, str]:
-    """Name and version of each `name==version` line."""
-    return dict(re.findall(r"^([A-Za-z0-9._-]+)==([^\s;#]+)", text, re.MULTILINE))
+    """Name and version of each `name==version` line, and of each `name==version ; condition` that is true here."""
+    lines = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;#]+)[ \t]*(?:;([^#\n]*))?", text, re.MULTILINE)
+    return {name: version for name, version, condition in lines if not condition or _is_true(condition)}
+
+
+def _is_true(condition: str) -> bool:
+    try:
+        from packaging.markers import Marker
+    except ImportError:  # the check `requirements` reports it
+        return False
+    return Marker(condition).evaluate()
 
 
 def has_module(name: str) -> bool:

@@ -11,7 +11,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import build_parts
 from hvdtrain.doctor.findings import Finding, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, installed_version
+from hvdtrain.system.distributions import framework_version, installed_version, public_version
 from hvdtrain.system.stacks import STACKS
 
 
@@ -37,7 +37,7 @@ def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[st
         yield f"{TITLES[name]} {framework_version(name)}"
     if version := installed_version("numpy"):
         yield f"NumPy {version}"
-    if version := installed_version("horovod"):
+    if version := public_version("horovod"):
         parts = build_parts(context)
         yield f"Horovod {version}" + (f" ({', '.join(parts)})" if parts else "")
     else:
