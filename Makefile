@@ -16,9 +16,6 @@ ifneq ($(wildcard ../shared/data/.),)
 export HVDTRAIN_DATA ?= $(CURDIR)/../shared/data
 endif
 export VENV
-ifdef STACK
-export STACK
-endif
 # horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
@@ -27,14 +24,17 @@ export DEVICE NP CMD ENGINE
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-setup: ## Create the virtual environment and build Horovod for the frameworks
+setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) with BASE_PYTHON, and build Horovod
 	@setup/environment.sh
+
+packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER make setup needs no network
+	@setup/packages.sh
 
 train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensorflow); ARGS are its options
 	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
