@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import sys
-from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -14,8 +11,8 @@ DISTRIBUTIONS = {
     "tensorflow": ("tensorflow-cpu", "tensorflow"),
 }
 """The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
-SYSTEM_PACKAGES = re.compile(r"^include-system-site-packages\s*=\s*true", re.MULTILINE | re.IGNORECASE)
-"""The line of pyvenv.cfg with which a virtual environment uses the packages of the machine's own Python, too."""
+SYSTEM_TORCH = "hvdtrain-system-torch"
+"""Folder in which set-up links the machine's own PyTorch and what it requires, with USE_SYSTEM_TORCH=1."""
 
 
 def installed_version(name: str) -> str:
@@ -31,20 +28,12 @@ def public_version(name: str) -> str:
     return installed_version(name).partition("+")[0]
 
 
-def is_the_machines(name: str) -> bool:
-    """Whether a distribution comes from the machine's own Python, which a virtual environment may use."""
-    if not SYSTEM_PACKAGES.search(_settings()):
-        return False
+def is_system_s(name: str) -> bool:
+    """Whether a distribution is the machine's own, which set-up uses as it is."""
     try:
-        return not Path(str(metadata.distribution(name).locate_file(""))).is_relative_to(sys.prefix)
+        return Path(str(metadata.distribution(name).locate_file(""))).name == SYSTEM_TORCH
     except metadata.PackageNotFoundError:
         return False
-
-
-def _settings() -> str:
-    with suppress(OSError):
-        return Path(sys.prefix, "pyvenv.cfg").read_text()
-    return ""
 
 
 def framework_distribution(framework: str) -> str:

@@ -81,8 +81,7 @@ def repair_command() -> str:
     # Without its stamps, as set-up would find the environment up to date.
     checkout = Path(__file__).parents[2]
     venv = "" if Path(sys.prefix) == checkout / ".venv" else f" VENV={shlex.quote(sys.prefix)}"
-    torch = " USE_SYSTEM_TORCH=1" if distributions.is_the_machines("torch") else ""
-    return f"rm -f {' '.join(map(shlex.quote, stamps))} && {setup_command(own)}{venv}{torch}"
+    return f"rm -f {' '.join(map(shlex.quote, stamps))} && {setup_command(own)}{venv}"
 
 
 def stack_with(framework: str) -> Stack:

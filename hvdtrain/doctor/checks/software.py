@@ -14,13 +14,15 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version, is_the_machines
+from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version
 from hvdtrain.system.stacks import STACKS
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
 PINS = Path(__file__).parents[3] / "setup" / "stacks"
 """Folder with the pinned versions of each stack; a checkout has it, an installed package does not."""
+OWN_PINS = ".hvdtrain-constraints"
+"""File of an environment with the machine's own PyTorch: the pins of its other packages."""
 NUMPY_LIMIT = (1, 24)
 """MXNet 1.9.1 uses numpy.bool, which this version removed."""
 MAX_LISTED = 6
@@ -50,13 +52,15 @@ def check_versions(context: CheckContext) -> Iterator[Finding]:
     if own is None:
         yield ok("versions were not compared: this environment is none of the stacks")
         return
-    file = PINS / own.name / "constraints.txt"
+    file = Path(sys.prefix, OWN_PINS)
+    if not file.exists():
+        file = PINS / own.name / "constraints.txt"
     try:
         pins = read_pins(file.read_text())
     except OSError:
         yield ok(f"versions were not compared: there is no setup/stacks/{own.name}/constraints.txt next to the package")
         return
-    found = {name: "" if is_the_machines(name) else installed_version(name) for name in pins}
+    found = {name: installed_version(name) for name in pins}
     others = [
         f"{name} {version} (pinned {pins[name]})"
         for name, version in found.items()

@@ -11,7 +11,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import build_parts
 from hvdtrain.doctor.findings import Finding, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, installed_version, public_version
+from hvdtrain.system.distributions import framework_version, installed_version, is_system_s, public_version
 from hvdtrain.system.stacks import STACKS
 
 
@@ -34,7 +34,7 @@ def check_stack(context: CheckContext) -> Iterator[Finding]:
 def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[str]:
     yield f"Python {platform.python_version()}"
     for name in frameworks:
-        yield f"{TITLES[name]} {framework_version(name)}"
+        yield f"{TITLES[name]} {framework_version(name)}" + " of the machine" * is_system_s(name)
     if version := installed_version("numpy"):
         yield f"NumPy {version}"
     if version := public_version("horovod"):

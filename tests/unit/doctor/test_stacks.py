@@ -188,19 +188,21 @@ def test_versions_against_the_pins_of_the_stack(environment, tmp_path, monkeypat
     assert differ.remedy == "make setup STACK=pytorch"
 
 
-def test_versions_of_the_machine_s_own_packages_are_not_compared(environment, tmp_path, monkeypatch):
-    """As with USE_SYSTEM_TORCH=1."""
+def test_the_machine_s_own_torch(environment, tmp_path, monkeypatch):
+    """With USE_SYSTEM_TORCH=1 set-up links it in a folder of this name, and writes the pins of the other packages."""
     monkeypatch.setattr(software, "PINS", tmp_path / "stacks")
     (tmp_path / "stacks" / "pytorch").mkdir(parents=True)
     (tmp_path / "stacks" / "pytorch" / "constraints.txt").write_text("numpy==2.5.5\ntorch==2.15.0\n")
-    environment.install("torch==2.9.0a0+nv", "numpy==2.1.0")
-    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
-    (tmp_path / "venv").mkdir()
+    environment.install("torch==2.9.0a0+nv", "numpy==2.5.5")
     assert environment.finding(software.check_versions).status == "warn"
-    (tmp_path / "venv" / "pyvenv.cfg").write_text("home = /usr/bin\ninclude-system-site-packages = true\n")
-    assert environment.finding(software.check_versions).status == "ok"
-    (tmp_path / "venv" / ".hvdtrain-setup").touch()
-    assert stacks.repair_command().endswith(f"STACK=pytorch VENV={tmp_path / 'venv'} USE_SYSTEM_TORCH=1")
+    folder = tmp_path / "site" / "hvdtrain-system-torch"
+    folder.mkdir()
+    metadata = next((tmp_path / "site").glob("torch-*"))
+    metadata.rename(folder / metadata.name)
+    sys.path.insert(0, str(folder))
+    environment.write(".hvdtrain-constraints", "numpy==2.5.5\n")
+    assert environment.finding(software.check_versions).text == "all 1 packages have the versions of the stack pytorch"
+    assert "PyTorch 2.9.0a0+nv of the machine, NumPy" in environment.finding(stack.check_stack).text
 
 
 def test_packages_too_new_or_too_old_for_a_framework(environment):
