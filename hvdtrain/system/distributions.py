@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -37,8 +38,14 @@ def is_system_s(name: str) -> bool:
 
 
 def framework_distribution(framework: str) -> str:
-    """The installed distribution that contains a framework; empty if there is none."""
-    return next((name for name in DISTRIBUTIONS[framework] if installed_version(name)), "")
+    """The installed distribution that contains a framework; empty if there is none. Reads no file of it."""
+    return next((name for name in DISTRIBUTIONS[framework] if _is_installed(name)), "")
+
+
+def _is_installed(name: str) -> bool:
+    with suppress(metadata.PackageNotFoundError):
+        return bool(metadata.distribution(name))
+    return False
 
 
 def framework_version(framework: str) -> str:

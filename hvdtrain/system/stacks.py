@@ -50,7 +50,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def installed_frameworks() -> tuple[str, ...]:
     """The frameworks of which a distribution is installed, importable or not."""
-    return tuple(filter(distributions.framework_version, distributions.DISTRIBUTIONS))
+    return tuple(filter(distributions.framework_distribution, distributions.DISTRIBUTIONS))
 
 
 def installed_stack() -> Stack | None:
