@@ -28,12 +28,10 @@ wanted() {
     {
         cat setup.cfg setup/*.{sh,py,patch} "$folder"/*
         printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
-        [[ -z $system_torch ]] || printf '%s\n' "$system_torch" "$(system_torch_version)"
+        printf '%s\n' "$torch"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
     } | sha256sum
 }
-
-system_torch_version() { "$system_torch" -I setup/system_torch.py version "$system_torch"; }
 
 # False for an environment in which install.sh found a file that is not in the lock.
 works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
@@ -44,7 +42,7 @@ as_asked() {
     local version
     version=$("$venv/bin/python" -I -c "$about_python" 2>/dev/null) && version=${version%% *} || return 1
     [[ $(cat "$venv/.hvdtrain-stack" 2>/dev/null || printf %s "$stack") = "$stack" ]] &&
-        [[ $(cat "$venv/.hvdtrain-system-torch" 2>/dev/null) = "$system_torch" ]] &&
+        [[ $(cat "$venv/.hvdtrain-system-torch" 2>/dev/null) = "$torch" ]] &&
         [[ " $PYTHONS " = *" ${version%.*} "* ]] || return 1
     if is_version "$BASE_PYTHON"; then
         [[ $version. = "$BASE_PYTHON".* ]]
@@ -137,9 +135,9 @@ make_environment() {
 }
 
 link_system_torch() {
-    step "PyTorch: $(system_torch_version) of $system_torch"
+    step "PyTorch: ${torch#*$'\n'} of $system_torch"
     "$venv/bin/python" -I setup/system_torch.py link "$system_torch" "$constraints" >"$venv/.hvdtrain-constraints"
-    printf '%s\n' "$system_torch" >"$venv/.hvdtrain-system-torch"
+    printf '%s\n' "$torch" >"$venv/.hvdtrain-system-torch"
 }
 
 # PyTorch before 2.3 cannot work with NumPy 2.
@@ -153,6 +151,10 @@ test_system_torch() {
 }
 
 choose_stack
+# The system's PyTorch: its Python and, in a second line, its version.
+torch=''
+[[ -z $system_torch ]] ||
+    torch=$system_torch$'\n'$("$system_torch" -I setup/system_torch.py version "$system_torch")
 wanted=$(wanted)
 if up_to_date "$wanted"; then
     step "$venv is up to date"

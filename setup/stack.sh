@@ -42,13 +42,15 @@ choose_stack() {
 
 # The stack with all frameworks, unless the machine has only Pythons that are too new for MXNet.
 default_stack() {
-    local needed
+    local needed found=' was found'
+    [[ -z $BASE_PYTHON ]] || found=''
     read_stack all
     if ! find_python >/dev/null; then
         needed=$(one_of "$PYTHONS")
         read_stack pytorch
         if find_python >/dev/null; then
-            step "No Python $needed found, which STACK=all needs for MXNet: setting up STACK=pytorch"
+            step "${BASE_PYTHON:+BASE_PYTHON=$BASE_PYTHON is }no Python $needed$found, which MXNet" \
+                "needs: setting up STACK=pytorch"
         else
             read_stack all # installing the system's python3, or an error, comes next
         fi
@@ -58,12 +60,12 @@ default_stack() {
 choose_torch() {
     local made=$venv/.hvdtrain-system-torch found
     case ${USE_SYSTEM_TORCH:-} in
-        '') if [[ $stack = pytorch && -f $made ]]; then system_torch=$(<"$made"); fi ;;
+        '') if [[ $stack = pytorch && -f $made ]]; then read -r system_torch <"$made"; fi ;;
         0) ;;
         1)
             [[ $stack = pytorch ]] || die "USE_SYSTEM_TORCH=1 is for STACK=pytorch, not for STACK=$stack"
             system_torch=yes
-            if [[ -z $BASE_PYTHON && -f $made ]]; then system_torch=$(<"$made"); fi
+            if [[ -z $BASE_PYTHON && -f $made ]]; then read -r system_torch <"$made"; fi
             ;;
         *) die "USE_SYSTEM_TORCH=$USE_SYSTEM_TORCH: give 1, or 0 for a PyTorch of the environment's own" ;;
     esac

@@ -22,7 +22,7 @@ from pathlib import Path
 
 FOLDER = "hvdtrain-system-torch"
 OWN = {"numpy", "pip", "setuptools", "wheel"}
-"""The environment has its own: NumPy, which PyTorch does not require, in the pinned version; and what builds packages."""
+"""Pinned in the environment: NumPy, which PyTorch does not require, and what builds packages."""
 
 
 def normal(name: str) -> str:
