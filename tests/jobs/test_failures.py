@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.jobs import FRAMEWORKS, PROGRAMS, launcher, run, train
+from support.jobs import PROGRAMS, launcher, run, train
 from support.matrix import cases
+from support.stack import FRAMEWORKS
 
 from hvdtrain.system.run_end import RunEnd
 
@@ -56,6 +57,7 @@ def test_invalid_options(tmp_path, options, message):
     assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
+@pytest.mark.needs("mxnet")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
