@@ -95,7 +95,7 @@ main({framework!r})
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_missing_framework_and_missing_horovod(tmp_path, framework):
     for name, message in (
-        (framework, "pip install 'hvdtrain["),
+        (framework, f"{framework} cannot be imported (No module named '{framework}'); run: make setup STACK="),
         (f"horovod.{framework}", f"Horovod was built without {framework}"),
         ("horovod", "Horovod is not installed; run: make setup"),
     ):
