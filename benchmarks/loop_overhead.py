@@ -8,6 +8,7 @@ A step of LeNet as a CUDA graph takes a GPU about 0.1 ms, in which the loop must
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -76,7 +77,7 @@ def measure(steps: int, batch_size: int, log_every: int, kept: bool) -> tuple[fl
         runtime = RuntimeOptions(runs=Path(folder), log_every=log_every, quiet=True, checkpoint_seconds=0)
         training.train(config, runtime, list)
     taken = [
-        [1e6 * (late - early) for early, late in zip(part, part[1:], strict=False)]
+        [1e6 * (late - early) for early, late in itertools.pairwise(part)]
         for part in (learner.began[first : first + per_epoch] for first in range(0, len(learner.began), per_epoch))
     ]
     whole = [one for part in taken[1:] for one in part]

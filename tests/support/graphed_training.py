@@ -1,13 +1,10 @@
-"""`python -m hvdtrain.torch_lenet` on the CPU with recorded operations in place of CUDA graphs, as a rank of a job."""
-
-import sys
-
-from support.recorded_operations import RecordedOperations
+"""`python -m hvdtrain.torch_lenet` on the CPU, with recorded operations in place of CUDA graphs."""
 
 from hvdtrain.frameworks.torch import step_graph
+from support.recorded_operations import RecordedOperations
 
 if __name__ == "__main__":
     step_graph.CAPTURES["cpu"] = RecordedOperations
-    from hvdtrain.torch_lenet import main
+    from hvdtrain.cli.train import main
 
-    sys.exit(main())
+    main("torch", "graphed_training.py")
