@@ -6,6 +6,8 @@ NP ?= 2
 ARGS ?=
 # Tests that run at the same time; most of their time is the start of frameworks.
 WORKERS ?= 2
+# What make test-gpu writes.
+REPORT ?= gpu-report.md
 FUZZ_MINUTES ?= 10
 CHAOS_MINUTES ?= 10
 # horovodrun finds python and mpirun through PATH.
@@ -27,7 +29,7 @@ export DEVICE NP CMD ENGINE
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup packages wheel train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-all test-gpu fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -50,6 +52,10 @@ test: setup ## Run the short test suite, which tests every guarantee; ARGS are p
 
 test-all: setup ## Run all tests: every framework with every launcher; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) $(ARGS)
+
+test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
+	@STACK=pytorch USE_SYSTEM_TORCH=1 setup/environment.sh
+	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
 
 fuzz: setup ## Fuzz each parser for FUZZ_MINUTES (10); ARGS selects parsers by parts of their names
 	@$(ACTIVE) $(TEST_PATH) FUZZ_MINUTES="$(FUZZ_MINUTES)" python -m fuzz $(ARGS)

@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, SupportsFloat, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
 
@@ -72,9 +72,9 @@ class Dataset:
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
-    arrays: those of the source, each of shape (n, ...); images are uint8, which stands for value / PIXEL_MAX, or
-    float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr: learning rate of this step. step:
-    its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
+    arrays: those of the source, each of shape (n, ...), none where the learner keeps the rows; images are uint8, which
+    stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
+    learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -165,6 +165,8 @@ class Strategy:
     """Options that the strategy does not support in full."""
     many_devices: ClassVar[bool] = False
     """Whether one process can train on several devices."""
+    captures: ClassVar[Literal["", "gradients", "step"]] = ""
+    """What --cuda-graph captures: nothing, forward and backward, or also the update, which then needs no other rank."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         """group: the processes that train together. devices: copies of the network in this process."""
@@ -298,6 +300,24 @@ class CompilingLearner(Protocol):
 
         Raises an error of any kind if it cannot; the step is then as it was.
         """
+        ...
+
+
+@runtime_checkable
+class RowKeepingLearner(Protocol):
+    """A learner that can keep all training rows on its device, so that a step copies their numbers only."""
+
+    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
+        """Keep the arrays of the training data, if they fit; whether batches then need none of their own."""
+        ...
+
+
+@runtime_checkable
+class LossReader(Protocol):
+    """A learner that reads several losses from its device faster than one by one."""
+
+    def read_losses(self, losses: list[Any]) -> list[float]:
+        """The values of what `train_step` returned; waits for the last."""
         ...
 
 

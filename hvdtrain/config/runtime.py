@@ -25,7 +25,7 @@ MINIMA = {
 """The smallest value of each option that has one."""
 MOST_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
-FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "quiet", "bind", "workers"})
+FREE_PER_RANK = frozenset({"runs", "offline", "keep", "hang_timeout", "quiet", "bind", "workers", "device_data"})
 FREE_PER_RANK |= {"tracker", "tensorboard", "on_end"}
 """The options that may differ between ranks. The ranks compare all others, as these decide which collectives a rank
 calls: with different values, ranks would wait for each other for ever."""
@@ -53,6 +53,10 @@ class RuntimeOptions:
     """Allow ranks to join and leave (Elastic Horovod); start the job with launch horovodrun --elastic."""
     devices: int = 0
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
+    cuda_graph: bool = False
+    """Launch each step as one CUDA graph instead of operation by operation (PyTorch on GPUs)."""
+    device_data: Literal["auto", "off"] = "auto"
+    """auto keeps training data that is in memory on the GPU, too, if it takes a quarter of its free memory or less."""
     workers: int | Literal["auto"] = "auto"
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
     offline: bool = False

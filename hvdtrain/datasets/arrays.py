@@ -20,7 +20,7 @@ class ArraySource:
         return len(self.arrays[0])
 
     def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        return tuple(array[rows] for array in self.arrays)
+        return tuple(array.take(rows, axis=0) for array in self.arrays)  # faster than array[rows]
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -59,6 +59,8 @@ def slice_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder,
     low, high = bounds(batch if remainder == "pad" else len(part), rank, size)
     real = part[low:high]
     count = max(high - low, 1)
+    if len(real) == count:
+        return Slice(real, np.full(count, size / len(part), np.float32))
     # A rank without a row repeats one with weight 0: it must take the step with the others.
     padded = np.concatenate([real, np.repeat(part[:1], count - len(real))])
     weights = np.zeros(count, np.float32)

@@ -16,7 +16,7 @@ from hvdtrain.collectives.start_limit import limited_start
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import check_framework_options, check_options, require
+from hvdtrain.frameworks.requirements import check_cuda_graph, check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, OwnLoopLearner, Strategy
 from hvdtrain.networks.description import Weights
@@ -148,6 +148,8 @@ def check_request(config: Config, trained: Trainable | None, runtime: RuntimeOpt
     entry = find_strategy(config)
     require(entry.strategy.requires, config.framework)
     check_options(config, entry.strategy.unsupported)
+    if runtime.cuda_graph:
+        check_cuda_graph(config, runtime, entry.strategy)
     if trained is None or isinstance(trained, OwnTask):
         _check_style(config, entry)
     else:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from hvdtrain.config.options import Config, Framework
+from hvdtrain.config.options import TITLES, Config, Framework
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Unsupported
+from hvdtrain.interfaces import Strategy, Unsupported
 from hvdtrain.system import stacks
 
 UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
@@ -45,6 +46,27 @@ def check_options(config: Config, unsupported: Iterable[Unsupported]) -> None:
                 f"--{option.replace('_', '-')} {value}: {reason}",
                 f"leave it at {getattr(Config, option)}, or change framework or strategy",
             )
+
+
+def check_cuda_graph(config: Config, runtime: RuntimeOptions, strategy: type[Strategy]) -> None:
+    """Raise UserError if steps with these options cannot be CUDA graphs."""
+    if not strategy.captures:
+        raise UserError(
+            f"--cuda-graph: {TITLES[config.framework]} has no step to capture with --strategy {config.strategy}",
+            "leave it out, or use --framework torch with --strategy single, horovod, ddp, ring or mpi",
+        )
+    for given, reason, remedy in (
+        (
+            config.batch_norm == "sync",
+            "with --batch-norm sync, ranks exchange values in the middle of a step",
+            "--batch-norm local",
+        ),
+        (config.op == "adasum", "--op adasum combines the updates of ranks in their optimizers", "--op average"),
+        (runtime.profile > 0, "--profile times parts of a step, which a graph runs as a whole", "--profile 0"),
+        (runtime.device == "cpu", "--device cpu has no GPU to launch it on", "--device gpu"),
+    ):
+        if given:
+            raise UserError(f"--cuda-graph: {reason}", f"leave it out, or use {remedy}")
 
 
 def require(modules: Iterable[str], framework: Framework) -> None:

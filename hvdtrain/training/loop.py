@@ -11,8 +11,9 @@ import numpy as np
 
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
+from hvdtrain.datasets.sources.rows import Rows
 from hvdtrain.errors import NotFiniteError, Stopped
-from hvdtrain.interfaces import Batch, FitLearner, Learner, Position
+from hvdtrain.interfaces import Batch, FitLearner, Learner, LossReader, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.timeline.recorder import CHECKPOINT, DATA, LOGGING, LOOP, recorder
@@ -21,6 +22,7 @@ from hvdtrain.training import consistency
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.evaluation import Scores, evaluate
+from hvdtrain.training.kept_rows import keep_rows
 from hvdtrain.training.losses import LossMeter, RankStep
 from hvdtrain.training.preemption import StopRequest
 from hvdtrain.training.reporting import DataFigures, Reporter
@@ -54,7 +56,9 @@ class Training:
         self.bad_rows = BadRows()
         self._run, self._reader, self._reporter, self._saver = run, reader, reporter, saver
         self.tracing = Tracing(run, reporter.show)
-        self._meter = LossMeter(run.group)
+        self._meter = LossMeter(run.group, *([run.learner.read_losses] if isinstance(run.learner, LossReader) else []))
+        self._rows_kept = False
+        """Whether the learner has the training rows already."""
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, self._timer)
         self._stopping_rank: int | None = None
@@ -81,6 +85,7 @@ class Training:
         """Before the first step."""
         self._reporter.started()
         self._compile()
+        self._rows_kept = keep_rows(self._run)
         self._reader.wait_until_loaded()
         self._saver.commit(self.position)
         self.tracing.begin(self.position.step)
@@ -135,16 +140,19 @@ class Training:
 
     def _batches(self, parts: Iterator[sharding.Slice]) -> Iterator[Batch]:
         """This rank's rows of each step from the current one on; workers read them ahead."""
-        parts, ahead = itertools.tee(parts)
-        found = self._reader.batches("train", (part.rows for part in ahead), self.position.epoch)
+        found: Iterator[Rows] = itertools.repeat(Rows(()))
+        if not self._rows_kept:
+            parts, ahead = itertools.tee(parts)
+            found = self._reader.batches("train", (part.rows for part in ahead), self.position.epoch)
         for step, part in enumerate(parts, self.position.step):
             with self.throughput.outside:
                 self._begin_part(DATA)
                 with self.throughput.waiting:
                     rows = next(found)
                 self._begin_part(LOOP)
-                part.weights[list(rows.bad)] = 0
-                self.bad_rows.add("train", part.rows, rows.bad)
+                if rows.bad:
+                    part.weights[list(rows.bad)] = 0
+                    self.bad_rows.add("train", part.rows, rows.bad)
                 self._timer.rows += int(np.count_nonzero(part.weights))
                 batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
             self._begin_part(recorder.between)

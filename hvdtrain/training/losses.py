@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from typing import NamedTuple, SupportsFloat
+from collections.abc import Callable
+from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
@@ -44,14 +45,19 @@ class Interval(NamedTuple):
     """How long the interval's steps took each rank."""
 
 
+def _one_by_one(losses: list[Any]) -> list[float]:
+    return [float(loss) for loss in losses]
+
+
 class LossMeter:
     """Collects the lazy losses of an interval, and joins them over the group in a single allreduce.
 
     Losses are read only when they are joined, so no step waits for the one before it.
     """
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: Group, read: Callable[[list[Any]], list[float]] = _one_by_one) -> None:
+        """read: the values of losses."""
+        self._group, self._read_losses = group, read
         self._pending: list[tuple[int, SupportsFloat]] = []
 
     def add(self, step: int, loss: SupportsFloat) -> None:
@@ -81,8 +87,8 @@ class LossMeter:
     def _read(self) -> tuple[float, int, int | None]:
         """Sum and number of the finite losses, and the first step whose loss was not finite."""
         total, finite, first_bad_step = 0.0, 0, None
-        for step, loss in self._pending:
-            value = float(loss)
+        steps, losses = [step for step, _ in self._pending], [loss for _, loss in self._pending]
+        for step, value in zip(steps, self._read_losses(losses), strict=True):
             if math.isfinite(value):
                 total += value
                 finite += 1

@@ -200,6 +200,7 @@ def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
         raise UserError(f"--model {config.model}: {script} makes its model by itself", "leave it out")
     for option, unwanted in (
         ("elastic", runtime.elastic),
+        ("cuda-graph", runtime.cuda_graph),
         ("profile", runtime.profile),
         ("op adasum", config.op == "adasum"),
     ):

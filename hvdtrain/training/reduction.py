@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 
 from hvdtrain.interfaces import Group
@@ -10,5 +12,5 @@ from hvdtrain.interfaces import Group
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
     """The element-wise sum of each array over all ranks, float64, in the array's shape; one allreduce for all."""
     joined = group.sum(np.concatenate([array.ravel() for array in arrays]))
-    ends = np.cumsum([array.size for array in arrays])[:-1]
-    return [part.reshape(array.shape) for part, array in zip(np.split(joined, ends), arrays, strict=True)]
+    ends = itertools.accumulate(array.size for array in arrays)
+    return [joined[end - array.size : end].reshape(array.shape) for end, array in zip(ends, arrays, strict=True)]

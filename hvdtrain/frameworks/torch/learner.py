@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.devices import choose_device, split_rows
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.loss_scale import scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
@@ -26,6 +27,8 @@ from hvdtrain.frameworks.torch.objective import (
     to_tensor,
 )
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
+from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
+from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
@@ -44,6 +47,8 @@ class TorchLearner:
         self.device = choose_device(
             strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
         )
+        if self.device != "cpu":
+            torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
         self.skipped = 0
         self._config, self._strategy = config, strategy
@@ -51,6 +56,7 @@ class TorchLearner:
         if config.compile:
             choose_cache()
         self._objective = make_objective(trained, config)
+        self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
             self.load(weights)
@@ -70,13 +76,32 @@ class TorchLearner:
         for one in self._synchronized:
             one.group = self.group
         self.own_by_rank = buffers_by_rank(self._model, bool(self._synchronized))
+        self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
+
+    def _make_graphed(self) -> GraphedStep:
+        """Raises UserError where there are no graphs."""
+        if self._device_type not in CAPTURES:
+            raise UserError(f"--cuda-graph: this rank trains on {self.device}", "leave it out, or train on a GPU")
+        return GraphedStep(
+            self._strategy,
+            self.device,
+            list(self._parameters.values()),
+            self._optimizer,
+            self._scaler,
+            self._inputs,
+            lambda tensors: self._losses(self._model, tensors),
+            self._finish_step,
+        )
+
+    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
+        return self._inputs.keep(arrays)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         """Compile the model for steps on as many rows as `arrays`; see `CompilingLearner`."""
         began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
         numbers = np.arange(rows)
         batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, numbers)
-        _, *tensors = map(self._to_device, self._objective.rows(batch))
+        _, *tensors = [to_tensor(array, self.device) for array in self._objective.rows(batch)]
         before = {name: value.clone() for name, value in self._model.named_buffers()}
 
         def warm_up() -> None:
@@ -102,45 +127,50 @@ class TorchLearner:
         count = self._objective.inputs
         return self._objective.losses(self._outputs(model, tensors[:count]), tuple(tensors[count:]))
 
-    def _to_device(self, array: np.ndarray) -> torch.Tensor:
-        return to_tensor(array, self.device)
-
     def train_step(self, batch: Batch) -> torch.Tensor:
         if recorder.on:
             recorder.part(FORWARD)
+        if self._graphed:
+            self._objective.seed_step(batch.step, self.group.rank)
+            return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
         for group in self._optimizer.param_groups:
             group["lr"] = batch.lr
         loss = self.compute_gradients(batch)
+        self._finish_step()
+        return loss
+
+    def compute_gradients(self, batch: Batch) -> torch.Tensor:
+        self._optimizer.zero_grad()
+        self._objective.seed_step(batch.step, self.group.rank)
+        loss = sum(self._backward(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        for parameter in self._parameters.values():
+            if parameter.grad is None:  # every strategy then treats it identically
+                parameter.grad = torch.zeros_like(parameter)
+        return loss
+
+    def _backward(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        if recorder.on:
+            recorder.part(FORWARD)
+        for one in self._synchronized:
+            one.real_rows = (row_weights > 0).float()
+        losses = self._losses(self._training_model, list(tensors))
+        loss = losses @ row_weights
+        if recorder.on:
+            recorder.part(BACKWARD)
+        self._scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _finish_step(self) -> None:
+        """Combine the gradients and update the parameters."""
         combine(self._strategy, self._optimizer)
         self._scaler.unscale_(self._optimizer)
         finite = clip_and_check(self._parameters.values(), self._config)
         if finite:
             self._strategy.update(self._optimizer, self._scaler)
         self.skipped += self._rescale() or not finite
-        return loss
 
-    def compute_gradients(self, batch: Batch) -> torch.Tensor:
-        self._optimizer.zero_grad()
-        self._objective.seed_step(batch.step, self.group.rank)
-        rows = self._objective.rows(batch)
-        loss = sum(self._backward(*part) for part in split_rows(self._config.accumulate, *rows))
-        for parameter in self._parameters.values():
-            if parameter.grad is None:  # every strategy then treats it identically
-                parameter.grad = torch.zeros_like(parameter)
-        return loss
-
-    def _backward(self, weights: np.ndarray, *arrays: np.ndarray) -> torch.Tensor:
-        if recorder.on:
-            recorder.part(FORWARD)
-        row_weights = self._to_device(weights)
-        for one in self._synchronized:
-            one.real_rows = (row_weights > 0).float()
-        losses = self._losses(self._training_model, [self._to_device(array) for array in arrays])
-        loss = losses @ row_weights
-        if recorder.on:
-            recorder.part(BACKWARD)
-        self._scaler.scale(loss).backward()
-        return loss.detach()
+    def read_losses(self, losses: list[torch.Tensor]) -> list[float]:
+        return torch.stack(losses).tolist() if losses else []
 
     def _rescale(self) -> bool:
         """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
@@ -156,7 +186,7 @@ class TorchLearner:
     @torch.no_grad()
     def logits(self, images: np.ndarray) -> np.ndarray:
         with evaluating(self._model):
-            return self._outputs(self._model, [self._to_device(images)]).cpu().numpy()
+            return self._outputs(self._model, [to_tensor(images, self.device)]).cpu().numpy()
 
     def weights(self) -> Weights:
         return module_weights(self._model)

@@ -64,7 +64,7 @@ def get_params(weights: Weights, trainable: Collection[str], device: str) -> Ten
 def split_batch(devices: list[str], *batch: np.ndarray) -> list[list[torch.Tensor]]:
     """Split the arrays of a batch into equal parts, one per device, and copy them there: [device][array]."""
     parts = split_rows(len(devices), *batch)
-    return [[torch.from_numpy(rows).to(device) for rows in part] for part, device in zip(parts, devices, strict=True)]
+    return [[to_tensor(rows, device) for rows in part] for part, device in zip(parts, devices, strict=True)]
 
 
 def allreduce(data: list[torch.Tensor]) -> None:

@@ -186,8 +186,11 @@ def cross_entropy(outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """The array on a device."""
-    return torch.from_numpy(np.ascontiguousarray(array)).to(device, non_blocking=True)
+    """The array on a device, from page-locked memory, so that the copy waits for nothing the device still has to do."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device == "cpu":
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)  # PyTorch keeps the memory until the copy is done
 
 
 def seed_generators(seed: int) -> None:
@@ -229,10 +232,22 @@ def make_objective(trained: Trainable, config: Config, layout: torch.memory_form
 
 def module_weights(model: nn.Module) -> Weights:
     """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
-    return {
-        name: (value.float() if value.dtype is torch.bfloat16 else value).detach().cpu().numpy().copy()
+    state = {
+        name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
         for name, value in model.state_dict().items()
     }
+    on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
+    state |= _copied_at_once(on_device)
+    return {name: value.numpy() if name in on_device else value.cpu().numpy().copy() for name, value in state.items()}
+
+
+def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, all of one type and device, on the host: each copy by itself would wait for the device."""
+    if not tensors:
+        return {}
+    flat = torch.cat([value.flatten() for value in tensors.values()]).cpu()
+    parts = flat.split([value.numel() for value in tensors.values()])
+    return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:

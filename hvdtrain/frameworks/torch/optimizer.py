@@ -23,7 +23,7 @@ def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.opti
         adam = torch.optim.Adam(parameters, config.lr, ADAM_BETAS, ADAM_EPSILON, config.weight_decay, fused=fused)
         for parameter in parameters:
             adam.state[parameter] = {
-                "step": torch.zeros(()),
+                "step": torch.zeros((), device=parameter.device if fused else "cpu"),
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }

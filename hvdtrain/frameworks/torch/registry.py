@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hvdtrain.frameworks.registry import StrategyEntry
 from hvdtrain.frameworks.torch import strategies
+from hvdtrain.frameworks.torch.data_parallel import TorchDataParallel
 from hvdtrain.frameworks.torch.learner import TorchLearner
 from hvdtrain.frameworks.torch.manual import TorchManual, TorchManualLearner
 
@@ -11,7 +12,7 @@ ENTRIES = (
     StrategyEntry("single", "loop", strategies.TorchSingleProcess, TorchLearner),
     StrategyEntry("horovod", "loop", strategies.TorchHorovod, TorchLearner),
     StrategyEntry("ddp", "loop", strategies.TorchDDP, TorchLearner),
-    StrategyEntry("dataparallel", "loop", strategies.TorchDataParallel, TorchLearner),
+    StrategyEntry("dataparallel", "loop", TorchDataParallel, TorchLearner),
     StrategyEntry("ring", "loop", strategies.TorchRing, TorchLearner),
     StrategyEntry("mpi", "loop", strategies.TorchMPI, TorchLearner),
     StrategyEntry("manual", "loop", TorchManual, TorchManualLearner),

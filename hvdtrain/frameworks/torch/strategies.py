@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import functools
-import sys
 import time
 import warnings
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -23,10 +18,9 @@ from hvdtrain.collectives.single_process import single_process
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
-from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.timeline.recorder import recorder
 
 
@@ -58,6 +52,8 @@ class TorchStrategy(Strategy):
 class TorchSingleProcess(TorchStrategy):
     """One process on one device; gradients are not combined."""
 
+    captures = "step"
+
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
         super().__init__(config, runtime, group or single_process(config.strategy))
 
@@ -67,6 +63,7 @@ class TorchHorovod(TorchStrategy):
 
     requires = ("horovod.torch",)
     waits = True
+    captures = "gradients"
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.torch as hvd
@@ -138,6 +135,7 @@ class TorchDDP(TorchStrategy):
     """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
     unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
+    captures = "gradients"
     group: TorchDistributedGroup
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
@@ -148,6 +146,9 @@ class TorchDDP(TorchStrategy):
         """When backward made the latest gradient; `time.perf_counter`."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
+        if self.runtime.cuda_graph:  # DistributedDataParallel would reduce inside backward, which is in the graph
+            load_module(model, broadcast_arrays(self.group, module_weights(model)))
+            return model
         for parameter in model.parameters():
             if _is_also_channels_last(parameter, isinstance(model, TorchNetwork)):
                 # DDP compares strides with those of the gradient, which PyTorch makes from images in channels_last.
@@ -175,8 +176,30 @@ class TorchDDP(TorchStrategy):
                 parameter.register_post_accumulate_grad_hook(note_time)
 
     def reduce(self, optimizer: Any) -> None:
-        if self.group.size > 1:
+        if self.runtime.cuda_graph:
+            self._reduce_at_once(_gradients(optimizer))
+        elif self.group.size > 1:
             self.group.communicating.add(time.perf_counter() - self._last_gradient)
+
+    def _reduce_at_once(self, gradients: list[torch.Tensor]) -> None:
+        """Average the gradients over all ranks in one message, after a graph has computed them."""
+        if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
+            self.group.combines_gradients_unseen()
+        with self.group.communicating:
+            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            torch.distributed.all_reduce(flat)
+            _distribute(flat.div_(self.group.size), gradients)
+
+
+def _gradients(optimizer: Any) -> list[torch.Tensor]:
+    """The gradients of all parameters that are trained."""
+    return [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+
+
+def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
+    """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
+    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -188,79 +211,12 @@ def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bo
     return parameter.dim() == 4 and (parameter.shape[1] == 1 or one_pixel)
 
 
-def _gathered(outputs: list[Any]) -> Any:
-    """The outputs of replicas as one: tensors are concatenated, in mappings and sequences too, as DataParallel does."""
-    first: Any = outputs[0]
-    if isinstance(first, torch.Tensor):
-        return torch.cat(outputs)
-    if isinstance(first, Mapping):
-        return {name: _gathered([one[name] for one in outputs]) for name in first}
-    values = [_gathered(list(parts)) for parts in zip(*outputs, strict=True)]
-    return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
-
-
-class CPUReplicas(nn.Module):
-    """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
-
-    As in DataParallel, the replicas' forward passes run in separate threads. On a CPU, PyTorch runs backward in one
-    thread.
-    """
-
-    def __init__(self, model: nn.Module, devices: int) -> None:
-        super().__init__()
-        self.model = model
-        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
-        self._threads = ThreadPoolExecutor(devices)
-
-    def forward(self, *inputs: torch.Tensor) -> Any:
-        if not self.training:  # the replicas do not get the modes of the modules
-            return self.model(*inputs)
-        scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
-        # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
-        replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
-        replicas[0] |= dict(self.model.named_buffers())  # which the first replica updates, as in DataParallel
-        dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-        applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
-        return _gathered(list(applied))
-
-    @staticmethod
-    def _apply(
-        dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: tuple[torch.Tensor, ...]
-    ) -> torch.Tensor:
-        with torch.autocast("cpu", dtype, enabled=dtype is not None):  # threads do not inherit autocast
-            return torch.func.functional_call(body, parameters, part)
-
-
-class TorchDataParallel(TorchStrategy):
-    """torch.nn.DataParallel: scatters each batch over the GPUs of one process, or over parts of the CPU."""
-
-    unsupported = (
-        Unsupported("compile", (False,), "DataParallel copies the network to threads in each step"),
-        DEVICES_NORMALIZE,
-    )
-    many_devices = True
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0
-        super().__init__(config, runtime, single_process(config.strategy), count_devices(runtime.devices, gpus))
-
-    def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
-        if device != "cpu":
-            return nn.DataParallel(model, list(range(self.devices)))
-        if not self.runtime.quiet:
-            print(
-                "torch.nn.DataParallel supports GPUs only: scatter, replicate, apply and gather run over "
-                f"{self.devices} parts of the CPU, and backward in one thread",
-                file=sys.stderr,
-            )
-        return CPUReplicas(model, self.devices)
-
-
 class TorchAllreduce(TorchStrategy):
     """All gradients in one array, summed by the group's `allreduce`."""
 
     group: AllreduceGroup
     waits = True
+    captures = "gradients"
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
         super().__init__(config, runtime, group)
@@ -270,12 +226,10 @@ class TorchAllreduce(TorchStrategy):
         return optimizer
 
     def reduce(self, optimizer: Any) -> None:
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        gradients = _gradients(optimizer)
         flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
         self.group.allreduce(flat.numpy())
-        parts = flat.div_(self.group.size).split([gradient.numel() for gradient in gradients])
-        for gradient, part in zip(gradients, parts, strict=True):
-            gradient.copy_(part.view_as(gradient))
+        _distribute(flat.div_(self.group.size), gradients)
 
 
 class TorchRing(TorchAllreduce):

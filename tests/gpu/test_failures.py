@@ -1,0 +1,99 @@
+"""Failures on a GPU end a job as they do on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+
+import pytest
+from support.gpu_jobs import REHEARSAL
+from support.jobs import finish, pids_of_ranks, run
+
+HANG = ("--epochs", "10000", "--log-every", "5", "--hang-timeout", "5", "--max-steps", "0")
+
+
+@pytest.mark.parametrize("options", [(), ("--cuda-graph",)], ids=["eager", "graph"])
+def test_a_loss_that_is_not_finite_ends_training(jobs, options):
+    given = ("--strategy", "single", "--lr", "9e15", "--warmup-epochs", "0", *options)
+    status, output = jobs.run(*given, "--max-steps", "40")
+    assert status != 0
+    assert "loss is not finite at step" in output
+    assert "Traceback" not in output
+
+
+def test_updates_with_gradients_that_are_not_finite_can_be_skipped(jobs):
+    given = ("--strategy", "single", "--lr", "9e15", "--warmup-epochs", "0", "--on-nan", "skip", "--cuda-graph")
+    status, output = jobs.run(*given, "--max-steps", "10", "--log-every", "5")
+    assert "skipped so far" in output + jobs.log(), f"exit status {status}"
+
+
+def test_the_watchdog_ends_ranks_that_wait_on_one_gpu(jobs):
+    """Two ranks that share a GPU, as if each were on a host of its own; the other one is stopped."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    command = jobs.command("--strategy", "ring", *HANG)
+    processes = [
+        jobs.start(
+            command,
+            RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port),
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    _assert_ends(jobs, processes[0], lambda pids: os.killpg(pids[1], signal.SIGKILL))
+    finish(processes[1], 60)
+
+
+def test_the_watchdog_ends_ranks_that_wait_in_nccl(jobs, gpus):
+    if gpus < 2:
+        pytest.skip(f"needs 2 GPUs, and there is {gpus}: NCCL gives a GPU to one rank only")
+    process = jobs.start(jobs.command("--strategy", "ddp", *HANG, by="local", np=2))
+    _assert_ends(jobs, process, lambda pids: None)
+
+
+def _assert_ends(jobs, process, afterwards):
+    pids = pids_of_ranks(jobs.folder / "runs" / "run", 2)
+    os.kill(pids[1], signal.SIGSTOP)
+    status, output = finish(process, 90)
+    afterwards(pids)
+    assert status != 0
+    assert "no heartbeat of rank 1" in output, output[-3000:]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--strategy", "manual"), "has no step to capture with --strategy manual"),
+        (("--strategy", "single", "--batch-norm", "sync"), "with --batch-norm sync"),
+    ],
+)
+def test_what_cannot_be_captured_is_a_one_line_error(jobs, options, text):
+    status, output = jobs.run(*options, "--cuda-graph")
+    assert status != 0
+    assert text in output
+    assert "Traceback" not in output
+
+
+def test_the_doctor_sees_the_gpu(jobs):
+    command = [sys.executable, "-m", "hvdtrain", "doctor", "--json", "--only", "gpu", "gpu-per-rank", "--ranks", "1"]
+    process = jobs.start(command)
+    _, output = finish(process, 120)
+    found = json.loads(output[output.index("{") :])["findings"]
+    assert found
+    if not REHEARSAL:
+        import torch
+
+        texts = " ".join(one["text"] for one in found)
+        assert torch.cuda.get_device_name(0) in texts
+        assert not [one for one in found if one["status"] == "fail"], found
+
+
+def test_the_pytorch_of_this_machine_is_used():
+    """Else the tests would prove something about another one."""
+    import torch
+
+    status, output = run([sys.executable, "-c", "import torch; print(torch.__version__)"], os.getcwd())
+    assert (status, output.strip().splitlines()[-1]) == (0, torch.__version__)
