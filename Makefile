@@ -1,5 +1,5 @@
 # Set VENV, NP, FRAMEWORK, WORKERS and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
-# For the image: DEVICE (cpu, cuda), ENGINE (docker, podman) and CMD: make docker-run CMD='python -m hvdtrain doctor'
+# For the image: STACK, DEVICE (cpu, cuda), ENGINE (docker, podman), WHEELS and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
 FRAMEWORK ?= torch
@@ -22,7 +22,7 @@ endif
 # horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
 
-export DEVICE NP CMD ENGINE
+export DEVICE NP CMD ENGINE WHEELS
 # `make fuzz` and `make chaos` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
@@ -87,7 +87,7 @@ lock: ## Update the hashes of all pinned packages (needs uv)
 audit: setup ## Check all pinned packages for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)
 
-docker-build: ## Build the image for DEVICE (cpu or cuda); ARGS are passed to docker or podman build
+docker-build: ## Build the image of STACK for DEVICE (cpu or cuda); ARGS are passed to docker or podman build
 	@docker/image.sh build $(ARGS)
 
 docker-run: ## Train in the image on NP processes, with GPUs if there are any, or run CMD
