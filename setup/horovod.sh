@@ -18,8 +18,8 @@ folder=${2:-}
 constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
-# In this order: the second one builds on the first.
-patches=("$setup/horovod-$version.patch" "$setup/horovod-$version-event-driven.patch")
+# In this order: each builds on those before it.
+patches=("$setup/horovod-$version"{,-event-driven,-versions}.patch)
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
