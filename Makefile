@@ -1,8 +1,8 @@
 # Set VENV, NP, FRAMEWORK, WORKERS and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
+# For set-up: STACK (all, pytorch, tensorflow), BASE_PYTHON, USE_SYSTEM_TORCH and PACKAGES: make setup STACK=pytorch
 # For the image: STACK, DEVICE (cpu, cuda), ENGINE (docker, podman), WHEELS and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
-FRAMEWORK ?= torch
 ARGS ?=
 # Tests that run at the same time; most of their time is the start of frameworks.
 WORKERS ?= 2
@@ -16,31 +16,34 @@ ifneq ($(wildcard ../shared/data/.),)
 export HVDTRAIN_DATA ?= $(CURDIR)/../shared/data
 endif
 export VENV
-ifdef STACK
-export STACK
-endif
 # horovodrun imports TensorFlow to find out whether it is installed; this hides its informational messages.
 export TF_CPP_MIN_LOG_LEVEL ?= 1
+
+# The first framework of the environment's stack, unless FRAMEWORK names another.
+framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo "$${FRAMEWORKS%% *}"))
 
 export DEVICE NP CMD ENGINE WHEELS
 # `make fuzz` and `make chaos` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
 
-.PHONY: help setup wheel train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
+.PHONY: help setup packages wheel train test test-all fuzz chaos horovod-test lint format bench lock audit docker-build docker-run docker-test clean distclean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-setup: ## Create the virtual environment and build Horovod for the frameworks
+setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) with BASE_PYTHON, and build Horovod
 	@setup/environment.sh
+
+packages: ## Download what set-up of STACK reads into a folder: PACKAGES=FOLDER make setup needs no network
+	@setup/packages.sh
 
 wheel: setup ## Build a wheel of Horovod into dist/, for machines without a compiler (HOROVOD_WHEELS)
 	@setup/wheel.sh "$(VENV)" dist
 
-train: setup ## Train LeNet on NP processes with FRAMEWORK (torch, mxnet, tensorflow); ARGS are its options
-	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(FRAMEWORK)_lenet $(ARGS)
+train: setup ## Train LeNet on NP processes with FRAMEWORK (default: the stack's first); ARGS are its options
+	@$(ACTIVE) horovodrun -np $(NP) python -m hvdtrain.$(framework)_lenet $(ARGS)
 
 test: setup ## Run the short test suite, which tests every guarantee; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) -m "not matrix" $(ARGS)
@@ -76,7 +79,7 @@ bench: setup ## Compare hvdtrain with hand-written loops, data with and without 
 	@$(ACTIVE) python -m hvdtrain bench allreduce --sizes 8 1024 16384 524288 1048576 67108864
 	@$(ACTIVE) python benchmarks/goals.py
 
-lock: ## Update the hashes of all pinned packages (needs uv)
+lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 	@for stack in setup/stacks/*; do \
 	    uv pip compile -q $(LOCK) --no-deps $$stack/constraints.txt $$(ls $$stack/locked-only.txt 2>/dev/null) \
 	        -o $$stack/requirements.lock || exit; \
@@ -84,7 +87,7 @@ lock: ## Update the hashes of all pinned packages (needs uv)
 	@uv pip compile -q $(LOCK) setup/audit.in -o setup/audit.lock
 	@uv pip compile -q $(LOCK) setup/wheel.in -o setup/wheel.lock
 
-audit: setup ## Check all pinned packages for known vulnerabilities; ARGS are passed to pip-audit
+audit: setup ## Check the pinned packages of all stacks for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)
 
 docker-build: ## Build the image of STACK for DEVICE (cpu or cuda); ARGS are passed to docker or podman build

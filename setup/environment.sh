@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Makes the virtual environment of a stack: its frameworks, MPI, Horovod and hvdtrain.
 #
-#   STACK            a folder of setup/stacks (default: that of the existing environment, else all)
-#   VENV             its folder (default: .venv in the checkout)
-#   BASE_PYTHON      the Python to make it with (default: the first of the stack's on PATH)
-#   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/wheels.md); nothing is then compiled
+#   STACK            a folder of setup/stacks (default: that of the existing environment, else all, or pytorch where the
+#                    machine has only Pythons that are too new for MXNet)
+#   VENV             the environment's folder (default: .venv in the checkout)
+#   BASE_PYTHON      the Python to make it with: a command, a path, or a version, such as 3.12, which is looked for on
+#                    PATH and where version managers keep theirs (default: the first of the stack's that is found)
+#   USE_SYSTEM_TORCH=1  use the PyTorch of BASE_PYTHON as it is (STACK=pytorch)
+#   PACKAGES         a folder of wheels and sources made by setup/packages.sh: nothing is read from the network
+#   HOROVOD_WHEELS   folder or page of prebuilt wheels of Horovod (docs/wheels.md): nothing is compiled
 #   HVDTRAIN_EXTRAS  the extras of hvdtrain to install (default: the stack's)
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
@@ -15,18 +19,9 @@ venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
-
-step() { printf '==> %s\n' "$*"; }
-die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-
-stack=${STACK:-$(cat "$venv/.hvdtrain-stack" 2>/dev/null || echo all)}
-folder=setup/stacks/$stack
-[[ -f $folder/stack.conf ]] || die "STACK=$stack is not a stack: give one of $(cd setup/stacks && echo *)"
-NO_DEPENDENCIES=
-# shellcheck source=/dev/null
-source "$folder/stack.conf"
-extras=${HVDTRAIN_EXTRAS:-$EXTRAS}
-constraints=${HVDTRAIN_CONSTRAINTS:-$folder/constraints.txt}
+made=$venv/.hvdtrain-path
+# shellcheck source=setup/stack.sh
+source setup/stack.sh
 
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
 # environment contain its path and the checkout's, so neither can move.
@@ -34,29 +29,40 @@ wanted() {
     {
         cat setup.cfg setup/*.{sh,py,patch} "$folder"/*
         printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
+        printf '%s\n' "$torch"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
     } | sha256sum
 }
 
 # False for an environment in which install.sh found a file that is not in the lock.
 works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
-up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && works; }
+up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
 
-is_one_of='import sys; sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1].split())'
+# True if the environment has the stack, the Python and the PyTorch that are asked for.
+as_asked() {
+    local version
+    version=$("$venv/bin/python" -I -c "$about_python" 2>/dev/null) && version=${version%% *} || return 1
+    [[ $(cat "$venv/.hvdtrain-stack" 2>/dev/null || printf %s "$stack") = "$stack" ]] &&
+        [[ $(cat "$venv/.hvdtrain-system-torch" 2>/dev/null) = "$torch" ]] &&
+        [[ " $PYTHONS " = *" ${version%.*} "* ]] || return 1
+    if is_version "$BASE_PYTHON"; then
+        [[ $version. = "$BASE_PYTHON".* ]]
+    elif [[ -n $BASE_PYTHON ]]; then
+        [[ $(base_of "$BASE_PYTHON") = "$(base_of "$venv/bin/python")" ]]
+    fi
+}
 
-find_python() {
-    local name names
-    read -ra names <<<"$PYTHONS"
-    names=("${names[@]/#/python}" python3 python)
-    [[ -z ${BASE_PYTHON:-} ]] || names=("$BASE_PYTHON")
-    for name in "${names[@]}"; do
-        # Run it: version managers install commands that only print an error.
-        if "$name" -c "$is_one_of" "$PYTHONS" 2>/dev/null; then
-            command -v "$name"
-            return
-        fi
-    done
-    return 1
+base_of() { "$1" -c 'import os, sys; print(sys.version_info[:3], os.path.realpath(sys.base_prefix))'; }
+
+# From here on, pip reads this folder only: no index, and no configuration that names one. In a URL, since pip would
+# split a path at its spaces.
+use_packages() {
+    local packages
+    packages=$(cd "$1" 2>/dev/null && pwd) || die "PACKAGES=$1 is not a folder: make it with make packages STACK=$stack"
+    compgen -G "$packages/*.whl" >/dev/null || die "PACKAGES=$1 has no wheels: make it with make packages STACK=$stack"
+    step "Packages: from $packages only"
+    unset PIP_INDEX_URL PIP_EXTRA_INDEX_URL
+    export PIP_CONFIG_FILE=/dev/null PIP_NO_INDEX=1 PIP_FIND_LINKS="file://${packages// /%20}"
 }
 
 # Installs Debian packages, or prints the command that does.
@@ -70,30 +76,29 @@ apt_install() {
     fi
 }
 
+# Sets `python`. Where the machine has none, the system's may be installed.
 ensure_system() {
-    local missing=() version include
-    # To build Horovod. A prebuilt one needs none of it.
-    if [[ -z ${HOROVOD_WHEELS:-} ]]; then
-        command -v g++ >/dev/null || missing+=(g++)
-        command -v make >/dev/null || missing+=(make)
-        command -v patch >/dev/null || missing+=(patch)
-    fi
+    local missing=() version include command
+    # To build Horovod. A prebuilt one needs none of them.
+    [[ -n ${HOROVOD_WHEELS:-} ]] ||
+        for command in g++ make patch; do command -v "$command" >/dev/null || missing+=("$command"); done
     if python=$(find_python); then
         version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
         include=$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')
         # Debian has these two in packages of their own.
         "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=("python$version-venv")
         [[ -n ${HOROVOD_WHEELS:-} || -f $include/Python.h ]] || missing+=("python$version-dev")
-    elif [[ -n ${BASE_PYTHON:-} ]]; then
-        die "BASE_PYTHON=$BASE_PYTHON does not start one of the Pythons of STACK=$stack ($PYTHONS): give the path of one"
     elif command -v python3 >/dev/null; then
-        die "no Python of STACK=$stack ($PYTHONS) found: install one, or set BASE_PYTHON to it"
+        die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: install one, or set BASE_PYTHON"
     else
         missing+=(python3 python3-venv python3-dev)
     fi
     if ((${#missing[@]})); then
         apt_install "${missing[@]}"
-        python=$(find_python) || die "the system's python3 is none of those of STACK=$stack ($PYTHONS): set BASE_PYTHON to one"
+        # The system's Python may be for another stack than the one that was chosen without any.
+        [[ -n $python ]] || choose_stack
+        python=$(find_python) ||
+            die "the system's python3 is no Python $(one_of "$PYTHONS"), which STACK=$stack needs: set BASE_PYTHON"
     fi
 }
 
@@ -121,11 +126,44 @@ set_variable() {
     printf 'import os, sys; os.environ.setdefault("%s", %s)\n' "$2" "$3" >"$site/$1.pth"
 }
 
+# Makes the folder. First of all it names its stack, so that an interrupted set-up is recognized as this script's own.
+make_environment() {
+    step "Making $venv with $("$python" -V) for STACK=$stack"
+    rm -rf "$venv"
+    mkdir -p "$venv"
+    printf '%s\n' "$venv" >"$made"
+    printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
+    "$python" -m venv "$venv"
+    [[ -z $system_torch ]] || link_system_torch
+}
+
+link_system_torch() {
+    step "PyTorch: ${torch#*$'\n'} of $system_torch"
+    "$venv/bin/python" -I setup/system_torch.py link "$system_torch" "$constraints" >"$venv/.hvdtrain-constraints"
+    printf '%s\n' "$torch" >"$venv/.hvdtrain-system-torch"
+}
+
+# PyTorch before 2.3 cannot work with NumPy 2.
+test_system_torch() {
+    "$venv/bin/python" -c 'import torch; torch.ones(1).numpy()' >/dev/null 2>"$venv/.hvdtrain-said" || {
+        tail -n 3 "$venv/.hvdtrain-said" >&2
+        die "the PyTorch of $system_torch does not work in $venv (hvdtrain needs 2.3 or later): leave" \
+            "USE_SYSTEM_TORCH out, and PyTorch is installed"
+    }
+    rm -f "$venv/.hvdtrain-said"
+}
+
+choose_stack
+# The system's PyTorch: its Python and, in a second line, its version.
+torch=''
+[[ -z $system_torch ]] ||
+    torch=$system_torch$'\n'$("$system_torch" -I setup/system_torch.py version "$system_torch")
 wanted=$(wanted)
 if up_to_date "$wanted"; then
     step "$venv is up to date"
     exit
 fi
+[[ -z ${PACKAGES:-} ]] || use_packages "$PACKAGES"
 
 mkdir -p "$cache"
 exec 9>"$cache/setup.lock"
@@ -133,18 +171,14 @@ flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
 if up_to_date "$wanted"; then exit; fi
 
 ensure_system
-made=$venv/.hvdtrain-path
-if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && works; }; }; then
-    step "Making $venv with $("$python" -V)"
-    rm -rf "$venv"
-    mkdir -p "$venv"
-    # First of all, so that an interrupted set-up is recognized as this script's own.
-    printf '%s\n' "$venv" >"$made"
-    printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
-    "$python" -m venv "$venv"
+if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && as_asked && works; }; }; then
+    make_environment
 fi
-[[ $(cat "$venv/.hvdtrain-stack" 2>/dev/null) = "$stack" ]] || printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
 works || die "$venv is not a working virtual environment: remove it, or set VENV to another folder"
+as_asked ||
+    die "$venv, which set-up did not make, has another stack or Python: remove it, or set VENV to another folder"
+printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
+[[ -z $system_torch ]] || constraints=$venv/.hvdtrain-constraints
 rm -f "$stamp"
 
 step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
@@ -156,6 +190,10 @@ pip_install --no-build-isolation -e ".[$extras]"
 ensure_mpi
 # horovodrun imports TensorFlow to see what Horovod supports, and TensorFlow prints three notices.
 set_variable hvdtrain_tensorflow TF_CPP_MIN_LOG_LEVEL '"1"'
+for variable in $VARIABLES; do
+    set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
+done
+[[ -z $system_torch ]] || test_system_torch
 setup/horovod.sh "$venv"
 
 printf '%s\n' "$wanted" >"$stamp"

@@ -1,6 +1,7 @@
 """Compares what pip installed with the lock of a stack.
 
 usage: python -I -S setup/locked.py LOCK REPORT, a file that `pip install --report` wrote
+       python -I -S setup/locked.py --list REPORT...    prints what the reports name, as requirements with hashes
 
 Exits with status 1, and one line for each, if a file of a pinned version is not in the lock. Packages that the lock
 does not pin are listed: a build from an index other than PyPI, such as PyTorch's for CPUs, and what only it requires.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -26,20 +28,24 @@ def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
     return sums
 
 
-def main(lock_file: Path, report: Path) -> int:
-    """Compare, print what differs or is not in the lock, and return the exit status."""
-    lock, status, unknown = read_lock(lock_file.read_text()), 0, []
+def read_report(report: Path) -> Iterator[tuple[str, str, str | None, str]]:
+    """Name, version, SHA-256 and file of each package, except the checkout itself."""
     for item in json.loads(report.read_text())["install"]:
         source, about = item["download_info"], item["metadata"]
-        if "dir_info" in source:  # the checkout itself
-            continue
-        name = re.sub(r"[-_.]+", "-", about["name"]).lower()
-        files = lock.get((name, about["version"]))
-        found = source.get("archive_info", {}).get("hashes", {}).get("sha256")
+        if "dir_info" not in source:
+            found = source.get("archive_info", {}).get("hashes", {}).get("sha256")
+            name = re.sub(r"[-_.]+", "-", about["name"]).lower()
+            yield name, about["version"], found, source["url"].rpartition("/")[2]
+
+
+def compare(lock_file: Path, report: Path) -> int:
+    """Compare, print what differs or is not in the lock, and return the exit status."""
+    lock, status, unknown = read_lock(lock_file.read_text()), 0, []
+    for name, version, found, file in read_report(report):
+        files = lock.get((name, version))
         if files is None:
-            unknown.append(f"{name} {about['version']}")
+            unknown.append(f"{name} {version}")
         elif found not in files:
-            file = source["url"].rpartition("/")[2]
             print(
                 f"set-up: {file} has SHA-256 {found}, which is not in {lock_file}: it is not the file that was "
                 "published; check which index pip uses (pip config list), or update the lock (make lock)",
@@ -51,5 +57,15 @@ def main(lock_file: Path, report: Path) -> int:
     return status
 
 
+def main(words: list[str]) -> int:
+    """Compare or list."""
+    if words[0] != "--list":
+        return compare(Path(words[0]), Path(words[1]))
+    for report in words[1:]:
+        for name, version, found, _ in read_report(Path(report)):
+            print(f"{name}=={version} --hash=sha256:{found}")
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(sys.argv[1:]))

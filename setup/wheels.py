@@ -17,6 +17,7 @@ usage: python setup/wheels.py describe VERSION PATCH...    the environment's des
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import html.parser
 import importlib.util
@@ -71,8 +72,10 @@ def describe(version: str, patches: list[Path]) -> dict[str, object]:
 
 
 def _installed(names: tuple[str, ...]) -> str:
-    found = {one.metadata["Name"].lower(): one.version for one in metadata.distributions() if one.metadata["Name"]}
-    return next((found[name] for name in names if name in found), "")
+    for name in names:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(name)
+    return ""
 
 
 def _torch_cuda() -> str:

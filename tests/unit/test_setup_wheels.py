@@ -1,0 +1,222 @@
+"""Set-up takes a prebuilt wheel of Horovod only where it fits, and otherwise says why not and what to do."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+import zipfile
+
+import pytest
+from packaging.tags import sys_tags
+from support.jobs import ROOT
+
+SCRIPT = ROOT / "setup" / "wheels.py"
+_spec = importlib.util.spec_from_file_location("setup_wheels", SCRIPT)
+wheels = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(wheels)
+
+TAG = next(str(tag) for tag in sys_tags() if "manylinux" in str(tag))
+HERE = {
+    "horovod": "0.28.1",
+    "patches": "p0a1b2c3",
+    "python": "3.11",
+    "machine": "x86_64",
+    "libc": "glibc 2.36",
+    "frameworks": {"torch": "2.13.0+cpu", "tensorflow": "2.15.1"},
+    "torch_cuda": "",
+    "device": "cpu",
+    "mpi": "openmpi 4.1.8",
+    "options": {},
+}
+FITS = "hvdtrain.p0a1b2c3.torch2.13.tf2.15.cpu.openmpi4"
+
+
+def name_of(local=FITS, tag=TAG, public="0.28.1"):
+    return f"horovod-{public}+{local}-{tag}.whl"
+
+
+def build(folder, name=None, **description):
+    """A wheel with nothing but its record."""
+    folder.mkdir(exist_ok=True)
+    built = {**HERE, **description}
+    path = folder / (name or name_of(wheels.label(built)))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"horovod-0.28.1+{wheels.label(built)}.dist-info/hvdtrain.json", json.dumps(built))
+    return path
+
+
+def take(place, folder, description=HERE):
+    """The path of the wheel that set-up takes, or its error."""
+    try:
+        return str(wheels.take(str(place), folder, description))
+    except SystemExit as error:
+        return str(error)
+
+
+def test_the_name_says_what_a_wheel_is_built_for():
+    assert wheels.label(HERE) == FITS
+    assert wheels.differences(f"0.28.1+{FITS}", HERE) == []
+    gpu = {
+        **HERE,
+        "frameworks": {"torch": "2.10.0a0+b4e4ee81d3.nv25.12"},
+        "device": "cuda13.0.nccl",
+        "mpi": "mpich 4.2.1",
+    }
+    assert wheels.label(gpu) == "hvdtrain.p0a1b2c3.torch2.10a0.cuda13.0.nccl.mpich4"
+    assert wheels.differences(f"0.28.1+{wheels.label(gpu)}", gpu) == []
+
+
+@pytest.mark.parametrize(
+    ("local", "reason"),
+    [
+        (FITS.replace("torch2.13", "torch2.14"), "it is built for torch 2.14, not 2.13"),
+        (FITS.replace(".tf2.15", ""), "it is built without tensorflow"),
+        (FITS.replace("p0a1b2c3", "p1111111"), "it has other corrections than this version of hvdtrain"),
+        (FITS.replace("openmpi4", "openmpi5"), "it is built for openmpi5, not openmpi 4.1.8"),
+        (FITS.replace("cpu", "cuda13.0.nccl"), "it is built for cuda13.0.nccl, not cpu"),
+        ("cpu", "it was not built by `make wheel`"),
+    ],
+)
+def test_a_wheel_for_another_environment_does_not_fit(tmp_path, local, reason):
+    (tmp_path / name_of(local)).touch()
+    error = take(tmp_path, tmp_path)
+    assert error.startswith("set-up: no wheel in HOROVOD_WHEELS=") and "\n" not in error
+    assert f"({reason})" in error
+    assert f"needs horovod-0.28.1+{FITS} for Python 3.11" in error
+    assert "Run `make wheel`" in error and "unset HOROVOD_WHEELS" in error
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        (name_of(tag="cp39-cp39-manylinux_2_17_x86_64"), "it is built for cp39 on manylinux_2_17_x86_64"),
+        (name_of(tag=TAG.replace(TAG.rpartition("-")[2], "manylinux_9_9_x86_64")), "on manylinux_9_9_x86_64"),
+        (name_of(public="0.29.0"), "it is Horovod 0.29.0, not 0.28.1"),
+        ("horovod-0.28.1.whl", "its name is not that of a wheel"),
+    ],
+)
+def test_a_wheel_for_another_python_system_or_version_does_not_fit(name, reason):
+    assert reason in wheels.wheel_differences(name, HERE)[-1]
+
+
+@pytest.mark.parametrize(
+    ("device", "description", "fits"),
+    [
+        ("cuda13.0.nccl", {"torch_cuda": "13.1"}, True),
+        ("cuda13.0", {"torch_cuda": "12.9"}, False),
+        ("cuda12.8.nccl", {"device": "cuda12.8.nccl", "torch_cuda": "12.8"}, True),
+        ("cuda12.9.nccl", {"device": "cuda12.8"}, True),
+        ("cuda12.8", {"device": "cuda12.8.nccl"}, False),
+        ("cpu", {"device": "cuda12.8.nccl"}, False),
+    ],
+)
+def test_a_wheel_for_gpus_fits_where_its_cuda_is(device, description, fits):
+    differs = wheels.differences(f"0.28.1+{FITS.replace('cpu', device)}", {**HERE, **description})
+    assert (not differs) is fits, differs
+
+
+def test_of_several_wheels_the_closest_is_taken(tmp_path):
+    larger = build(tmp_path, frameworks={**HERE["frameworks"], "mxnet": "1.9.1"})
+    exact = build(tmp_path)
+    build(tmp_path, device="cuda13.0.nccl")
+    (tmp_path / "torch-2.13.0-py3-none-any.whl").touch()
+    assert take(tmp_path, tmp_path, {**HERE, "torch_cuda": "13.0"}) == str(exact)
+    exact.unlink()
+    assert take(tmp_path.as_uri(), tmp_path) == str(larger)
+
+
+def test_a_wheel_that_was_renamed_or_damaged_is_not_installed(tmp_path):
+    renamed = build(tmp_path, name_of(), frameworks={"torch": "2.12.0", "tensorflow": "2.15.1"})
+    error = take(tmp_path, tmp_path)
+    assert "was renamed: it is built for" in error and "torch2.12" in error
+    renamed.write_bytes(renamed.read_bytes()[:100])
+    assert "is not a wheel that `make wheel` built, or it is damaged" in take(tmp_path, tmp_path)
+
+
+def test_the_command_prints_the_wheel_or_one_line(tmp_path):
+    command = [sys.executable, SCRIPT, "take", tmp_path, tmp_path]
+    run = functools.partial(subprocess.run, command, input=json.dumps(HERE), capture_output=True, text=True)
+    done = run()
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+    built = build(tmp_path)
+    assert run().stdout == f"{built}\n"
+
+
+def test_a_place_without_wheels_is_named(tmp_path):
+    assert "it has none, but this environment needs" in take(tmp_path, tmp_path)
+    assert "is not a folder" in take(tmp_path / "none", tmp_path)
+
+
+@pytest.fixture
+def server(tmp_path):
+    """Serves the folder `www`."""
+    root = tmp_path / "www"
+    root.mkdir()
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield root, f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+def test_wheels_are_taken_from_a_page_and_from_an_index(tmp_path, server, monkeypatch):
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    root, address = server
+    built = build(root / "files")
+    # Python's server lists a folder, as many web servers do; the name's plus sign is escaped.
+    assert take(f"{address}/files/", tmp_path) == str(tmp_path / built.name)
+    assert (tmp_path / built.name).read_bytes() == built.read_bytes()
+
+    (root / "simple" / "horovod").mkdir(parents=True)
+    page = root / "simple" / "horovod" / "index.html"
+    digest = hashlib.sha256(built.read_bytes()).hexdigest()
+    link = f'<a href="../../files/{built.name.replace("+", "%2B")}#sha256='
+    (root / "simple" / "index.html").write_text('<a href="numpy/">numpy</a> <a href="horovod/">horovod</a>')
+    page.write_text(f'{link}{digest}">wheel</a>')
+    assert take(f"{address}/simple/", tmp_path) == str(tmp_path / built.name)
+
+    page.write_text(f'{link}{"0" * 64}">wheel</a>')
+    assert f"has SHA-256 {digest}, but its page says" in take(f"{address}/simple/horovod/", tmp_path)
+
+    error = take(f"{address.replace('//', '//me:secret@')}/missing/", tmp_path)
+    assert "cannot be read (HTTPError)" in error and "secret" not in error
+
+
+def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path):
+    path = tmp_path / "a.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("horovod/mpi_lib.so", b"\0/home/me/horovod-build.x/pair.cc\0")
+        archive.writestr("horovod/__init__.py", "")
+    command = [sys.executable, SCRIPT, "search", str(path)]
+    done = subprocess.run([*command, "/home/me/", "/opt/x/"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (1, "horovod/mpi_lib.so: /home/me/\n")
+    assert subprocess.run([*command, "/opt/x/"]).returncode == 0
+
+
+def test_the_environment_is_described_without_its_folders(monkeypatch):
+    monkeypatch.setenv("HOROVOD_CUDA_HOME", "/opt/private/cuda")
+    monkeypatch.setenv("HOROVOD_CPU_OPERATIONS", "gloo")
+    found = wheels.describe("0.28.1", [ROOT / "setup" / "horovod-0.28.1.patch"])
+    assert "/opt/private" not in json.dumps(found)
+    assert found["options"]["HOROVOD_CPU_OPERATIONS"] == "gloo"
+    assert found["frameworks"] and wheels.LOCAL.fullmatch(wheels.label(found))
+
+
+@pytest.mark.parametrize(
+    ("printed", "mpi"),
+    [
+        ("mpirun (Open MPI) 4.1.8\n\nReport bugs to", "openmpi 4.1.8"),
+        ("HYDRA build details:\n    Version:                                 4.2.1\n", "mpich 4.2.1"),
+        ("Intel(R) MPI Library for Linux* OS, Version 2021.11 Build 20231005", "intelmpi 2021.11"),
+        ("", "mpi"),
+    ],
+)
+def test_the_kind_of_mpi_is_read_from_its_launcher(printed, mpi):
+    assert wheels._mpi(printed) == mpi
