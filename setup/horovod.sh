@@ -23,6 +23,8 @@ patches=("$setup/horovod-$version"{,-event-driven,-versions}.patch)
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
+# shellcheck source=setup/nccl.sh
+source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
@@ -74,6 +76,7 @@ compile() {
     # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
+    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
     export HOROVOD_LOCAL_VERSION
     relative_paths
