@@ -6,13 +6,16 @@ LeNet of the recipe `book`, Fashion-MNIST (synthetic images if HVDTRAIN_DATA doe
 processes with one thread each. Every job runs in processes of its own, through its launcher. The jobs of a repeat
 follow each other, so that drift of the machine's speed affects all equally, and a ratio compares two jobs of the same
 repeat. The hand-written loops run over Gloo, with Horovod's background thread as published (HOROVOD_EVENT_DRIVEN=0).
+Jobs of frameworks that are not installed are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -82,7 +85,7 @@ def main() -> None:
     options = parser.parse_args()
     data = default_dataset()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Runs] = {name: [] for name in [*BARE, *OURS]}
+    results: dict[str, Runs] = {name: [] for name in [*BARE, *OURS] if importlib.util.find_spec(framework_of(name))}
     for repeat in range(options.repeats):
         for name, done in results.items():
             print(f"repeat {repeat + 1}/{options.repeats}: {name}", file=sys.stderr, flush=True)
@@ -90,6 +93,11 @@ def main() -> None:
             with open(options.output, "a") as file:
                 file.write(json.dumps({"row": name, "repeat": repeat, "data": data, **done[-1]}) + "\n")
     print(table(results, data))
+
+
+def framework_of(name: str) -> str:
+    """The framework of a job."""
+    return re.findall("torch|mxnet|tensorflow", name)[0]
 
 
 def measure(name: str, data: str, steps: int) -> dict[str, float]:
@@ -135,9 +143,9 @@ def table(results: dict[str, Runs], data: str) -> str:
         "| --- | --- | --- |",
     ]
     for ours, theirs, minimum in RATIOS:
-        lines += ratio_lines(ours, theirs, minimum, results)
+        lines += ratio_lines(ours, theirs, minimum, results) if theirs in results else []
     lines += ["", "| memory of a rank | measured | at most |", "| --- | --- | --- |"]
-    lines += (memory_line(ours, theirs, results) for ours, theirs in EQUIVALENT)
+    lines += (memory_line(ours, theirs, results) for ours, theirs in EQUIVALENT if theirs in results)
     return "\n".join(lines)
 
 

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from support import stack
 from support.jobs import real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
@@ -27,6 +28,15 @@ class ByFile(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config, log):
     return ByFile(config, log)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    return stack.TestModule.from_parent(parent, path=module_path)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    stack.skip_what_is_missing(items)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdtrain.cli.parser import Parser
+from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.jobs import horovod_options, sbatch
 from hvdtrain.jobs.job import START_TIMEOUT_S
 
@@ -71,11 +71,11 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Python 3.11's argparse makes an empty list of `--option=--`."""
+    """Refuse `--option=--`."""
     values = [(name, value) for name, value in vars(options).items() if name not in ("env", "sbatch", "program")]
     several = [(name, value) for name in ("env", "sbatch") for value in getattr(options, name, [])]
     for name, value in [*values, *several]:
-        if value == []:
+        if is_no_value(value):
             parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
 
 

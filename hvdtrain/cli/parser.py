@@ -30,7 +30,8 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message)
         if choice:
-            hint = did_you_mean(choice[1], re.findall(r"'(.*?)'", choice[2]))
+            # Pythons from 3.12.8 and 3.13.1 on name the choices without quotation marks.
+            hint = did_you_mean(choice[1], re.findall(r"[^', ]+", choice[2]))
         else:
             hint = "".join(f"; {name} is no option{meant}" for name, meant in self._misspelt())
         super().error(message + hint)
@@ -50,6 +51,11 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from command._options()
+
+
+def is_no_value(value: object) -> bool:
+    """Whether this is what argparse makes of `--option=--`: in older Pythons an empty list, in newer ones the text."""
+    return value == [] or str(value) == "--"
 
 
 def check_choices(argv: list[str], *options: type) -> None:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdtrain.cli.parser import Parser
+from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.program import SWEEP, without_program
 from hvdtrain.jobs.slurm.directives import array_tasks
@@ -73,7 +73,7 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 def parse(own: list[str]) -> argparse.Namespace:
     """The sweep's own options. Raises UserError for values that no sweep can have."""
     options = parser().parse_args(own)
-    if [] in (options.output, options.seeds, *options.settings):  # Python 3.11's argparse makes it of `--output=--`
+    if any(map(is_no_value, (options.output, options.seeds, *options.settings))):
         raise UserError("-- is no value of an option", "write it between the sweep's options and the command")
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")

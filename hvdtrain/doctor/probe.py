@@ -31,8 +31,9 @@ WARM_UPS = 2
 def framework(name: str) -> None:
     """Import a framework, then Horovod's extension for it, and report how both were built."""
     try:
+        _prepare(name)
         module = importlib.import_module(name)
-        send(version=str(module.__version__), **_gpus(name, module))
+        send(version=str(module.__version__), **_gpus(name, module), **_numpy(name, module))
     except BaseException as error:
         send(framework_error=_describe(error), end=True)
         return
@@ -44,6 +45,11 @@ def framework(name: str) -> None:
         send(built=built, libmpi=_loaded_library("libmpi.so"), end=True)
     except BaseException as error:
         send(horovod_error=_describe(error), end=True)
+
+
+def _prepare(name: str) -> None:
+    """Set what a framework reads when it is imported, as training does."""
+    importlib.import_module(f"hvdtrain.frameworks.{name}")
 
 
 def _describe(error: BaseException) -> str:
@@ -58,7 +64,12 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
         if name == "torch":
             available = bool(module.cuda.is_available())
             nccl = list(module.cuda.nccl.version()) if available else None
-            return {"cuda": module.version.cuda, "gpus": module.cuda.device_count() if available else 0, "nccl": nccl}
+            return {
+                "cuda": module.version.cuda,
+                "gpus": module.cuda.device_count() if available else 0,
+                "nccl": nccl,
+                "architectures": list(getattr(module.cuda, "get_arch_list", list)()) if available else [],
+            }
         if name == "mxnet":
             return {
                 "cuda": "" if module.runtime.Features().is_enabled("CUDA") else None,
@@ -66,7 +77,23 @@ def _gpus(name: str, module: Any) -> dict[str, Any]:
             }
         if name == "tensorflow":
             built = module.sysconfig.get_build_info()
-            return {"cuda": built.get("cuda_version"), "gpus": len(module.config.list_physical_devices("GPU"))}
+            return {
+                "cuda": built.get("cuda_version"),
+                "gpus": len(module.config.list_physical_devices("GPU")),
+                "architectures": list(built.get("cuda_compute_capabilities", [])),
+            }
+    return {}
+
+
+def _numpy(name: str, module: Any) -> dict[str, str]:
+    """Why PyTorch cannot use NumPy, which it says only when an array is converted; empty if it can."""
+    if name == "torch" and hasattr(module, "from_numpy"):
+        import numpy as np
+
+        try:
+            module.from_numpy(np.zeros(1))
+        except RuntimeError as error:
+            return {"numpy_error": _describe(error)}
     return {}
 
 
@@ -90,6 +117,7 @@ def collective(name: str) -> None:
     """Run Horovod's allreduce through a framework; report rank and size, whether the sum is correct, and its time."""
     with contextlib.suppress(Exception):
         importlib.import_module("hvdtrain.frameworks.tuning").set_environment()  # as in training
+    _prepare(name)
     module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")
     hvd.init()
     rank, size = hvd.rank(), hvd.size()

@@ -12,12 +12,28 @@ from hvdtrain.doctor.checks import (
     machine,
     mpi,
     network,
+    requirements,
     software,
+    stack,
     storage,
     variables,
 )
 
-MODULES = (software, horovod, mpi, allreduce, gpu, machine, storage, network, variables, job, job_allreduce)
+MODULES = (
+    stack,
+    software,
+    requirements,
+    horovod,
+    mpi,
+    allreduce,
+    gpu,
+    machine,
+    storage,
+    network,
+    variables,
+    job,
+    job_allreduce,
+)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS: tuple[Check, ...] = tuple(one for module in MODULES for one in checks_of(module))
 QUICK = ("python", "numpy", "variables", "threads", "shm", "memory", "limits", "interfaces")

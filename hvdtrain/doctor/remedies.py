@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.doctor.findings import Finding, fail
-
-SETUP = "make setup"
+from hvdtrain.system import stacks
 
 
 def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
@@ -13,7 +12,7 @@ def wrong_size(launcher: str, expected: int, size: int, gloo: bool) -> Finding:
     builds = "Gloo" if gloo else "MPI; use the mpirun of the MPI that it was built with"
     remedy = (
         "unset HOROVOD_CONTROLLER and HOROVOD_CPU_OPERATIONS; see horovodrun --check-build: "
-        f"{SETUP} builds Horovod with {builds}"
+        f"{stacks.repair_command()} builds Horovod with {builds}"
     )
     if launcher.endswith("srun") and not gloo:
         remedy = "python -m hvdtrain launch srun, which uses Gloo; or srun --mpi=pmix, if the site's MPI supports it"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Unsupported
-from hvdtrain.system.versions import EXTRAS
+from hvdtrain.system import stacks
 
 UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
     "torch": (),
@@ -59,8 +59,10 @@ def require(modules: Iterable[str], framework: Framework) -> None:
 def _missing(name: str, framework: Framework, error: ImportError) -> UserError:
     reason = str(error).splitlines()[0] if str(error) else "no reason given"
     if name == framework:
+        why = stacks.why_missing(framework)
+        command = stacks.setup_command(stacks.stack_with(framework))
         return UserError(
-            f"{framework} cannot be imported ({reason})", f"run: pip install 'hvdtrain[{EXTRAS[framework]}]'"
+            f"{framework} cannot be imported ({reason})" + (f": it {why}" if why else ""), f"run: {command}"
         )
     if name == "mpi4py.MPI":
         return UserError(f"mpi4py cannot be imported ({reason})", "run: make setup, which installs it and an MPI")

@@ -5,32 +5,36 @@ from __future__ import annotations
 import hashlib
 import itertools
 import platform
-from contextlib import suppress
-from importlib import metadata
 from pathlib import Path
 
-DISTRIBUTIONS = {
-    "torch": ("torch",),
-    "mxnet": ("mxnet", "mxnet-cu112"),
-    "tensorflow": ("tensorflow-cpu", "tensorflow"),
-}
-"""The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
-EXTRAS = {"torch": "pytorch", "mxnet": "mxnet", "tensorflow": "tensorflow"}
-"""The extra of hvdtrain's package that installs each framework."""
-PACKAGES = ("hvdtrain", "horovod", *itertools.chain(*DISTRIBUTIONS.values()), "numpy", "mpi4py", "safetensors")
+from hvdtrain.system import stacks
+from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version
+
+PACKAGES = (
+    "hvdtrain",
+    "horovod",
+    *itertools.chain(*DISTRIBUTIONS.values()),
+    "tf-keras",
+    "numpy",
+    "mpi4py",
+    "safetensors",
+)
 CODE = "the content of hvdtrain's files"
 
 
 def installed() -> dict[str, str]:
-    """Versions of Python and of the packages that decide a result, by name; those not installed are left out.
+    """The stack and the versions of Python and of the packages that decide a result, by name.
 
-    Reads their metadata only, without importing them.
+    Those not installed are left out, as is a stack that is none of set-up's. Reads the packages' metadata only, without
+    importing them.
     """
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name) or "unknown"
-    return found
+    stack = stacks.installed_stack()
+    found = {
+        "stack": stack.name if stack else "",
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in PACKAGES},
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def here() -> dict[str, str]:

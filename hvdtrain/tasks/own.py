@@ -7,6 +7,7 @@ import functools
 import inspect
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
@@ -124,7 +125,9 @@ def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
         if key in options:
             raise UserError(f"--set {setting}: {key} is given twice", "give each name once")
         try:
-            options[key] = ast.literal_eval(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of a text that is almost a literal, such as 1or2
+                options[key] = ast.literal_eval(text)
         except (ValueError, SyntaxError, MemoryError, RecursionError):
             options[key] = text
         if not isinstance(options[key], str | int | float | bool | None):

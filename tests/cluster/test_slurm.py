@@ -13,11 +13,14 @@ import pytest
 from support.cluster import SLURM_NEEDS, Slurm, need
 from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_folder_has_a_space
 from support.jobs import PROGRAMS, distance, newest, train, wait_for
+from support.stack import FASTEST
 
 from hvdtrain.jobs.attempts import last_step
 from hvdtrain.system.slurm import hostnames
 
 MATRIX = pytest.mark.matrix
+LONG = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2")
+"""Trains until it is ended."""
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +126,7 @@ def test_an_array_trains_a_sweep(slurm, tmp_path):
     """Each task trains one of 2 x 2 trials, all write one table, and a task is queued again by its own number."""
     options = ["--nodes", "1", "--ranks-per-node", "1", "--array", "0-3", "--sbatch", "--comment='a # \"b\" \\c'"]
     sweep = ["hvdtrain", "sweep", "--set", "lr=0.01,0.02", "--set", "batch-size=32,64", "--output", "all"]
-    training = ["--framework", "mxnet", "--strategy", "single", "--max-steps", "2"]
+    training = ["--framework", FASTEST, "--strategy", "single", "--max-steps", "2"]
     words = ["launch", "sbatch", *options, "--submit", "--", *sweep, "--", "train", *training]
     status, output = submitted(slurm, tmp_path, *words)
     assert status == 0, output
@@ -143,12 +146,11 @@ def test_an_array_trains_a_sweep(slurm, tmp_path):
 
 
 def test_a_job_that_is_cancelled_writes_a_checkpoint_and_is_not_queued_again(slurm, tmp_path):
-    words = ["python", "-m", "hvdtrain.mxnet_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2"]
     options = ["launch", "sbatch", "--nodes", "1", "--ranks-per-node", "1", "--submit", "--job-name", "long"]
-    status, output = submitted(slurm, tmp_path, *options, "--", *words)
+    status, output = submitted(slurm, tmp_path, *options, "--", *LONG)
     assert status == 0, output
     first = output.split()[-1]
-    held = submitted(slurm, tmp_path, *options, "--sbatch", "--hold", "--", *words)[1].split()[-1]
+    held = submitted(slurm, tmp_path, *options, "--sbatch", "--hold", "--", *LONG)[1].split()[-1]
     run = tmp_path / "runs" / f"slurm-{first}"
     wait_for(lambda: (run / "metrics.jsonl").exists(), 60, lambda: log(tmp_path, first))
     wait_for(lambda: last_step(run), 20)
@@ -175,9 +177,8 @@ def test_a_job_that_is_cancelled_writes_a_checkpoint_and_is_not_queued_again(slu
 @MATRIX
 def test_scancel_and_requeue_concern_one_task_of_an_array(slurm, tmp_path):
     """The last task has the number of the whole array. Slurm's own scancel does not queue it again either."""
-    words = ["python", "-m", "hvdtrain.mxnet_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2"]
     options = ["launch", "sbatch", "--nodes", "1", "--ranks-per-node", "1", "--array", "0-1", "--submit"]
-    job = submitted(slurm, tmp_path, *options, "--", *words)[1].split()[-1]
+    job = submitted(slurm, tmp_path, *options, "--", *LONG)[1].split()[-1]
     runs = [tmp_path / "runs" / f"slurm-{job}_{task}" for task in (0, 1)]
     wait_for(lambda: all((run / "metrics.jsonl").exists() for run in runs), 60, lambda: log(tmp_path, f"{job}_0"))
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from support import mixed_networks
-from support.jobs import FRAMEWORKS, distance, newest, real_data_folder
+from support.jobs import distance, newest, real_data_folder
 from support.network_runs import (
     FILE,
     STEPS,
@@ -21,6 +21,7 @@ from support.network_runs import (
 from support.networks import shaped
 from support.parity import checksums
 from support.shared_runs import SharedRun
+from support.stack import FRAMEWORKS, REFERENCE
 
 from hvdtrain.networks.initial_weights import initial_weights
 
@@ -283,7 +284,7 @@ NEEDS_DATA = pytest.mark.skipif(not real_data_folder(), reason="needs HVDTRAIN_D
 
 def resnet_case(framework, name, options, *marks):
     one, reference = (
-        job(kind, f"resnet20-{name}", "--strategy", "single", *RESNET, *options) for kind in (framework, "torch")
+        job(kind, f"resnet20-{name}", "--strategy", "single", *RESNET, *options) for kind in (framework, REFERENCE)
     )
     two = on_two_ranks(framework, f"resnet20-{name}", *RESNET, *options)
     marks = [pytest.mark.trains(two, one, reference), *marks]
@@ -299,7 +300,7 @@ def resnet_case(framework, name, options, *marks):
     ],
 )
 def test_resnet20_on_two_ranks_equals_one_process(shared_jobs, two, one, reference):
-    weights, expected, torch = (newest(shared_jobs.folder(run)).weights for run in (two, one, reference))
+    weights, expected, others = (newest(shared_jobs.folder(run)).weights for run in (two, one, reference))
     assert distance(weights, expected) < 1e-5
-    assert distance(weights, torch) < 1e-4
+    assert distance(weights, others) < 1e-4
     assert len(set(checksums(shared_jobs.folder(two), "ends"))) == 1

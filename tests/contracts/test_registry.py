@@ -1,7 +1,8 @@
 """The registry of strategies, where mypy cannot check it."""
 
 import pytest
-from support.jobs import FRAMEWORKS, run
+from support.jobs import run
+from support.stack import FRAMEWORKS
 
 PROGRAM = """
 import sys

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from support.jobs import (
-    FRAMEWORKS,
     distance,
     finish,
     launcher,
@@ -20,6 +19,7 @@ from support.jobs import (
 )
 from support.parity import EVERY_STEP, PLAIN, after, assert_same_training, one_process, reference
 from support.shared_runs import SharedRun
+from support.stack import FRAMEWORKS
 
 from hvdtrain.runs import metrics
 from hvdtrain.system.processes import free_port
@@ -192,7 +192,10 @@ def test_strategy_help_says_why_a_strategy_cannot_run(tmp_path):
 UNSUPPORTED = [
     ("torch", ("--strategy", "mirrored"), "torch has no such strategy; --strategy help lists them"),
     ("torch", ("--strategy", "ddp", "--api", "fit"), "--api fit: torch has loop"),
-    ("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit, but with --api loop"),
+    pytest.param(
+        *("tensorflow", ("--strategy", "ring", "--api", "fit"), "no such strategy with --api fit, but with --api loop"),
+        marks=pytest.mark.needs("tensorflow"),
+    ),
     ("torch", ("--strategy", "ddp", "--devices", "2"), "--devices 2: --strategy ddp uses one device per process"),
     ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel reduces"),
     ("torch", ("--strategy", "manual", "--devices", "65"), "--devices 65: a batch has 64 row(s)"),
@@ -211,6 +214,7 @@ MATRIX_UNSUPPORTED = [
 ]
 
 
+@pytest.mark.needs()
 @pytest.mark.parametrize(
     ("framework", "options", "error"),
     [*UNSUPPORTED, *(pytest.param(*one, marks=pytest.mark.matrix) for one in MATRIX_UNSUPPORTED)],
@@ -284,6 +288,7 @@ def test_adasum_needs_mpi(tmp_path):
     assert "--op adasum: Horovod has no Adasum over Gloo; start by horovodrun --mpi or mpirun" in output
 
 
+@pytest.mark.needs("tensorflow")
 @pytest.mark.trains(reference())
 def test_multiworker_by_tf_config(tmp_path, shared_jobs):
     """As in TensorFlow's documentation: the same program for each task, with TF_CONFIG set; also behind a proxy."""

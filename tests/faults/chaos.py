@@ -19,12 +19,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from support.stack import INSTALLED
 
 from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, output, stops, two_jobs, values
 from faults.suite import HEAD, Row, Suite
 from faults.watched_job import remaining_processes
 
-ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), ("torch", "mxnet", "tensorflow")
+ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
 
 
 class Fault(NamedTuple):
@@ -43,7 +44,7 @@ FAULTS = {
     "skew": Fault(hangs.skew),
     "cable": Fault(network.cable, ("horovodrun",)),
     # Horovod's MXNet has no elastic training.
-    "elastic": Fault(elastic_jobs.change_hosts, ("horovodrun",), ("torch", "tensorflow")),
+    "elastic": Fault(elastic_jobs.change_hosts, ("horovodrun",), tuple(name for name in INSTALLED if name != "mxnet")),
     "ask": Fault(stops.ask),
     "output": Fault(output.full_output),
     "interrupt": Fault(stops.interrupt),

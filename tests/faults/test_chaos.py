@@ -5,6 +5,7 @@ import sys
 
 import pytest
 from support.jobs import ROOT, run
+from support.stack import FASTEST
 
 from faults.chaos import FAULTS
 from faults.suite import Suite
@@ -26,13 +27,13 @@ def suite(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fault", "framework"),
     [
-        ("full", "mxnet"),
-        ("disk", "mxnet"),
-        pytest.param("sleep", "mxnet", marks=pytest.mark.matrix),
-        pytest.param("stall", "mxnet", marks=pytest.mark.matrix),
+        ("full", FASTEST),
+        ("disk", FASTEST),
+        pytest.param("sleep", FASTEST, marks=pytest.mark.matrix),
+        pytest.param("stall", FASTEST, marks=pytest.mark.matrix),
         pytest.param("slow", "torch", marks=pytest.mark.matrix),
         pytest.param("suspend", "torch", marks=pytest.mark.matrix),
-        pytest.param("skew", "mxnet", marks=pytest.mark.matrix),
+        pytest.param("skew", FASTEST, marks=pytest.mark.matrix),
         pytest.param("interrupt", "tensorflow", marks=pytest.mark.matrix),
         pytest.param("full", "torch", marks=pytest.mark.matrix),
         pytest.param("gone", "torch", marks=pytest.mark.matrix),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from faults.checkpoint_files import kills_while_writing
-from support.jobs import FRAMEWORKS, distance, newest, run, several, train, train_several
+from support.jobs import distance, newest, run, several, train, train_several
 from support.matrix import cases
+from support.stack import FRAMEWORKS, INSTALLED
 
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
@@ -53,7 +54,7 @@ def test_a_checkpoint_of_many_files_resumes_bit_for_bit(tmp_path, framework):
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_resume_in_another_framework_and_with_another_size(tmp_path, framework):
     """Two ranks in one framework, then one process in another: the same as one process throughout."""
-    other = FRAMEWORKS[(FRAMEWORKS.index(framework) + 1) % 3]
+    other = INSTALLED[(INSTALLED.index(framework) + 1) % len(INSTALLED)]
     whole = newest(train(tmp_path, other, "--name", "whole", *RUN, "--max-steps", "12"))
     train(tmp_path, framework, "--name", "part", *RUN, "--max-steps", "8", by="gloo", np=2)
     train(tmp_path, other, "--resume", "runs/part", "--name", "part2", "--max-steps", "12")

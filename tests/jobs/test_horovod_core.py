@@ -30,6 +30,7 @@ def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path
     assert re.findall(RIGHT, output) == 4 * ["10"], output
 
 
+@pytest.mark.needs("mxnet")
 def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
     """With memory that changes when it is freed, reading it afterwards ends the process."""
     command = [*launcher("gloo", 2), "python", str(NAMES), "400"]

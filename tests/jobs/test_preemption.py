@@ -18,6 +18,7 @@ from support.jobs import (
     train_several,
     wait_for,
 )
+from support.stack import FASTEST
 
 from hvdtrain.system.run_end import RunEnd
 
@@ -73,7 +74,7 @@ def test_signals_before_the_first_step_and_after_the_last_one(tmp_path):
     process.send_signal(signal.SIGINT)
     assert finish(process, 10) == (-signal.SIGINT, "starting rank 0 of 1: importing PyTorch ...\n")
     options = ("--strategy", "single", "--max-steps", "2", "--name", "late")
-    status, output = run(["python", str(PROGRAMS), "terminated_at_the_end", "mxnet", *options], tmp_path)
+    status, output = run(["python", str(PROGRAMS), "terminated_at_the_end", FASTEST, *options], tmp_path)
     assert status == 0, output
     assert "all steps are done, and the result is being written\n" in output
     assert (tmp_path / "runs" / "late" / "result.json").exists()
@@ -84,9 +85,9 @@ def test_auto_resume_starts_a_run_and_then_resumes_it(tmp_path):
     options = ("--strategy", "single", "--name", "run", "--auto-resume", "--checkpoint-every", "4", *LONG)
     (tmp_path / "runs" / "run" / "checkpoints").mkdir(parents=True)  # an attempt that ended before its first one
     for last in (6, 11):
-        folder = train(tmp_path, "mxnet", *options, "--max-steps", str(last))
+        folder = train(tmp_path, FASTEST, *options, "--max-steps", str(last))
         assert newest(folder).position.step == last
-    straight = train(tmp_path, "mxnet", "--strategy", "single", *LONG, "--max-steps", "11", "--name", "straight")
+    straight = train(tmp_path, FASTEST, "--strategy", "single", *LONG, "--max-steps", "11", "--name", "straight")
     assert distance(newest(folder).weights, newest(straight).weights) == 0
 
 

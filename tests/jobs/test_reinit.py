@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 import pytest
-from support.jobs import FRAMEWORKS, ROOT, launcher, run
+from support.jobs import ROOT, launcher, run
+from support.stack import FRAMEWORKS
 
 PROGRAM = ROOT / "tests" / "support" / "reinit.py"
 

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from support.jobs import PROGRAMS, launcher, run
+from support.stack import FASTEST
 
 MATRIX = pytest.mark.matrix
 STRATEGIES = [
@@ -34,5 +35,5 @@ def test_rank_that_does_not_start_is_named(tmp_path, framework, options, message
 @pytest.mark.matrix
 def test_rank_may_be_later_than_the_libraries_allow(tmp_path):
     """Gloo itself waits for 30 s."""
-    status, output = job(tmp_path, "mxnet", (), limit_s=120, late_s=45)
+    status, output = job(tmp_path, FASTEST, (), limit_s=120, late_s=45)
     assert status == 0, output

@@ -5,9 +5,10 @@ import signal
 
 import pytest
 from support.jobs import finish, newest, run, start, wait_for
+from support.stack import FASTEST
 
 SWEEP = ("python", "-m", "hvdtrain", "sweep", "--output", "all")
-TRAIN = ("train", "--framework", "mxnet", "--strategy", "single", "--log-every", "5")
+TRAIN = ("train", "--framework", FASTEST, "--strategy", "single", "--log-every", "5")
 
 
 def results(folder):

@@ -14,11 +14,11 @@ import pytest
 
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.runs import checkpoints
+from support.stack import named_by, require
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PROGRAMS = Path(__file__).with_name("programs.py")
-FRAMEWORKS = ("torch", "mxnet", "tensorflow")
 
 
 def real_data_folder() -> Path | None:
@@ -47,7 +47,11 @@ def launcher(name: str, np: int) -> list[str]:
 def start(
     command: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str
 ) -> subprocess.Popen[str]:
-    """Start a command in `folder` as from a shell in which the virtual environment is active."""
+    """Start a command in `folder` as from a shell in which the virtual environment is active.
+
+    Skips the test if the command names a framework that is not installed.
+    """
+    require(*named_by(command))
     variables = {
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",

@@ -8,6 +8,7 @@ from support import mixed_networks
 from support.jobs import distance, newest
 from support.parity import checksums
 from support.shared_runs import SharedRun
+from support.stack import REFERENCE
 
 FILE = mixed_networks.__file__
 """A Python file with networks."""
@@ -43,8 +44,8 @@ def on_two_ranks(framework, name, *options, own_job=False):
 
 
 def single(name, *options):
-    """One process of PyTorch without Horovod, with which others are compared."""
-    return job("torch", f"single-{'-'.join([name, *options])}", "--strategy", "single", *mine(name, *options))
+    """One process of the REFERENCE framework without Horovod, with which others are compared."""
+    return job(REFERENCE, f"single-{'-'.join([name, *options])}", "--strategy", "single", *mine(name, *options))
 
 
 def two_devices():

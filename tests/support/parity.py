@@ -9,6 +9,7 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
 from support.jobs import distance
 from support.shared_runs import SharedRun
+from support.stack import REFERENCE
 
 PLAIN = (
     *("--momentum", "0", "--lr", "0.02", "--schedule", "constant", "--warmup-epochs", "0"),
@@ -18,8 +19,8 @@ EVERY_STEP = ("--checkpoint-every", "1", "--keep", "99")
 
 
 def one_process(name: str, *options: str) -> SharedRun:
-    """A run in one process of PyTorch without Horovod, with which others are compared."""
-    return SharedRun("torch", f"one-process-{name}", ("--strategy", "single", *options))
+    """A run in one process without Horovod, of the REFERENCE framework, with which others are compared."""
+    return SharedRun(REFERENCE, f"one-process-{name}", ("--strategy", "single", *options))
 
 
 def reference(data: str = "digits") -> SharedRun:

@@ -1,19 +1,33 @@
 """Facts that two folders repeat, as neither can import the other or a type cannot be computed, agree."""
 
+import re
+from pathlib import Path
 from typing import get_args, get_type_hints
+
+from support.jobs import ROOT
 
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import STYLES
 from hvdtrain.jobs import program
-from hvdtrain.system.versions import DISTRIBUTIONS, EXTRAS
+from hvdtrain.system.distributions import DISTRIBUTIONS
+from hvdtrain.system.stacks import STACKS, Stack
 
 
 def test_frameworks():
     frameworks = set(get_args(Framework))
-    assert set(STYLES) == set(DISTRIBUTIONS) == set(EXTRAS) == frameworks
+    assert set(STYLES) == set(DISTRIBUTIONS) == frameworks
     for framework in frameworks:
         assert program.is_own(["python", "-m", f"hvdtrain.{framework}_lenet"])
+
+
+def test_stacks_are_those_of_set_up():
+    def words(file: Path, name: str) -> tuple[str, ...]:
+        return tuple(re.search(rf'^{name}="(.*)"$', file.read_text(), re.M)[1].split())
+
+    files = (ROOT / "setup" / "stacks").glob("*/stack.conf")
+    of_setup = [Stack(one.parent.name, words(one, "PYTHONS"), words(one, "FRAMEWORKS")) for one in files]
+    assert {one.name: one for one in of_setup} == STACKS
 
 
 def test_options_name_all_styles():

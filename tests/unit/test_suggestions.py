@@ -6,6 +6,7 @@ import pytest
 
 from hvdtrain.__main__ import main
 from hvdtrain.cli import training_options
+from hvdtrain.cli.parser import Parser
 from hvdtrain.errors import UserError
 
 
@@ -32,6 +33,13 @@ def test_commands(capsys, command, meant):
         main(command.split())
     assert ended.value.code == 2
     assert f"(did you mean {meant}?)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("choices", ["'srun', 'mpirun'", "srun, mpirun"])
+def test_choices_as_older_and_newer_pythons_name_them(capsys, choices):
+    with pytest.raises(SystemExit):
+        Parser(prog="p").error(f"argument --via: invalid choice: 'sru' (choose from {choices})")
+    assert "(did you mean srun?)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

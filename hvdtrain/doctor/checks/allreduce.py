@@ -17,9 +17,10 @@ from hvdtrain.doctor.checks.horovod import built, first_loadable
 from hvdtrain.doctor.checks.mpi import is_open_mpi, mpirun_command
 from hvdtrain.doctor.findings import Finding, fail, ok
 from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
-from hvdtrain.doctor.remedies import SETUP, wrong_size
+from hvdtrain.doctor.remedies import wrong_size
 from hvdtrain.doctor.subprocesses import Completed, probe_command
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.system import stacks
 
 
 @check("jobs", "alone")
@@ -69,7 +70,7 @@ def measured(launcher: str, results: list[dict[str, Any]], size: int) -> Finding
     """Latency and bandwidth, on the slowest rank."""
     if not all(one["correct"] for one in results):
         text = f"{launcher}: an allreduce over {size} processes gave a wrong sum"
-        return fail(text, f"{SETUP}; test the hosts' memory and network")
+        return fail(text, f"{stacks.repair_command()}; test the hosts' memory and network")
     small = max(one["seconds"][str(SMALL_BYTES)] for one in results)
     large = max(one["seconds"][str(LARGE_BYTES)] for one in results)
     speed = f"8 bytes in {small * 1e3:.2f} ms, 16 MiB at {LARGE_BYTES / large / 1e9:.2f} GB/s"

@@ -14,9 +14,14 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import built
 from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
-from hvdtrain.system.versions import DISTRIBUTIONS
+from hvdtrain.system import stacks
+from hvdtrain.system.distributions import DISTRIBUTIONS
 
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
+CAPABILITY_QUERY = ["--query-gpu=compute_cap", "--format=csv,noheader"]
+"""On its own, as drivers before 510 reject it."""
+NEWEST_OF_MXNET = 86
+"""The newest compute capability that CUDA 11.2 compiles for, the last CUDA of which MXNet 1.9.1 has a build."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -28,6 +33,8 @@ class Gpus(NamedTuple):
     cuda: tuple[int, int]
     """The newest CUDA that the driver supports; (0, 0) if unknown."""
     error: str = ""
+    capabilities: tuple[int, ...] = ()
+    """Of each GPU, such as 90 for sm_90; empty if unknown."""
 
 
 def gpus(context: CheckContext) -> Gpus | None:
@@ -45,7 +52,9 @@ def _ask_nvidia_smi(context: CheckContext) -> Gpus | None:
     rows = [[cell.strip() for cell in line.split(",")] for line in completed.out.splitlines() if line.count(",") >= 2]
     match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", context.run([command], 20).out)
     cuda = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    return Gpus([row[1] for row in rows], rows[0][2] if rows else "", cuda)
+    found = re.findall(r"^\s*(\d+)\.(\d)\s*$", context.run([command, *CAPABILITY_QUERY], 20).out, re.MULTILINE)
+    capabilities = tuple(int(major) * 10 + int(minor) for major, minor in found)
+    return Gpus([row[1] for row in rows], rows[0][2] if rows else "", cuda, capabilities=capabilities)
 
 
 @check("gpu", "host")
@@ -62,7 +71,8 @@ def check_gpu(context: CheckContext) -> Iterator[Finding]:
         yield warn("nvidia-smi finds no GPU", remedy)
     else:
         newest = ".".join(map(str, found.cuda))
-        yield ok(f"{len(found.names)} x {found.names[0]}, driver {found.driver}, CUDA up to {newest}")
+        generation = f" (sm_{found.capabilities[0]})" if found.capabilities else ""
+        yield ok(f"{len(found.names)} x {found.names[0]}{generation}, driver {found.driver}, CUDA up to {newest}")
         yield from _visible_devices(found)
         for name in FRAMEWORKS:
             if has_module(name):
@@ -96,10 +106,13 @@ def _framework_cuda(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[
     if "framework_error" in answer or "cuda" not in answer:
         return
     cuda = answer["cuda"]
+    if name == "mxnet" and any(one > NEWEST_OF_MXNET for one in found.capabilities):
+        text = f"MXNet {answer['version']} was never built for {_generation(found, max(found.capabilities))}"
+        yield warn(text, _pytorch())
+        return
     if cuda is None:
-        package = "mxnet-cu112" if name == "mxnet" else "see its installation page"
         text = f"{name} {answer['version']} is built for CPUs and will not use the GPUs"
-        yield warn(text, f"install {name} for CUDA ({package}), then make setup")
+        yield warn(text, _for_cuda(name, answer["version"]))
         return
     version = tuple(int(number) for number in re.findall(r"\d+", cuda)[:2])
     # Within a major version of CUDA, newer programs run on older drivers.
@@ -112,6 +125,68 @@ def _framework_cuda(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[
         yield fail(text, "check the versions of the driver and the CUDA libraries, and LD_LIBRARY_PATH")
     else:
         yield ok(f"{name} sees {answer['gpus']} GPU(s)")
+        yield from _architectures(name, answer, found)
+
+
+def _architectures(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[Finding]:
+    """GPUs that are too new or too old for the code that a framework has."""
+    code = answer.get("architectures") or []
+    for capability in sorted(set(found.capabilities)):
+        if code and not runs_on(code, capability):
+            oldest = min(numbers for _, numbers in map(_parse, code))
+            age = "old" if capability < oldest else "new"
+            built_for = f"{name} {answer['version']}, built for {', '.join(code)}"
+            older = f"install an older {DISTRIBUTIONS[name][0]} that was built for sm_{capability}"
+            text = f"{_generation(found, capability)} is too {age} for {built_for}"
+            yield fail(text, older if age == "old" else _pytorch())
+
+
+def runs_on(code: list[str], capability: int) -> bool:
+    """Whether code for these architectures runs on a GPU of this compute capability.
+
+    Machine code (`sm_80`) runs on later GPUs of its major version (8.6, but not 9.0), that of one GPU alone (`sm_90a`)
+    on no other; PTX (`compute_90`) is compiled by the driver for any later GPU.
+    """
+    for kind, number in map(_parse, code):
+        if kind.endswith("a"):
+            fits = number == capability
+        elif kind == "compute":
+            fits = number <= capability
+        else:
+            fits = number // 10 == capability // 10 and number <= capability
+        if fits:
+            return True
+    return False
+
+
+def _parse(architecture: str) -> tuple[str, int]:
+    """`sm` and 80 of `sm_80`; the kind ends with `a` for code that runs on that GPU alone."""
+    kind, _, number = architecture.partition("_")
+    digits = re.match(r"\d+", number)
+    own = "a" if number.endswith("a") else ""
+    return kind + own, int(digits.group()) if digits else 0
+
+
+def _generation(found: Gpus, capability: int) -> str:
+    """A GPU of this compute capability, such as `NVIDIA H100 (sm_90)`."""
+    names = dict(zip(found.capabilities, found.names, strict=False))
+    return f"{names.get(capability, 'this GPU')} (sm_{capability})"
+
+
+def _pytorch() -> str:
+    """The command for the newest PyTorch, which knows the newest GPUs."""
+    return stacks.setup_command(stacks.STACKS["pytorch"])
+
+
+def _for_cuda(name: str, version: str) -> str:
+    """The command that installs a framework for CUDA in place of the one for CPUs, and builds Horovod for it."""
+    release = version.split("+")[0]
+    install = {
+        "torch": f"pip install --force-reinstall torch=={release}",
+        "mxnet": f"pip uninstall mxnet && pip install mxnet-cu112=={release}",
+        "tensorflow": f"pip uninstall tensorflow-cpu && pip install 'tensorflow[and-cuda]=={release}'",
+    }
+    return f"{install[name]} && HOROVOD_GPU_OPERATIONS=NCCL {_setup()}"
 
 
 def _nccl(context: CheckContext) -> Iterator[Finding]:
@@ -122,7 +197,7 @@ def _nccl(context: CheckContext) -> Iterator[Finding]:
     code = has["nccl"]
     if not code:
         text = "Horovod was built without NCCL: gradients are copied through host memory"
-        yield warn(text, "HOROVOD_GPU_OPERATIONS=NCCL make setup")
+        yield warn(text, f"HOROVOD_GPU_OPERATIONS=NCCL {_setup()}")
         return
     of_torch = context.framework("torch").get("nccl") if has_module("torch") else None
     # NCCL 2.9 and later encode the major version as 10000, older ones as 1000.
@@ -132,7 +207,11 @@ def _nccl(context: CheckContext) -> Iterator[Finding]:
             f"Horovod was built with NCCL {of_horovod[0]}.{of_horovod[1]}, "
             f"but torch comes with {of_torch[0]}.{of_torch[1]}"
         )
-        yield warn(text, "HOROVOD_NCCL_HOME=... HOROVOD_GPU_OPERATIONS=NCCL make setup, with torch's NCCL")
+        yield warn(text, f"HOROVOD_NCCL_HOME=... HOROVOD_GPU_OPERATIONS=NCCL {_setup()}, with torch's NCCL")
+
+
+def _setup() -> str:
+    return stacks.setup_command(stacks.installed_stack() or stacks.stack_for_this_python())
 
 
 @check("gpu", "rank")

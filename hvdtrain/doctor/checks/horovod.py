@@ -9,61 +9,87 @@ import re
 import shutil
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.software import FRAMEWORKS, framework_version, has_module, installed_version
+from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
-from hvdtrain.doctor.remedies import SETUP
+from hvdtrain.system import stacks
+from hvdtrain.system.distributions import framework_version, public_version
 
-REBUILD = f"rm -f .venv/.hvdtrain-horovod .venv/.hvdtrain-setup && {SETUP}, which rebuilds Horovod"
+RECORD = "hvdtrain.json"
+"""File next to Horovod's metadata, which set-up adds to its wheel."""
 
 
 @check("software", "host")
 def check_horovod(context: CheckContext) -> Iterator[Finding]:
     """Horovod's extension for each framework loads, and was built with the installed version of the framework"""
     if not has_module("horovod"):
-        yield fail("Horovod is not installed", f"{SETUP} (or train with --strategy single, ring or another without it)")
+        remedy = f"{stacks.repair_command()} (or train with --strategy single, ring or another without it)"
+        yield fail("Horovod is not installed", remedy)
         return
+    own = stacks.installed_stack()
     built_with = _built_with()
     for name in FRAMEWORKS:
         if not has_module(name):
             continue
         answer = context.framework(name)
         if "horovod_error" in answer:
-            yield _cannot_load(name, answer["horovod_error"], built_with.get(name, ""))
+            if own and name not in own.frameworks and "has not been built" in answer["horovod_error"]:
+                yield ok(f"Horovod was not built for {name}, which is not part of the stack {own.name}")
+            else:
+                yield _cannot_load(name, answer, built_with.get(name, ""))
         elif "built" in answer:
             yield _compare_version(name, built_with.get(name, ""))
     if not shutil.which("horovodrun"):
         program = Path(sys.executable).with_name("horovodrun")
-        remedy = f"export PATH={program.parent}:$PATH" if program.exists() else SETUP
+        remedy = f"export PATH={program.parent}:$PATH" if program.exists() else stacks.repair_command()
         yield warn("horovodrun is not on PATH", remedy)
 
 
-def _cannot_load(name: str, error: str, built_with: str) -> Finding:
+def _cannot_load(name: str, answer: dict[str, Any], built_with: str) -> Finding:
+    error = answer["horovod_error"]
     if "has not been built" in error:
-        remedy = f"{SETUP}, which builds it for the frameworks that are installed"
+        remedy = f"{stacks.repair_command()}, which builds it for the frameworks that are installed"
         return fail(f"Horovod was built without {name}", remedy)
     symbol = re.search(r"undefined symbol: \S+", error)
     # Horovod's message about another version is long, and the loader's error is at its end.
     reason = symbol.group() if symbol else first_line(error, 160)
-    now = framework_version(name)
+    now = answer.get("version", "")  # with the build, such as +cu132, which package metadata may lack
     other = built_with and now and built_with != now
     versions = f"; it was built with {name} {built_with}, but {now} is installed" if other else ""
+    if name == "torch" and "cuda" in answer and not versions:
+        versions = _other_cuda(answer["cuda"])
     text = f"Horovod's extension for {name} does not load ({reason}){versions}"
     if "libmpi" in error or "libopen-" in error:
-        return fail(text, f"add the MPI that Horovod was built with to LD_LIBRARY_PATH, or {SETUP}")
-    return fail(text, REBUILD)
+        remedy = f"add the MPI that Horovod was built with to LD_LIBRARY_PATH, or {stacks.repair_command()}"
+        return fail(text, remedy)
+    return fail(text, _rebuild())
+
+
+def _other_cuda(installed: str | None) -> str:
+    """installed: the CUDA version of the installed PyTorch; None if it is built for CPUs."""
+    built_for = build_record().get("torch_cuda")
+    if built_for is None or built_for == (installed or ""):
+        return ""
+    names = [f"CUDA {one}" if one else "CPUs" for one in (built_for, installed)]
+    return f"; it was built for a torch for {names[0]}, but the installed one is for {names[1]}"
+
+
+def _rebuild() -> str:
+    return f"{stacks.repair_command()}, which rebuilds Horovod for the installed versions"
 
 
 def _compare_version(name: str, built_with: str) -> Finding:
-    now = framework_version(name)
-    if built_with and now and built_with.split("+")[0] != now.split("+")[0]:
-        text = f"Horovod was built with {name} {built_with}, but {now} is installed: it loads, but may crash"
-        return warn(text, f"{SETUP}, which rebuilds Horovod for the installed version")
-    version = installed_version("horovod")
+    now, built = framework_version(name), stacks.numbers(built_with)[:2]  # releases of one minor version are compatible
+    if now and built and stacks.numbers(now)[:2] != built:
+        age = "newer" if stacks.numbers(now) > built else "older"
+        text = f"{name} {now} is {age} than the {built_with} that Horovod was built with: it loads, but may crash"
+        return warn(text, _rebuild())
+    version = public_version("horovod")
     return ok(f"Horovod {version} for {name}" + (f", built with {built_with}" if built_with else ""))
 
 
@@ -74,6 +100,17 @@ def _built_with() -> dict[str, str]:
         if spec and spec.submodule_search_locations:
             found = json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text())
             return {name: str(found.get("pytorch" if name == "torch" else name) or "") for name in FRAMEWORKS}
+    return dict(build_record().get("frameworks", {}))
+
+
+def build_record() -> dict[str, Any]:
+    """Where Horovod was built: `frameworks`, `torch_cuda`, `mpi`, ..., as setup/wheels.py describes an environment.
+
+    Empty for a Horovod that set-up did not build.
+    """
+    with contextlib.suppress(OSError, ValueError, metadata.PackageNotFoundError):
+        found = json.loads(metadata.distribution("horovod").read_text(RECORD) or "{}")
+        return found if isinstance(found, dict) else {}
     return {}
 
 
@@ -93,6 +130,12 @@ def built(context: CheckContext) -> dict[str, Any]:
     return dict(context.framework(name)["built"]) if name else {}
 
 
+def build_parts(context: CheckContext) -> list[str]:
+    """What Horovod was built with, as labels; empty if it does not load."""
+    has = built(context)
+    return [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
+
+
 @check("software", "host")
 def check_controllers(context: CheckContext) -> Iterator[Finding]:
     """what Horovod was built with: Gloo, MPI, NCCL"""
@@ -100,12 +143,12 @@ def check_controllers(context: CheckContext) -> Iterator[Finding]:
     if not has:
         return  # the check `horovod` reports it
     if not has["gloo"] and not has["mpi"]:
-        yield fail("Horovod was built with neither Gloo nor MPI", f"{SETUP}, which builds it with both")
+        remedy = f"{stacks.repair_command()}, which builds it with both"
+        yield fail("Horovod was built with neither Gloo nor MPI", remedy)
         return
     launchers_of = {"gloo": ("Gloo", "horovodrun --gloo"), "mpi": ("MPI", "horovodrun --mpi and mpirun")}
     for what, (label, launchers) in launchers_of.items():
         if not has[what]:
             text = f"Horovod was built without {label}: {launchers} cannot be used"
-            yield warn(text, f"HOROVOD_WITH_{what.upper()}=1 {SETUP}")
-    have = [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has[what]]
-    yield ok(f"Horovod has {', '.join(have)}" + ("" if has["nccl"] else " (no NCCL: for CPUs)"))
+            yield warn(text, _rebuild())
+    yield ok(f"Horovod has {', '.join(build_parts(context))}" + ("" if has["nccl"] else " (no NCCL: for CPUs)"))

@@ -14,9 +14,9 @@ from hvdtrain.doctor.checks import horovod
 from hvdtrain.doctor.checks.allreduce import measured, uses_gloo, with_controller
 from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.doctor.remedies import SETUP, wrong_size
+from hvdtrain.doctor.remedies import wrong_size
 from hvdtrain.doctor.subprocesses import probe_command
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, stacks
 
 Result = tuple[list[dict[str, Any]], str]
 """A rank's messages from the probe, and why it failed; empty if it did not."""
@@ -38,7 +38,7 @@ def check_horovod_size(context: CheckContext) -> Iterator[Finding]:
     everywhere = [name for name in FRAMEWORKS if all(name in of_rank for of_rank, _ in gathered)]
     name = next((name for name in everywhere if _loads_everywhere(context, name)), "")
     if not name:
-        yield warn("Horovod was not tried: it loads for no framework on all ranks", SETUP)
+        yield warn("Horovod was not tried: it loads for no framework on all ranks", stacks.repair_command())
         return
     yield _judge(context, context.job.gather(_run_collective(context, name)))
 

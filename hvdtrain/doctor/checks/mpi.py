@@ -12,11 +12,11 @@ from typing import Any
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.horovod import built, first_loadable
+from hvdtrain.doctor.checks.horovod import build_record, built, first_loadable
 from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
-from hvdtrain.doctor.remedies import SETUP
 from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.system import stacks
 
 
 def programs(name: str) -> list[Path]:
@@ -60,6 +60,7 @@ def check_mpi(context: CheckContext) -> Iterator[Finding]:
     library = _mpi4py(context)
     if found:
         yield _which_mpirun(context, found)
+        yield from built_for_another_mpi(mpirun_version(context, found[0]))
     else:
         yield _no_mpirun(context, library)
     if "library" not in library:
@@ -72,8 +73,8 @@ def check_mpi(context: CheckContext) -> Iterator[Finding]:
 def _no_mpirun(context: CheckContext, library: dict[str, Any]) -> Finding:
     if built(context).get("mpi") or "library" in library:
         text = "mpirun is not on PATH: jobs cannot be started over MPI"
-        return warn(text, f"export PATH=/path/to/mpi/bin:$PATH, or {SETUP}")
-    return warn("no MPI: mpirun is not on PATH", f"{SETUP}, or start jobs with horovodrun --gloo")
+        return warn(text, f"export PATH=/path/to/mpi/bin:$PATH, or {stacks.repair_command()}")
+    return warn("no MPI: mpirun is not on PATH", f"{stacks.repair_command()}, or start jobs with horovodrun --gloo")
 
 
 def _which_mpirun(context: CheckContext, found: list[Path]) -> Finding:
@@ -81,8 +82,19 @@ def _which_mpirun(context: CheckContext, found: list[Path]) -> Finding:
     if len(found) == 1:
         return ok(f"mpirun is {names[0]} at {found[0]}")
     listed = ", ".join(f"{name} at {path}" for name, path in zip(names, found, strict=True))
-    remedy = f"keep only the one on PATH that Horovod was built with; after a change run {SETUP}"
+    remedy = f"keep only the one on PATH that Horovod was built with; after a change run {stacks.repair_command()}"
     return warn(f"{len(found)} MPIs on PATH, of which the first is used: {listed}", remedy)
+
+
+def built_for_another_mpi(found: tuple[str, str]) -> Iterator[Finding]:
+    """Horovod against the vendor and version of mpirun: another major version may load, but crash or hang."""
+    kind, _, version = str(build_record().get("mpi", "")).partition(" ")
+    major, major_built = stacks.numbers(found[1])[:1], stacks.numbers(version)[:1]
+    same_kind = found[0].replace(" ", "").lower() == kind
+    if same_kind and major and major_built and major != major_built:
+        age = "new" if major > major_built else "old"
+        text = f"mpirun is {' '.join(found)}, too {age} for Horovod, which was built with {found[0]} {version}"
+        yield warn(text, f"put the mpirun of {found[0]} {version} first on PATH, or {stacks.repair_command()}")
 
 
 def _mpi4py(context: CheckContext) -> dict[str, Any]:
@@ -113,7 +125,7 @@ def _same_mpi(context: CheckContext, mpirun: Path, library: dict[str, Any]) -> F
     of_horovod = context.framework(framework)["libmpi"] if framework else ""
     if of_horovod and library["libmpi"] and Path(of_horovod).resolve() != Path(library["libmpi"]).resolve():
         text = f"Horovod uses {of_horovod}, but mpi4py uses {library['libmpi']}"
-        return warn(text, f"set LD_LIBRARY_PATH so that both load the same library, or {SETUP}")
+        return warn(text, f"set LD_LIBRARY_PATH so that both load the same library, or {stacks.repair_command()}")
     return ok(f"mpi4py uses the same MPI, {name}")
 
 
@@ -140,7 +152,7 @@ def _mpirun_remedy(completed: Completed) -> str:
     text = completed.err + completed.out
     if "shmem" in text or "session" in text.lower():
         return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
-    return f"run mpirun -np 1 hostname and read its output; {SETUP} repairs an MPI in the virtual environment"
+    return f"run mpirun -np 1 hostname and read its output; for an MPI in this environment: {stacks.repair_command()}"
 
 
 def mpirun_command(context: CheckContext, *options: str) -> list[str]:

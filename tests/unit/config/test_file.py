@@ -121,6 +121,7 @@ def printed(argv, framework=None):
 ODD = ["--name", 'a "b" \\ # \t\x7f é 😀', "--weight-decay", "1e-05", "--runs", "my runs", "--tensorboard"]
 
 
+@pytest.mark.needs()
 @pytest.mark.parametrize("argv", [[], ["--recipe", "book"], ODD, ["--groups", "3", "--checkpoint-seconds", "1e9"]])
 @pytest.mark.parametrize("framework", [None, "mxnet"])
 def test_printed_options_are_a_file_with_the_same_options(write, argv, framework):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from support.doctor import doctor, nvidia_smi, path_with, script
+from support.stack import INSTALLED
 
 
 def test_cuda_newer_than_the_driver(tmp_path):
@@ -24,7 +25,8 @@ def test_cuda_newer_than_the_driver(tmp_path):
         "gpu", "fail", "torch is built for CUDA 13.0", "driver 470.82.01 supports CUDA up to 11.4", remedy="update"
     )
     result.has("gpu", "fail", "CUDA_VISIBLE_DEVICES=0,3 names GPU 3", remedy="unset")
-    result.has("gpu", "warn", "mxnet 1.9.1 is built for CPUs", remedy="mxnet-cu112")
+    if "mxnet" in INSTALLED:
+        result.has("gpu", "warn", "mxnet 1.9.1 is built for CPUs", remedy="mxnet-cu112")
     result.has("gpu", "warn", "built without NCCL", remedy="HOROVOD_GPU_OPERATIONS=NCCL")
 
 
@@ -57,3 +59,55 @@ def test_nvidia_smi_cannot_reach_the_driver(tmp_path):
 def test_one_rank_and_one_gpu(tmp_path):
     result = doctor(tmp_path, "--only", "gpu-per-rank", "--ranks", "1", PATH=nvidia_smi(tmp_path))
     result.has("gpu-per-rank", "ok", "1 GPU(s) for 1 rank(s)")
+
+
+def gpu_of(folder, name: str, capability: str) -> str:
+    """PATH with an nvidia-smi that reports one GPU of this compute capability and a driver for CUDA 13.2."""
+    script(
+        folder / "bin" / "nvidia-smi",
+        f'case "$*" in *compute_cap*) echo "{capability}";; *--query-gpu*) echo "0, {name}, 595.10";;',
+        '*) echo "| NVIDIA-SMI 595.10    Driver Version: 595.10    CUDA Version: 13.2     |";; esac',
+    )
+    return path_with(folder / "bin")
+
+
+def fake_frameworks(folder, architectures: tuple[str, ...]) -> str:
+    """PYTHONPATH with a torch that has code for these architectures, and an MXNet built for CUDA."""
+    fake = {
+        "torch": "from types import SimpleNamespace as N\n__version__ = '2.15.0'\nversion = N(cuda='13.2')\n"
+        "cuda = N(is_available=lambda: True, device_count=lambda: 1, nccl=N(version=lambda: (2, 30, 7)),"
+        f" get_arch_list=lambda: {list(architectures)})\n",
+        "mxnet": "from types import SimpleNamespace as N\n__version__ = '1.9.1'\ncontext = N(num_gpus=lambda: 1)\n"
+        "runtime = N(Features=lambda: N(is_enabled=lambda name: True))\n",
+        "tensorflow": "raise ImportError('not used here')",
+        "horovod": "",
+    }
+    for name, content in fake.items():
+        (folder / "fake" / name).mkdir(parents=True)
+        (folder / "fake" / name / "__init__.py").write_text(content)
+    return str(folder / "fake")
+
+
+def test_gpu_newer_than_torch_and_mxnet(tmp_path):
+    result = doctor(
+        tmp_path,
+        *("--only", "gpu"),
+        PATH=gpu_of(tmp_path, "NVIDIA B200", "10.0"),
+        PYTHONPATH=fake_frameworks(tmp_path, ("sm_80", "sm_90")),
+    )
+    result.has("gpu", "ok", "1 x NVIDIA B200 (sm_100), driver 595.10, CUDA up to 13.2")
+    texts = ("NVIDIA B200 (sm_100) is too new for torch 2.15.0, built for sm_80, sm_90",)
+    result.has("gpu", "fail", *texts, remedy="make setup STACK=pytorch")
+    never = "MXNet 1.9.1 was never built for NVIDIA B200 (sm_100)"
+    result.has("gpu", "warn", never, remedy="make setup STACK=pytorch")
+
+
+def test_gpu_older_than_torch(tmp_path):
+    result = doctor(
+        tmp_path,
+        *("--only", "gpu"),
+        PATH=gpu_of(tmp_path, "Tesla V100", "7.0"),
+        PYTHONPATH=fake_frameworks(tmp_path, ("sm_80", "sm_90", "compute_90")),
+    )
+    result.has("gpu", "fail", "Tesla V100 (sm_70) is too old for torch 2.15.0", remedy="an older torch")
+    result.has("gpu", "ok", "mxnet sees 1 GPU(s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hvdtrain.doctor.checks.gpu import runs_on
 from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
 from hvdtrain.doctor.checks.mpi import identify
 from hvdtrain.doctor.checks.software import read_pins
@@ -45,6 +46,22 @@ def test_differences_between_ranks():
 
 def test_pinned_versions():
     assert read_pins("# x\na-b==1.2.3\nc==4 # why\n") == {"a-b": "1.2.3", "c": "4"}
+    by_python = 'd==1 ; python_version < "3.2"\nd==2 ; python_version >= "3.2"  # why\ne==5;python_version<"3"\n'
+    assert read_pins(by_python) == {"d": "2"}
+
+
+def test_code_of_a_framework_on_gpus():
+    for code, capability, runs in (
+        (["sm_75", "sm_80"], 86, True),
+        (["sm_75", "sm_80"], 90, False),
+        (["sm_90"], 80, False),
+        (["sm_90a"], 90, True),
+        (["sm_90a", "sm_100a"], 103, False),
+        (["sm_100"], 120, False),
+        (["sm_80", "compute_90"], 120, True),
+        (["sm_80", "compute_90"], 75, False),
+    ):
+        assert runs_on(code, capability) == runs, (code, capability)
 
 
 def test_identify_mpi():

@@ -182,6 +182,7 @@ class Rows(torch.nn.Module):
 """
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("name", "framework", "options", "arguments", "message"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -51,6 +53,9 @@ def test_arguments_are_literals_or_texts():
     task = make_task("t.py:Task", Task, ("width=64", "name=deep net", "rate=1e-3"))
     assert (task.task.width, task.task.name, task.task.rate) == (64, "deep net", 1e-3)
     assert make_task("t.py:Task", Task, ("name=[1, 2]",)).task.name == "[1, 2]"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # Python warns of a literal that it may refuse one day
+        assert make_task("t.py:Task", Task, ("name=1or2",)).task.name == "1or2"
 
 
 def test_an_object_is_a_task():
