@@ -26,23 +26,13 @@ pip_install() { "$VENV/bin/python" -m pip install -q "$@"; }
 # The folder of site-packages in which PyPI's CUDA libraries lie.
 nvidia() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib") + "/nvidia")'; }
 
-# Horovod uses the NCCL that PyTorch installs, with its headers. The package lacks libnccl.so, which the linker needs:
-# make that link before the package is installed.
-use_nccl() {
-    ln -s "$(nvidia)/nccl/lib/libnccl.so.2" "$driver/libnccl.so"
-    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_NCCL_LINK=SHARED
-    HOROVOD_NCCL_INCLUDE=$(nvidia)/nccl/include HOROVOD_NCCL_LIB=$driver
-    export HOROVOD_NCCL_INCLUDE HOROVOD_NCCL_LIB
-}
-
 # MXNet and its last CUDA. The toolkit is Debian's.
 for_cuda_11() {
     # Replace pins by those for CUDA. The doctor in the image compares with this file, too.
     awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt "$constraints" \
         >/tmp/constraints.txt
     mv /tmp/constraints.txt "$constraints"
-    use_nccl
-    export HOROVOD_CUDA_HOME=/usr
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=/usr
     # Debian's nvcc 11.8 supports g++ up to version 11, and CMake gives it the default compiler.
     export CC=gcc-11 CXX=g++-11 CUDAHOSTCXX=/usr/bin/g++-11
     # There is no driver during a build: the toolkit's stub replaces it when MXNet is imported.
@@ -61,8 +51,7 @@ for_cuda_13() {
     # Names by which compilers look for what is there.
     ln -s lib "$cuda/lib64"
     ln -s libcudart.so.13 "$cuda/lib/libcudart.so"
-    use_nccl
-    export CUDA_HOME=$cuda HOROVOD_CUDA_HOME=$cuda LIBRARY_PATH=$cuda/lib PATH=$cuda/bin:$PATH
+    export HOROVOD_GPU_OPERATIONS=NCCL HOROVOD_CUDA_HOME=$cuda
     # From Turing to Blackwell.
     export HOROVOD_BUILD_CUDA_CC_LIST=75,80,86,89,90,100,120
     # horovodrun looks at Horovod's libraries before PyTorch has loaded these.
