@@ -65,9 +65,7 @@ case ${1:-} in
             compgen -G "$WHEELS/*.whl" >/dev/null || die "WHEELS=$WHEELS is not a folder with wheels"
             wheels=(--build-context "wheels=$(cd "$WHEELS" && pwd)")
         fi
-        # The newest Python of the stack that a Debian has. An option of the user's comes later, and wins.
-        [[ $stack = all ]] && base=debian:bookworm-slim || base=debian:trixie-slim
-        exec "$engine" build -f docker/Dockerfile --build-arg "STACK=$stack" --build-arg "DEVICE=$device" --build-arg "BASE=$base" \
+        exec "$engine" build -f docker/Dockerfile --build-arg "STACK=$stack" --build-arg "DEVICE=$device" \
             ${wheels[@]+"${wheels[@]}"} -t "$image" "${@:2}" .
         ;;
     run)

@@ -68,17 +68,14 @@ def test_make_reports_an_engine_that_does_not_respond_and_a_missing_image(tmp_pa
     assert (status != 0, missing in output) == (True, True)
     status, output = make("docker-build", path)
     assert status == 0
-    built = (
-        "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} "
-        "--build-arg BASE=debian:{2}-slim {3}-t hvdtrain:{0}-{1} ."
-    )
-    assert built.format("all", "cpu", "bookworm", "") in output
+    built = "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} {2}-t hvdtrain:{0}-{1} ."
+    assert built.format("all", "cpu", "") in output
     (tmp_path / "wheels").mkdir()
     given = {"STACK": "pytorch", "DEVICE": "cuda", "WHEELS": str(tmp_path / "wheels")}
     assert f"WHEELS={tmp_path}/wheels is not a folder with wheels" in make("docker-build", path, **given)[1]
     (tmp_path / "wheels" / "torch.whl").touch()
     context = f"--build-context wheels={tmp_path}/wheels "
-    assert built.format("pytorch", "cuda", "trixie", context) in make("docker-build", path, **given)[1]
+    assert built.format("pytorch", "cuda", context) in make("docker-build", path, **given)[1]
 
 
 @pytest.mark.parametrize(
