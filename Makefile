@@ -1,6 +1,6 @@
 # Set VENV, NP, FRAMEWORK, WORKERS and ARGS on the command line: make train NP=4 FRAMEWORK=mxnet
 # For set-up: STACK (all, pytorch, tensorflow), BASE_PYTHON, USE_SYSTEM_TORCH and PACKAGES: make setup STACK=pytorch
-# For the image: DEVICE (cpu, cuda), ENGINE (docker, podman) and CMD: make docker-run CMD='python -m hvdtrain doctor'
+# For the image: STACK, DEVICE (cpu, cuda), ENGINE (docker, podman), WHEELS and CMD: make docker-run CMD='python -m hvdtrain doctor'
 VENV ?= .venv
 NP ?= 2
 ARGS ?=
@@ -24,7 +24,7 @@ export TF_CPP_MIN_LOG_LEVEL ?= 1
 # The first framework of the environment's stack, unless FRAMEWORK names another.
 framework = $(or $(FRAMEWORK),$$(. "setup/stacks/$$(cat "$(VENV)/.hvdtrain-stack")/stack.conf"; echo "$${FRAMEWORKS%% *}"))
 
-export DEVICE NP CMD ENGINE
+export DEVICE NP CMD ENGINE WHEELS
 # `make fuzz` and `make chaos` run packages of tests/.
 TEST_PATH = PYTHONPATH="$(CURDIR)/tests$${PYTHONPATH:+:$$PYTHONPATH}"
 LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custom-compile-command 'make lock'
@@ -96,7 +96,7 @@ lock: ## Update the hashes of all stacks' pinned packages (needs uv)
 audit: setup ## Check the pinned packages of all stacks for known vulnerabilities; ARGS are passed to pip-audit
 	@setup/audit.sh "$(VENV)" $(ARGS)
 
-docker-build: ## Build the image for DEVICE (cpu or cuda); ARGS are passed to docker or podman build
+docker-build: ## Build the image of STACK for DEVICE (cpu or cuda); ARGS are passed to docker or podman build
 	@docker/image.sh build $(ARGS)
 
 docker-run: ## Train in the image on NP processes, with GPUs if there are any, or run CMD

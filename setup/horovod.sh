@@ -76,10 +76,10 @@ compile() {
     # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
+    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
     export HOROVOD_LOCAL_VERSION
     relative_paths
-    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
     # Do not inherit the flags of a make that runs this script.
     unset MAKELEVEL MFLAGS
     export MAKEFLAGS=-j${JOBS:-$(nproc)}

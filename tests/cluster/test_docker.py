@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 
+import pytest
 import yaml
 from support.jobs import BIN, ROOT
 
 DOCKER = ROOT / "docker"
+LOCK = ROOT / "setup" / "stacks" / "pytorch" / "requirements.lock"
 
 
 def test_hadolint_and_shellcheck_report_nothing():
@@ -29,6 +31,13 @@ def make(target: str, path: str, **environment: str) -> tuple[int, str]:
         text=True,
     )
     return done.returncode, done.stdout + done.stderr
+
+
+def program(file, text: str):
+    """A program in place of the engine or of a tool of the GPU."""
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
 
 
 def tools(folder, *names: str) -> str:
@@ -51,32 +60,81 @@ def test_make_reports_that_no_engine_is_installed(tmp_path):
 
 def test_make_reports_an_engine_that_does_not_respond_and_a_missing_image(tmp_path):
     path = tools(tmp_path / "bin", "cat")
-    engine = tmp_path / "bin" / "docker"
-    engine.write_text("#!/bin/sh\nexit 1\n")
-    engine.chmod(0o755)
+    engine = program(tmp_path / "bin" / "docker", "exit 1")
     assert "docker is installed, but does not answer" in make("docker-build", path)[1]
-    engine.write_text('#!/bin/sh\ncase "$1" in version) ;; image) exit 1;; *) echo "engine $*";; esac\n')
+    program(engine, 'case "$1" in version) ;; image) exit 1;; *) echo "engine $*";; esac')
     status, output = make("docker-run", path)
-    assert (status != 0, "there is no image hvdtrain:cpu: make docker-build DEVICE=cpu" in output) == (True, True)
+    missing = "there is no image hvdtrain:all-cpu: make docker-build STACK=all DEVICE=cpu"
+    assert (status != 0, missing in output) == (True, True)
     status, output = make("docker-build", path)
     assert status == 0
-    assert "engine build -f docker/Dockerfile --build-arg DEVICE=cpu -t hvdtrain:cpu ." in output
-    assert "DEVICE=tpu: give cpu or cuda" in make("docker-build", path, DEVICE="tpu")[1]
+    built = "engine build -f docker/Dockerfile --build-arg STACK={0} --build-arg DEVICE={1} {2}-t hvdtrain:{0}-{1} ."
+    assert built.format("all", "cpu", "") in output
+    (tmp_path / "wheels").mkdir()
+    given = {"STACK": "pytorch", "DEVICE": "cuda", "WHEELS": str(tmp_path / "wheels")}
+    assert f"WHEELS={tmp_path}/wheels is not a folder with wheels" in make("docker-build", path, **given)[1]
+    (tmp_path / "wheels" / "torch.whl").touch()
+    context = f"--build-context wheels={tmp_path}/wheels "
+    assert built.format("pytorch", "cuda", context) in make("docker-build", path, **given)[1]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"DEVICE": "tpu"}, "DEVICE=tpu: give cpu or cuda"),
+        ({"STACK": "mxnet"}, "STACK=mxnet: give all, pytorch or tensorflow"),
+        (
+            {"STACK": "tensorflow", "DEVICE": "cuda"},
+            "STACK=tensorflow has no image for CUDA: give STACK=all, or DEVICE=cpu",
+        ),
+    ],
+)
+def test_make_reports_an_image_that_does_not_exist(tmp_path, given, said):
+    path = tools(tmp_path / "bin")
+    program(tmp_path / "bin" / "docker", "")
+    status, output = make("docker-build", path, **given)
+    assert (status != 0, said in output) == (True, True)
 
 
 def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
     path = tools(tmp_path / "bin")
-    for name, text in (("docker", 'echo "engine $*"'), ("nvidia-smi", "echo GPU 0: a GPU")):
-        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / "bin" / name).chmod(0o755)
+    program(tmp_path / "bin" / "docker", 'echo "engine $*"')
+    program(tmp_path / "bin" / "nvidia-smi", "echo GPU 0: a GPU")
+    run, volume = "engine run --rm --ipc=host", "-v hvdtrain-runs:/home/hvdtrain/runs"
     assert make("docker-run", path, NP="4")[1].splitlines()[-1] == (
-        "engine run --rm --ipc=host --gpus all -v hvdtrain-runs:/home/hvdtrain/runs hvdtrain:cuda "
-        "horovodrun -np 4 python -m hvdtrain.mxnet_lenet"
+        f"{run} --gpus all {volume} hvdtrain:all-cuda horovodrun -np 4 python -m hvdtrain.torch_lenet"
     )
     assert (
-        "engine run --rm --ipc=host -v hvdtrain-runs:/home/hvdtrain/runs hvdtrain:cpu bash -c nproc; id"
+        f"{run} {volume} hvdtrain:all-cpu bash -c nproc; id"
         in make("docker-run", path, DEVICE="cpu", CMD="nproc; id")[1]
     )
+    # There is no image with TensorFlow's CUDA of today.
+    assert make("docker-run", path, STACK="tensorflow")[1].splitlines()[-1] == (
+        f"{run} {volume} hvdtrain:tensorflow-cpu horovodrun -np 2 python -m hvdtrain.tensorflow_lenet"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stack", "frameworks"),
+    [("all", ["torch", "mxnet", "tensorflow"]), ("pytorch", ["torch"]), ("tensorflow", ["tensorflow"])],
+)
+def test_docker_test_trains_in_each_framework_of_the_stack(tmp_path, stack, frameworks):
+    path = tools(tmp_path / "bin")
+    program(tmp_path / "bin" / "docker", 'echo "engine $*"')
+    status, output = make("docker-test", path, STACK=stack)
+    assert status == 0
+    assert re.findall(rf"hvdtrain:{stack}-cpu .* python -m hvdtrain.(\w+)_lenet --max-steps 20", output) == frameworks
+
+
+def test_cuda_compiler_is_of_the_release_of_the_cuda_that_pytorch_brings():
+    """And each file has a hash: set-up's lock does not compare these."""
+    locked = re.findall(r"^nvidia-cuda-runtime==(\S+)", LOCK.read_text(), re.M)
+    pins = [line for line in (DOCKER / "toolkit-cuda.txt").read_text().splitlines() if not line.startswith("#")]
+    assert pins
+    for pin in pins:
+        version = re.fullmatch(r"nvidia-[a-z-]+==([\d.]+) --hash=sha256:[0-9a-f]{64}", pin)
+        assert version, pin
+        assert version[1] in locked, pin
 
 
 def test_compose_shares_a_key_and_the_image_holds_no_secret():
@@ -86,6 +144,8 @@ def test_compose_shares_a_key_and_the_image_holds_no_secret():
         assert node["hostname"] == name
         assert {volume.partition(":")[0] for volume in node["volumes"]} == set(compose["volumes"])
         assert (DOCKER / node["build"]["context"] / node["build"]["dockerfile"]).is_file()
+        # The tag of docker/image.sh for the same stack and device.
+        assert node["image"] == "hvdtrain:" + "-".join(node["build"]["args"][word] for word in ("STACK", "DEVICE"))
     text = (DOCKER / "Dockerfile").read_text()
     assert "ssh-keygen" not in text
     assert "/etc/ssh/ssh_host_*" in text
