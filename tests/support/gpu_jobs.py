@@ -32,7 +32,8 @@ class Jobs:
             device, program = "auto", program or (GRAPHED if "--cuda-graph" in options else "")
         start = [str(ROOT / "tests" / "support" / program)] if program else ["-m", "hvdtrain.torch_lenet"]
         # Where it is given a second time, an option has the last value.
-        given = ["--name", name, "--device", device, *OPTIONS, *options]
+        named = [] if "--resume" in options else ["--name", name]
+        given = [*named, "--device", device, *OPTIONS, *options]
         return [*launcher(by, np), sys.executable, *start, *given]
 
     def start(self, command: list[str], **environment: str) -> subprocess.Popen[str]:
