@@ -26,6 +26,7 @@ from support.matrix import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.registry import QUICK
+from hvdtrain.system.distributions import framework_version
 from hvdtrain.system.processes import free_port
 
 
@@ -40,7 +41,7 @@ def test_working_installation(working):
     assert not [one for one in working.report["findings"] if one["status"] == "fail"]
     for name in FRAMEWORKS:
         if importlib.util.find_spec(name):
-            working.has("frameworks", "ok", name)
+            working.has("frameworks", "ok", f"{name} {framework_version(name)}")
             working.has("horovod", "ok", f"for {name}")
     assert len(working.text) < 8000
     assert working.text.splitlines()[-1].startswith(("ok: ", "warn: "))

@@ -19,6 +19,7 @@ from hvdtrain.doctor.findings import Finding
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import require
 from hvdtrain.system import stacks, versions
+from hvdtrain.system.distributions import DISTRIBUTIONS
 from hvdtrain.system.rank_info import RankInfo
 
 
@@ -31,6 +32,8 @@ class Environment:
         monkeypatch.setattr(sys, "prefix", str(folder))
         standard_library = [path for path in sys.path if path.startswith(sys.base_prefix) and "-packages" not in path]
         monkeypatch.setattr(sys, "path", [str(self._site), *standard_library])
+        for name in (*DISTRIBUTIONS, "horovod", "tensorboard", "pkg_resources"):  # other tests may have imported them
+            monkeypatch.delitem(sys.modules, name, raising=False)
         self.context = CheckContext(RankInfo("none", 0, 1, 0), 1, time.monotonic() + 60)
         self.python("3.11.9")
 
