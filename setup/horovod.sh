@@ -6,7 +6,7 @@
 #   FOLDER          copy the wheel there instead of installing it
 #   HOROVOD_WHEELS  folder or page of wheels that setup/wheel.sh built: install the one that fits, and build nothing
 #
-# The wheel is cached, and used again as long as nothing that it depends on has changed: setup/wheels.py describes that.
+# The wheel is cached, and used again as long as nothing that it depends on has changed (setup/wheel_description.py).
 set -euo pipefail
 
 version=0.28.1
@@ -29,7 +29,8 @@ step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
 
-wheels_py() { "$venv/bin/python" "$setup/wheels.py" "$@"; }
+# It imports the file beside it, which PYTHONSAFEPATH would prevent.
+wheels_py() { PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" "$@"; }
 
 # Horovod's build files and MPI's compiler wrappers do not support a space in a path, so the
 # build runs in a folder without one, and reaches the environment through a link.
