@@ -15,7 +15,6 @@ sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
 folder=${2:-}
-constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
 # In this order: each builds on those before it.
@@ -27,7 +26,7 @@ PATH=$venv/bin:$PATH
 source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
+pip_install() { "$setup/install.sh" "$venv" "$@"; }
 
 # It imports the file beside it, which PYTHONSAFEPATH would prevent.
 wheels_py() { PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" "$@"; }
