@@ -16,6 +16,9 @@ import pytest
 from packaging.tags import sys_tags
 from support.jobs import ROOT
 
+from hvdtrain.doctor.checks.horovod import RECORD
+from hvdtrain.system.distributions import DISTRIBUTIONS
+
 SCRIPT = ROOT / "setup" / "wheels.py"
 
 
@@ -196,6 +199,13 @@ def test_wheels_are_taken_from_a_page_and_from_an_index(tmp_path, server, monkey
 
     error = take(f"{address.replace('//', '//me:secret@')}/missing/", tmp_path)
     assert "cannot be read (HTTPError)" in error and "secret" not in error
+
+
+def test_facts_that_files_of_set_up_repeat_agree():
+    """Set-up runs before hvdtrain is installed, and shell scripts cannot import."""
+    assert built_for.DISTRIBUTIONS == DISTRIBUTIONS
+    assert f"'^{built_for.OPTIONS.pattern}'" in (ROOT / "setup" / "environment.sh").read_text()
+    assert wheels.RECORD == RECORD and f"/{RECORD}" in (ROOT / "setup" / "horovod.sh").read_text()
 
 
 def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path):
