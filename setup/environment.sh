@@ -188,6 +188,8 @@ printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
 rm -f "$stamp"
 
 step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
+has_new_pip "$venv/bin/python" ||
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r <(pip_pin)
 pip_install setuptools wheel
 # The environment has the pinned setuptools; an isolated build would download it again.
 pip_install --no-build-isolation -e ".[$extras]"

@@ -14,7 +14,7 @@ import pytest
 from support.jobs import ROOT
 
 SETUP = ROOT / "setup"
-COMMANDS = "bash cat cp cut dirname env flock grep make mkdir realpath rm sed sha256sum sort tail touch"
+COMMANDS = "awk bash cat cp cut dirname env flock grep make mkdir realpath rm sed sha256sum sort tail touch"
 PYTHON = """\
 #!/bin/bash
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -32,6 +32,8 @@ case "$*" in
     *'system_torch.py version'*) cat "$home/has-torch" ;;
     *'system_torch.py link'*) ;;
     '-V') echo "Python $version" ;;
+    '-m pip install --help') [[ -f $home/has-old-pip ]] || echo "--report <file>" ;;
+    '-m pip install '*' --require-hashes -r '*) cat "${{@: -1}}" >"$home/pip" ;;
     '-m pip --version' | *ensurepip* | *torch.ones*) ;;
     *) echo "not expected: $*" >&2; exit 1 ;;
 esac
@@ -192,6 +194,16 @@ def test_an_environment_is_made_anew_for_another_stack_or_python_only(machine):
     assert not remade() and stack_of(machine) == "all 3.97.1"
     without_stacks()
     assert remade(STACK="pytorch", BASE_PYTHON="3.97") and stack_of(machine) == "pytorch 3.97.1"
+
+
+def test_a_pip_without_reports_is_replaced_by_a_pinned_one(machine):
+    python = add_python(machine, "3.97.1")
+    (python.parent.parent / "has-old-pip").touch()
+    status, said = set_up(machine)
+    assert status == 0, said
+    pin, *sums = (python.parent.parent / "pip").read_text().splitlines()
+    assert pin.startswith("pip==") and sums
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in sums)
 
 
 def test_an_environment_that_set_up_did_not_make_is_not_removed(machine):
