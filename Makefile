@@ -107,7 +107,7 @@ docker-test: ## Test the image: the doctor, and a short training in each framewo
 
 clean: ## Delete the files that tools generated
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
 distclean: clean ## Also delete the virtual environment (built Horovod wheels stay cached)
 	@rm -rf "$(VENV)"

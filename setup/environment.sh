@@ -40,9 +40,12 @@ up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
 
 # True if the environment has the stack, the Python and the PyTorch that are asked for.
 as_asked() {
-    local version
+    local version had=$stack
+    # Of one that set-up did not make, the stack is not known; before there were stacks, set-up made `all`.
+    [[ ! -f $made ]] || had=all
+    [[ ! -f $venv/.hvdtrain-stack ]] || had=$(<"$venv/.hvdtrain-stack")
     version=$("$venv/bin/python" -I -c "$about_python" 2>/dev/null) && version=${version%% *} || return 1
-    [[ $(cat "$venv/.hvdtrain-stack" 2>/dev/null || printf %s "$stack") = "$stack" ]] &&
+    [[ $had = "$stack" ]] &&
         [[ $(cat "$venv/.hvdtrain-system-torch" 2>/dev/null) = "$torch" ]] &&
         [[ " $PYTHONS " = *" ${version%.*} "* ]] || return 1
     if is_version "$BASE_PYTHON"; then
@@ -96,7 +99,10 @@ ensure_system() {
     if ((${#missing[@]})); then
         apt_install "${missing[@]}"
         # The system's Python may be for another stack than the one that was chosen without any.
-        [[ -n $python ]] || choose_stack
+        if [[ -z $python ]]; then
+            choose_stack
+            wanted=$(wanted)
+        fi
         python=$(find_python) ||
             die "the system's python3 is no Python $(one_of "$PYTHONS"), which STACK=$stack needs: set BASE_PYTHON"
     fi
@@ -182,6 +188,8 @@ printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
 rm -f "$stamp"
 
 step "Installing hvdtrain[$extras] (the first time: downloads 0.6 GB, or 3 GB with PyTorch for CUDA)"
+has_new_pip "$venv/bin/python" ||
+    "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --require-hashes -r <(pip_pin)
 pip_install setuptools wheel
 # The environment has the pinned setuptools; an isolated build would download it again.
 pip_install --no-build-isolation -e ".[$extras]"
@@ -194,7 +202,7 @@ for variable in $VARIABLES; do
     set_variable "hvdtrain_${variable%%=*}" "${variable%%=*}" "\"${variable#*=}\""
 done
 [[ -z $system_torch ]] || test_system_torch
-setup/horovod.sh "$venv"
+HVDTRAIN_CONSTRAINTS=$constraints setup/horovod.sh "$venv"
 
 printf '%s\n' "$wanted" >"$stamp"
 step "$venv is ready"

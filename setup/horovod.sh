@@ -6,7 +6,7 @@
 #   FOLDER          copy the wheel there instead of installing it
 #   HOROVOD_WHEELS  folder or page of wheels that setup/wheel.sh built: install the one that fits, and build nothing
 #
-# The wheel is cached, and used again as long as nothing that it depends on has changed: setup/wheels.py describes that.
+# The wheel is cached, and used again as long as nothing that it depends on has changed (setup/wheel_description.py).
 set -euo pipefail
 
 version=0.28.1
@@ -15,7 +15,6 @@ sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
 folder=${2:-}
-constraints=${HVDTRAIN_CONSTRAINTS:-$setup/stacks/$(<"$venv/.hvdtrain-stack")/constraints.txt}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
 # In this order: each builds on those before it.
@@ -27,9 +26,10 @@ PATH=$venv/bin:$PATH
 source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
-pip_install() { HVDTRAIN_CONSTRAINTS=$constraints "$setup/install.sh" "$venv" "$@"; }
+pip_install() { "$setup/install.sh" "$venv" "$@"; }
 
-wheels_py() { "$venv/bin/python" "$setup/wheels.py" "$@"; }
+# It imports the file beside it, which PYTHONSAFEPATH would prevent.
+wheels_py() { PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" "$@"; }
 
 # Horovod's build files and MPI's compiler wrappers do not support a space in a path, so the
 # build runs in a folder without one, and reaches the environment through a link.

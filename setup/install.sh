@@ -8,9 +8,11 @@ setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$1
 shift
 stack=$setup/stacks/$(<"$venv/.hvdtrain-stack")
+constraints=$venv/.hvdtrain-constraints # of an environment with the system's PyTorch
+[[ -f $constraints ]] || constraints=$stack/constraints.txt
 report=$venv/.hvdtrain-report.json
 "$venv/bin/python" -m pip install -qq --disable-pip-version-check \
-    -c "${HVDTRAIN_CONSTRAINTS:-$stack/constraints.txt}" --report "$report" "$@"
+    -c "${HVDTRAIN_CONSTRAINTS:-$constraints}" --report "$report" "$@"
 # Without site-packages: nothing that was installed runs before it is checked.
 if ! "$venv/bin/python" -I -S "$setup/locked.py" "$stack/requirements.lock" "$report"; then
     touch "$venv/.hvdtrain-refused" # the next set-up starts with a new environment

@@ -36,6 +36,12 @@ download() {
     pip download -qq --disable-pip-version-check --no-deps --no-build-isolation --require-hashes -d "$packages" "$@"
 }
 
+if ! has_new_pip "$new"; then
+    pip_pin >"$work/pip.txt"
+    download -r "$work/pip.txt"
+    pip install -qq --disable-pip-version-check --no-deps --require-hashes -r "$work/pip.txt"
+fi
+
 step "Finding what STACK=$stack needs on $("$python" -V)"
 if [[ -n $system_torch ]]; then
     "$new" -I setup/system_torch.py link "$system_torch" "$constraints" >"$work/constraints.txt"

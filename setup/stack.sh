@@ -4,9 +4,14 @@
 #   choose_stack   sets `stack`, `folder`, `extras`, `constraints` and the variables of its stack.conf
 #   find_python    prints the path of the Python to use
 #   system_torch   is the Python whose PyTorch is used as it is; empty where PyTorch is installed
+#   has_new_pip    is true if the pip of a Python writes reports; pip_pin prints one that does, with its SHA-256
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+
+# pip has reports since version 22.2, and Ubuntu 22.04 has 22.0.
+has_new_pip() { [[ $("$1" -m pip install --help) = *--report* ]]; }
+pip_pin() { awk '/^[a-z]/ { is_pip = /^pip==/ } is_pip' setup/audit.lock; }
 
 BASE_PYTHON=${BASE_PYTHON:-}
 system_torch=''

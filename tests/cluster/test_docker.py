@@ -114,6 +114,7 @@ def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
     )
 
 
+@pytest.mark.needs()
 @pytest.mark.parametrize(
     ("stack", "frameworks"),
     [("all", ["torch", "mxnet", "tensorflow"]), ("pytorch", ["torch"]), ("tensorflow", ["tensorflow"])],

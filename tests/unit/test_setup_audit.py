@@ -16,6 +16,7 @@ SETUP = ROOT / "setup"
 STACKS = sorted(path.name for path in (SETUP / "stacks").iterdir())
 
 
+@pytest.mark.needs()
 @pytest.mark.parametrize("stack", STACKS)
 def test_every_pinned_version_is_in_the_lock_of_its_stack(stack):
     folder = SETUP / "stacks" / stack
@@ -26,11 +27,15 @@ def test_every_pinned_version_is_in_the_lock_of_its_stack(stack):
     assert pins(folder / "constraints.txt", *folder.glob("locked-only.txt")) == pins(folder / "requirements.lock")
 
 
-@pytest.mark.parametrize("lock", ["audit.lock", *(f"stacks/{stack}/requirements.lock" for stack in STACKS)])
+@pytest.mark.parametrize(
+    "lock", ["audit.lock", "wheel.lock", *(f"stacks/{stack}/requirements.lock" for stack in STACKS)]
+)
 def test_every_version_in_a_lock_has_its_hashes(lock):
     text = (SETUP / lock).read_text()
     assert "://" not in text
-    for pin, sums in re.findall(r"^(\S+==\S+)[^\n]*\n((?:    --hash=sha256:[0-9a-f]{64}[ \\]*\n)*)", text, re.M):
+    pins = re.findall(r"^(\S+==\S+)[^\n]*\n((?:    --hash=sha256:[0-9a-f]{64}[ \\]*\n)*)", text, re.M)
+    assert pins
+    for pin, sums in pins:
         assert sums, pin
 
 

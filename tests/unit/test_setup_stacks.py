@@ -14,7 +14,7 @@ import pytest
 from support.jobs import ROOT
 
 SETUP = ROOT / "setup"
-COMMANDS = "bash cat cp cut dirname env flock grep make mkdir realpath rm sed sha256sum sort tail touch"
+COMMANDS = "awk bash cat cp cut dirname env flock grep make mkdir realpath rm sed sha256sum sort tail touch"
 PYTHON = """\
 #!/bin/bash
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -32,6 +32,8 @@ case "$*" in
     *'system_torch.py version'*) cat "$home/has-torch" ;;
     *'system_torch.py link'*) ;;
     '-V') echo "Python $version" ;;
+    '-m pip install --help') [[ -f $home/has-old-pip ]] || echo "--report <file>" ;;
+    '-m pip install '*' --require-hashes -r '*) cat "${{@: -1}}" >"$home/pip" ;;
     '-m pip --version' | *ensurepip* | *torch.ones*) ;;
     *) echo "not expected: $*" >&2; exit 1 ;;
 esac
@@ -48,7 +50,9 @@ def machine(tmp_path: Path) -> Path:
         conf = setup / "stacks" / name / "stack.conf"
         conf.write_text(re.sub(r"^PYTHONS=.*$", f'PYTHONS="{pythons}"', conf.read_text(), flags=re.M))
     for name in ("install.sh", "horovod.sh"):
-        (setup / name).write_text(f'#!/bin/bash\necho "{name} ${{*:2}}" >>"{tmp_path}/installed"\n')
+        (setup / name).write_text(
+            f'#!/bin/bash\necho "$HVDTRAIN_CONSTRAINTS {name} ${{*:2}}" >>"{tmp_path}/installed"\n'
+        )
     tools = tmp_path / "tools"
     tools.mkdir()
     for name in ("g++", "patch", "mpicxx", "mpirun"):
@@ -181,6 +185,26 @@ def test_an_environment_is_made_anew_for_another_stack_or_python_only(machine):
     assert remade(STACK="all") and stack_of(machine) == "all 3.97.1"
     assert not remade()
 
+    def without_stacks():
+        """As set-up left it before there were stacks: with all frameworks."""
+        (file.parent / ".hvdtrain-stack").unlink()
+        (file.parent / ".hvdtrain-setup").write_text("of another version\n")
+
+    without_stacks()
+    assert not remade() and stack_of(machine) == "all 3.97.1"
+    without_stacks()
+    assert remade(STACK="pytorch", BASE_PYTHON="3.97") and stack_of(machine) == "pytorch 3.97.1"
+
+
+def test_a_pip_without_reports_is_replaced_by_a_pinned_one(machine):
+    python = add_python(machine, "3.97.1")
+    (python.parent.parent / "has-old-pip").touch()
+    status, said = set_up(machine)
+    assert status == 0, said
+    pin, *sums = (python.parent.parent / "pip").read_text().splitlines()
+    assert pin.startswith("pip==") and sums
+    assert all(re.fullmatch(r"    --hash=sha256:[0-9a-f]{64}( \\)?", line) for line in sums)
+
 
 def test_an_environment_that_set_up_did_not_make_is_not_removed(machine):
     python = add_python(machine, "3.98.1")
@@ -199,6 +223,8 @@ def test_the_system_pytorch_is_kept_until_it_changes(machine):
     status, said = set_up(machine, USE_SYSTEM_TORCH="1")
     assert (status, f"PyTorch: 2.15.0 of {python}\n" in said) == (0, True), said
     assert stack_of(machine) == "pytorch 3.97.1"
+    own = machine / "checkout" / ".venv" / ".hvdtrain-constraints"
+    assert f"{own} horovod.sh \n" in (machine / "installed").read_text()
     assert "is up to date" in set_up(machine)[1]
     (python.parent.parent / "has-torch").write_text("2.16.0")
     assert "PyTorch: 2.16.0 of" in set_up(machine)[1]
@@ -211,6 +237,7 @@ def test_packages_lists_what_the_build_of_horovod_installs():
     assert listed and f"pip_install {listed[1]}\n" in (SETUP / "horovod.sh").read_text()
 
 
+@pytest.mark.needs()
 @pytest.mark.parametrize("stack", ["all", "pytorch", "tensorflow"])
 def test_each_stack_names_its_frameworks_and_extras(stack):
     text = (SETUP / "stacks" / stack / "stack.conf").read_text()

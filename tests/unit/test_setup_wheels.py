@@ -16,10 +16,22 @@ import pytest
 from packaging.tags import sys_tags
 from support.jobs import ROOT
 
+from hvdtrain.doctor.checks.horovod import RECORD
+from hvdtrain.system.distributions import DISTRIBUTIONS
+
 SCRIPT = ROOT / "setup" / "wheels.py"
-_spec = importlib.util.spec_from_file_location("setup_wheels", SCRIPT)
-wheels = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(wheels)
+
+
+def load(name):
+    """A file of set-up, under the name by which others there import it."""
+    spec = importlib.util.spec_from_file_location(name, SCRIPT.with_name(f"{name}.py"))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+built_for = load("wheel_description")
+wheels = load("wheels")
 
 TAG = next(str(tag) for tag in sys_tags() if "manylinux" in str(tag))
 HERE = {
@@ -45,9 +57,9 @@ def build(folder, name=None, **description):
     """A wheel with nothing but its record."""
     folder.mkdir(exist_ok=True)
     built = {**HERE, **description}
-    path = folder / (name or name_of(wheels.label(built)))
+    path = folder / (name or name_of(built_for.label(built)))
     with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"horovod-0.28.1+{wheels.label(built)}.dist-info/hvdtrain.json", json.dumps(built))
+        archive.writestr(f"horovod-0.28.1+{built_for.label(built)}.dist-info/hvdtrain.json", json.dumps(built))
     return path
 
 
@@ -60,16 +72,16 @@ def take(place, folder, description=HERE):
 
 
 def test_the_name_says_what_a_wheel_is_built_for():
-    assert wheels.label(HERE) == FITS
-    assert wheels.differences(f"0.28.1+{FITS}", HERE) == []
+    assert built_for.label(HERE) == FITS
+    assert built_for.differences(f"0.28.1+{FITS}", HERE) == []
     gpu = {
         **HERE,
         "frameworks": {"torch": "2.10.0a0+b4e4ee81d3.nv25.12"},
         "device": "cuda13.0.nccl",
         "mpi": "mpich 4.2.1",
     }
-    assert wheels.label(gpu) == "hvdtrain.p0a1b2c3.torch2.10a0.cuda13.0.nccl.mpich4"
-    assert wheels.differences(f"0.28.1+{wheels.label(gpu)}", gpu) == []
+    assert built_for.label(gpu) == "hvdtrain.p0a1b2c3.torch2.10a0.cuda13.0.nccl.mpich4"
+    assert built_for.differences(f"0.28.1+{built_for.label(gpu)}", gpu) == []
 
 
 @pytest.mark.parametrize(
@@ -102,7 +114,7 @@ def test_a_wheel_for_another_environment_does_not_fit(tmp_path, local, reason):
     ],
 )
 def test_a_wheel_for_another_python_system_or_version_does_not_fit(name, reason):
-    assert reason in wheels.wheel_differences(name, HERE)[-1]
+    assert reason in built_for.wheel_differences(name, HERE)[-1]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +129,7 @@ def test_a_wheel_for_another_python_system_or_version_does_not_fit(name, reason)
     ],
 )
 def test_a_wheel_for_gpus_fits_where_its_cuda_is(device, description, fits):
-    differs = wheels.differences(f"0.28.1+{FITS.replace('cpu', device)}", {**HERE, **description})
+    differs = built_for.differences(f"0.28.1+{FITS.replace('cpu', device)}", {**HERE, **description})
     assert (not differs) is fits, differs
 
 
@@ -189,6 +201,13 @@ def test_wheels_are_taken_from_a_page_and_from_an_index(tmp_path, server, monkey
     assert "cannot be read (HTTPError)" in error and "secret" not in error
 
 
+def test_facts_that_files_of_set_up_repeat_agree():
+    """Set-up runs before hvdtrain is installed, and shell scripts cannot import."""
+    assert built_for.DISTRIBUTIONS == DISTRIBUTIONS
+    assert f"'^{built_for.OPTIONS.pattern}'" in (ROOT / "setup" / "environment.sh").read_text()
+    assert wheels.RECORD == RECORD and f"/{RECORD}" in (ROOT / "setup" / "horovod.sh").read_text()
+
+
 def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path):
     path = tmp_path / "a.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -203,10 +222,10 @@ def test_paths_of_the_build_machine_are_found_in_a_wheel(tmp_path):
 def test_the_environment_is_described_without_its_folders(monkeypatch):
     monkeypatch.setenv("HOROVOD_CUDA_HOME", "/opt/private/cuda")
     monkeypatch.setenv("HOROVOD_CPU_OPERATIONS", "gloo")
-    found = wheels.describe("0.28.1", [ROOT / "setup" / "horovod-0.28.1.patch"])
+    found = built_for.describe("0.28.1", [ROOT / "setup" / "horovod-0.28.1.patch"])
     assert "/opt/private" not in json.dumps(found)
     assert found["options"]["HOROVOD_CPU_OPERATIONS"] == "gloo"
-    assert found["frameworks"] and wheels.LOCAL.fullmatch(wheels.label(found))
+    assert found["frameworks"] and built_for.LOCAL.fullmatch(built_for.label(found))
 
 
 @pytest.mark.parametrize(
@@ -219,4 +238,4 @@ def test_the_environment_is_described_without_its_folders(monkeypatch):
     ],
 )
 def test_the_kind_of_mpi_is_read_from_its_launcher(printed, mpi):
-    assert wheels._mpi(printed) == mpi
+    assert built_for._mpi(printed) == mpi

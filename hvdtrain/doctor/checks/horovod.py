@@ -104,7 +104,7 @@ def _built_with() -> dict[str, str]:
 
 
 def build_record() -> dict[str, Any]:
-    """Where Horovod was built: `frameworks`, `torch_cuda`, `mpi`, ..., as setup/wheels.py describes an environment.
+    """Where Horovod was built: `frameworks`, `torch_cuda`, `mpi`, ..., as setup/wheel_description.py describes one.
 
     Empty for a Horovod that set-up did not build.
     """
