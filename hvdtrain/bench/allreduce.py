@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from hvdtrain.bench.strategies import AS_SHIPPED, environment, launched_here
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.scale.allreduce_table import to_table
+from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
 
@@ -43,6 +45,8 @@ LIBRARIES = {
     "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }
 """The rows of each table, by name."""
+WITH_TORCH = ("horovod-mpi", "horovod-gloo", "gloo")
+"""Methods that PyTorch's tensors go through."""
 
 
 @dataclass(frozen=True)
@@ -84,9 +88,10 @@ def run(options: AllreduceBenchOptions) -> str:
     """Measure, and write `allreduce.md` and `allreduce.json`; returns the tables for the terminal.
 
     Both files are written after each repeat, so that a benchmark that fails or is stopped keeps its whole repeats.
-    Raises UserError if the folder of the results cannot be written, TrainingError if a job fails.
+    Raises UserError if the folder of the results cannot be written or PyTorch is missing, TrainingError if a job fails.
     """
     require_writable(options.output, "--output")
+    _require_torch(options.chosen)
     repeats: Repeats = {name: [] for name in options.chosen}
     for repeat in range(options.repeats):
         for name, measured in repeats.items():
@@ -94,6 +99,15 @@ def run(options: AllreduceBenchOptions) -> str:
             measured.append(measure(name, options))
         text = write(repeats, options)
     return text
+
+
+def _require_torch(libraries: list[str]) -> None:
+    measured = [name for name in libraries if LIBRARIES[name].method in WITH_TORCH]
+    if measured and not importlib.util.find_spec("torch"):
+        raise UserError(
+            f"{measured[0]} is measured with PyTorch, which is not installed",
+            f"give --libraries ring mpi, or run: {stacks.setup_command(stacks.stack_with('torch'))}",
+        )
 
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:

@@ -85,6 +85,7 @@ def log(folder: Path, job: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.needs("torch")
 def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
     """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one."""
     slow = ["python", str(PROGRAMS), "slowly_at_first", "torch"]

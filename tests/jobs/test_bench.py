@@ -83,9 +83,10 @@ def test_show_lists_strategies(tmp_path):
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (
+        pytest.param(
             ("--rows", "torch/horvod"),
             "--rows torch/horvod: no such strategy (did you mean torch/horovod?); python -m hvdtrain bench --show",
+            marks=pytest.mark.needs("torch"),
         ),
         (("--np", "2,x"), "--np 2,x is invalid; give positive integers, for example 1,2,4"),
         (("--steps", "5"), "--steps 5 is too small; give 20 or more"),
@@ -100,6 +101,7 @@ def test_invalid_options(tmp_path, options, error):
     assert error in output
 
 
+@pytest.mark.needs("torch")
 def test_failed_job_is_reported_and_others_run(tmp_path):
     """--strategy manual has fewer rows than devices; strategy single runs."""
     options = ("--rows", "torch/manual", "--np", "3", "--steps", "20", "--repeats", "1", "--data", "synthetic",
@@ -137,6 +139,7 @@ def test_allreduce_of_every_library(tmp_path):
     assert "| ring / gloo | 1,048,576 |" in table
 
 
+@pytest.mark.needs("torch")
 def test_allreduce_and_idle_cost_of_chosen_libraries(tmp_path):
     status, output = run([*BENCH, *ALLREDUCE, "--libraries", "ring", "horovod over Gloo"], tmp_path)
     assert status == 0, output

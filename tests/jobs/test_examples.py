@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from support.jobs import ROOT, run
+from support.stack import require
 
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.system.python_files import load_object
@@ -66,6 +67,8 @@ def folder(tmp_path):
 @pytest.mark.parametrize(("example", "number", "options", "metric", "limit"), COMMANDS)
 def test_the_commands_of_an_example_train(example, number, options, metric, limit, folder):
     command = commands(example)[number]
+    named = re.search(r"--framework (\w+)", command)
+    require(named[1] if named else "torch")
     if "folder=photos" in command:
         draw_stripes(folder / "photos")
     status, output = run([*shlex.split(command), *options.split(), "--name", "a"], folder)
@@ -89,6 +92,7 @@ def test_resnet20_is_the_built_in_network():
     assert load_object(f"{EXAMPLES}/resnet20.py:NETWORK", "--model") == NETWORKS["resnet20"]
 
 
+@pytest.mark.needs("torch")
 def test_the_notebook_runs_and_is_stored_without_results(folder, monkeypatch):
     stored = nbformat.read(EXAMPLES / "notebook.ipynb", 4)
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in stored.cells)

@@ -18,11 +18,13 @@ def check(folder, by, ranks, operations, **variables):
     assert re.findall(RIGHT, output) == ranks * [str(operations)], output
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_random_allreduces_of_process_sets_over_gloo(tmp_path, ranks):
     check(tmp_path, "gloo", ranks, 100)
 
 
+@pytest.mark.needs("torch")
 def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path):
     """The connection of two of four ranks, while all of them live."""
     status, output = run([*launcher("gloo", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
@@ -39,6 +41,7 @@ def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
     assert re.findall(RIGHT, output) == 2 * ["400"], output
 
 
+@pytest.mark.needs("torch")
 @pytest.mark.parametrize("by", ["gloo", pytest.param("mpirun", marks=pytest.mark.matrix)])
 def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(tmp_path, by):
     """Rank 1 is late twice in a step; a gradient that is combined while rank 0 computes another costs no time."""

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 
+import pytest
 from support.jobs import BIN, ROOT, run
 
 PROGRAM = """
@@ -79,6 +80,7 @@ def test_a_launcher_that_fails(tmp_path):
     assert "mpirun ended with exit status 3 before rank 0, 1 registered; it printed: MPI is broken" in done.stderr
 
 
+@pytest.mark.needs("torch")
 def test_horovod_runs_without_horovodrun(tmp_path):
     code = (
         "import horovod.torch as hvd, torch; hvd.init(); one = torch.ones(1) * (hvd.rank() + 1); "

@@ -103,6 +103,7 @@ def test_a_script_that_leaves_its_loop_has_a_result_and_can_be_resumed(framework
     assert distance(newest(left).weights, newest(alone(framework)).weights) < 1e-5
 
 
+@pytest.mark.needs("torch")
 def test_an_error_on_one_rank_ends_the_job_with_its_line(tmp_path):
     (tmp_path / "failing.py").write_text(SCRIPTS["torch"].read_text().replace("run.step(", "1 / run.rank; run.step("))
     status, output = run([*launcher("local", 2), "python", "failing.py", *OPTIONS], tmp_path)

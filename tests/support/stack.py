@@ -48,7 +48,7 @@ def named_by(command: Sequence[str]) -> list[str]:
 def _named(value: Any) -> Iterator[str]:
     """The framework that a parameter names: by itself, as the first of a tuple, or as its `framework`."""
     if isinstance(value, str):
-        yield from {value} & {*FRAMEWORKS}
+        yield from {value.partition(".")[0]} & {*FRAMEWORKS}
     elif isinstance(value, tuple):
         yield from _named(value[0] if value else "")
     else:

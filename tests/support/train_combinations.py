@@ -1,6 +1,6 @@
 """Trains cases of `combinations` one after the other in one job, so that launcher and framework start once.
 
-usage: python train_combinations.py JOB, where the cases are in cases.json; the job `references` trains in PyTorch, in
+usage: python train_combinations.py JOB, where the cases are in cases.json; the job `references` trains in REFERENCE, in
 one process and fp32, what each case must end with. Rank 0 writes <case>.json, and <case>.npz with the weights.
 """
 
@@ -32,6 +32,7 @@ from hvdtrain.system import rank_info
 from hvdtrain.tasks import registry
 from hvdtrain.training import loop, train
 from support.combinations import REFERENCES, Case, options_of
+from support.stack import REFERENCE
 
 ROWS, TEST_ROWS = 35, 20
 """Training images, of which the last batch of an epoch has one, and test images."""
@@ -103,7 +104,7 @@ def reference(case: Case) -> dict[str, Any]:
     """The same training in one process: ranks whose batches and learning rates add up, or gradients that are summed."""
     config, _ = options_of(case)
     times = case.ranks if config.batch_scope == "per-rank" else 1
-    plain = {"framework": "torch", "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
+    plain = {"framework": REFERENCE, "strategy": "single", "api": "loop", "kvstore": "device", "precision": "fp32"}
     plain |= {"accumulate": 1, "op": "average", "compression": "none", "groups": "auto", "batch_scope": "global"}
     config = dataclasses.replace(config, **plain, batch_size=config.batch_size * times, lr=config.lr * times)
     factor = case.ranks if case.row.get("op") == "sum" else 1
@@ -133,7 +134,7 @@ def share_process(framework: str) -> None:
 def main(job: str) -> None:
     cases = [Case(**values) for values in json.loads(Path("cases.json").read_text())]
     if job == REFERENCES:
-        share_process("torch")
+        share_process(REFERENCE)
         outcomes = ((f"{case.id}-reference", reference(case)) for case in cases if not case.refused)
     else:
         # Module sets a variable for its process.

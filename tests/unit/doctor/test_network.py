@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.doctor import as_root, doctor, path_with, requires, script, unshared
 
 
@@ -30,6 +31,7 @@ def test_host_name_does_not_resolve(tmp_path):
     result.has("host-name", "fail", "no-such-host-here does not resolve", remedy="/etc/hosts")
 
 
+@pytest.mark.needs("torch")
 def test_ssh_to_other_hosts(tmp_path):
     """With an ssh that runs commands here: node1 is identical, node2 has another PyTorch, node3 refuses the login."""
     fake = tmp_path / "fake" / "torch-1.0.dist-info"
