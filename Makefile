@@ -53,6 +53,8 @@ test: setup ## Run the short test suite, which tests every guarantee; ARGS are p
 test-all: setup ## Run all tests: every framework with every launcher; ARGS are passed to pytest
 	@$(ACTIVE) python -m pytest -n $(WORKERS) $(ARGS)
 
+# In an environment of its own, beside the one for other work.
+test-gpu: VENV = .venv-gpu
 test-gpu: ## Prove on a GPU, with this machine's PyTorch, what docs/gpus.md says; writes REPORT (gpu-report.md)
 	@STACK=pytorch USE_SYSTEM_TORCH=1 setup/environment.sh
 	@$(ACTIVE) python -m pytest tests/gpu --gpu-report "$(REPORT)" $(ARGS)
