@@ -15,13 +15,13 @@ import time
 
 import numpy as np
 
-from hvdtrain.bench.spread import spread
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.config.options import Config
 from hvdtrain.config.recipes import from_recipe
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner
+from hvdtrain.measure.bench.spread import spread
 from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu

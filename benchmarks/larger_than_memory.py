@@ -33,9 +33,9 @@ import numpy as np
 from PIL import Image
 from run import HERE, Runs, start, verdict
 
-from hvdtrain.bench.limited_memory import limited_memory
-from hvdtrain.bench.spread import spread
 from hvdtrain.errors import UserError
+from hvdtrain.measure.bench.limited_memory import limited_memory
+from hvdtrain.measure.bench.spread import spread
 
 LIMITED, IN_MEMORY = "tar shards, {} MiB of memory", "the same rows in memory"
 LEAST = 0.9

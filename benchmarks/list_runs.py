@@ -22,10 +22,10 @@ from pathlib import Path
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import to_record
-from hvdtrain.monitor.curves import CurveReader
-from hvdtrain.monitor.run import RunFollower
-from hvdtrain.monitor.terminal.screen import Shown, screen_lines
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.views.monitor.curves import CurveReader
+from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 REPETITIONS = 5
 STEPS_PER_EPOCH = 470

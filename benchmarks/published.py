@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import statistics
 
-from hvdtrain.scale.published import published_rows
+from hvdtrain.measure.scale.published import published_rows
 
 
 def main() -> None:

@@ -27,13 +27,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from hvdtrain.bench.allreduce import AllreduceBenchOptions, measure
-from hvdtrain.scale.cluster import Link
-from hvdtrain.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.scale.inputs import DEFAULT_OVERLAP
-from hvdtrain.scale.libraries import library
-from hvdtrain.scale.step import StepModel, StepTime
-from hvdtrain.scale.workload import Workload, read_workload
+from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
+from hvdtrain.measure.scale.cluster import Link
+from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
+from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP
+from hvdtrain.measure.scale.libraries import library
+from hvdtrain.measure.scale.step import StepModel, StepTime
+from hvdtrain.measure.scale.workload import Workload, read_workload
 
 PAYLOAD = 1448 / (1514 + 66 / 2)
 """Of the bytes that `tc` counts, the share that is data: a frame of 1514 bytes carries 1448, and every second frame is

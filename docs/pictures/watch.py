@@ -13,10 +13,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from hvdtrain.monitor.curves import CurveReader
-from hvdtrain.monitor.run import RunFollower
-from hvdtrain.monitor.terminal.screen import Shown, screen_lines
 from hvdtrain.system.files import read_json
+from hvdtrain.views.monitor.curves import CurveReader
+from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 COMMAND = "python -m hvdtrain launch local -n 4 -- python -m hvdtrain.torch_lenet --strategy ring --name digits"
 OPTIONS = ("--epochs", "500", "--batch-size", "256", "--log-every", "2")

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import tyro
 
-from hvdtrain.bench import allreduce, ratios
-from hvdtrain.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.bench.runner import run_jobs
-from hvdtrain.bench.strategies import BenchJob, BenchRow, StrategyBenchOptions, all_rows, choose, is_finished, plan
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
 from hvdtrain.cli.report import show_report
 from hvdtrain.errors import TrainingError
+from hvdtrain.measure.bench import allreduce, ratios
+from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
+from hvdtrain.measure.bench.runner import run_jobs
+from hvdtrain.measure.bench.strategies import (
+    BenchJob,
+    BenchRow,
+    StrategyBenchOptions,
+    all_rows,
+    choose,
+    is_finished,
+    plan,
+)
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
 

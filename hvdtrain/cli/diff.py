@@ -12,12 +12,12 @@ from rich.text import Text
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
 from hvdtrain.errors import UserError
-from hvdtrain.monitor.chosen_run import chosen_run
-from hvdtrain.monitor.differences import differences
-from hvdtrain.monitor.run import read_runs
-from hvdtrain.monitor.terminal.difference_table import file_lines, headings, wrapped_table
-from hvdtrain.monitor.terminal.output import Output
 from hvdtrain.system.text import printable
+from hvdtrain.views.monitor.chosen_run import chosen_run
+from hvdtrain.views.monitor.differences import differences
+from hvdtrain.views.monitor.run import read_runs
+from hvdtrain.views.terminal.difference_table import file_lines, headings, wrapped_table
+from hvdtrain.views.terminal.output import Output
 
 
 @exit_status()

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
-from hvdtrain.report.content import LEGEND, Report
-from hvdtrain.report.csv_table import to_csv
-from hvdtrain.report.html import to_html
-from hvdtrain.report.markdown import to_markdown
-from hvdtrain.report.runs import collect
-from hvdtrain.report.text_table import paragraph
-from hvdtrain.report.writing import FILES, check_pages, write_pages
 from hvdtrain.system.text import printable
+from hvdtrain.views.report.content import LEGEND, Report
+from hvdtrain.views.report.csv_table import to_csv
+from hvdtrain.views.report.html import to_html
+from hvdtrain.views.report.markdown import to_markdown
+from hvdtrain.views.report.runs import collect
+from hvdtrain.views.report.text_table import paragraph
+from hvdtrain.views.report.writing import FILES, check_pages, write_pages
 
 
 @exit_status()

@@ -13,12 +13,12 @@ from rich.text import Text
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
-from hvdtrain.monitor.query import COLUMNS, Filter, column_of, sort_runs
-from hvdtrain.monitor.run import read_runs
-from hvdtrain.monitor.terminal.listing import counted, run_lines
-from hvdtrain.monitor.terminal.output import Output
 from hvdtrain.runs.search import find_runs
 from hvdtrain.system.text import printable
+from hvdtrain.views.monitor.query import COLUMNS, Filter, column_of, sort_runs
+from hvdtrain.views.monitor.run import read_runs
+from hvdtrain.views.terminal.listing import counted, run_lines
+from hvdtrain.views.terminal.output import Output
 
 
 @exit_status()

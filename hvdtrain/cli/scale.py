@@ -7,14 +7,14 @@ import tyro
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
 from hvdtrain.errors import UserError
-from hvdtrain.report.text_table import paragraph
-from hvdtrain.scale import output
-from hvdtrain.scale.findings import findings
-from hvdtrain.scale.inputs import read_job
-from hvdtrain.scale.options import ScaleOptions
-from hvdtrain.scale.prediction import predict_all
+from hvdtrain.measure.scale import output
+from hvdtrain.measure.scale.findings import findings
+from hvdtrain.measure.scale.inputs import read_job
+from hvdtrain.measure.scale.options import ScaleOptions
+from hvdtrain.measure.scale.prediction import predict_all
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
+from hvdtrain.views.report.text_table import paragraph
 
 
 @exit_status()

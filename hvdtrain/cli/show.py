@@ -9,11 +9,11 @@ from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import Parser
-from hvdtrain.monitor.chosen_run import RUNS, chosen_run
-from hvdtrain.monitor.run import read_runs
-from hvdtrain.monitor.terminal.output import Output
-from hvdtrain.monitor.terminal.run_page import page_lines
-from hvdtrain.monitor.terminal.screen import Shown
+from hvdtrain.views.monitor.chosen_run import RUNS, chosen_run
+from hvdtrain.views.monitor.run import read_runs
+from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.terminal.run_page import page_lines
+from hvdtrain.views.terminal.screen import Shown
 
 
 @exit_status()

@@ -20,13 +20,13 @@ from hvdtrain.config.record import as_json, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.program import own_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.report.text_table import paragraph
-from hvdtrain.report.writing import write_pages
-from hvdtrain.sweep import chart, tables
-from hvdtrain.sweep.outcomes import Combination, combinations, failure
-from hvdtrain.sweep.trials import OWN, SweepRecord, Trial, exclusive, is_complete, parse_settings, plan
+from hvdtrain.measure.sweep import chart, tables
+from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
+from hvdtrain.measure.sweep.trials import OWN, SweepRecord, Trial, exclusive, is_complete, parse_settings, plan
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
+from hvdtrain.views.report.text_table import paragraph
+from hvdtrain.views.report.writing import write_pages
 
 PLOT = "sweep.png"
 

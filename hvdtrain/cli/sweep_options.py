@@ -12,7 +12,7 @@ from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.program import SWEEP, without_program
 from hvdtrain.jobs.slurm.directives import array_tasks
-from hvdtrain.sweep.trials import parse_settings
+from hvdtrain.measure.sweep.trials import parse_settings
 from hvdtrain.system.text import did_you_mean
 
 EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.

@@ -16,8 +16,8 @@ from hvdtrain.errors import NotFiniteError, Stopped
 from hvdtrain.interfaces import Batch, FitLearner, Learner, LossReader, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
-from hvdtrain.timeline.recorder import CHECKPOINT, DATA, LOGGING, LOOP, recorder
-from hvdtrain.timeline.recorder import EVALUATION as EVALUATION_PART
+from hvdtrain.system.recorder import CHECKPOINT, DATA, LOGGING, LOOP, recorder
+from hvdtrain.system.recorder import EVALUATION as EVALUATION_PART
 from hvdtrain.training import consistency
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.compilation import compile_step

@@ -14,8 +14,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_own_loop
 from hvdtrain.interfaces import Group
 from hvdtrain.system.python_files import is_script
+from hvdtrain.system.recorder import FORWARD, SCRIPT, recorder
 from hvdtrain.tasks.script import Script, make_script
-from hvdtrain.timeline.recorder import FORWARD, SCRIPT, recorder
 from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
 

@@ -16,15 +16,15 @@ from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
 from hvdtrain.interfaces import BaseLearner, FitLearner, OwnLoopLearner
 from hvdtrain.runs.console import log
+from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
+from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message
+from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.summary import summary
+from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.json_text import to_json
-from hvdtrain.timeline.clocks import ClockLine, ClockReading, read_clocks
-from hvdtrain.timeline.horovod_events import HorovodFile, Message
-from hvdtrain.timeline.rank_steps import RankSteps, add_given
-from hvdtrain.timeline.recorder import FIT, LOOP, SCRIPT, Span, StepSpans, now, recorder
-from hvdtrain.timeline.summary import summary
-from hvdtrain.timeline.trace_file import trace
+from hvdtrain.system.recorder import FIT, LOOP, SCRIPT, Span, StepSpans, now, recorder
 from hvdtrain.training.run import Run
 
 WARM_UP = 2

@@ -17,11 +17,11 @@ from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.runs.trackers import registry as trackers
+from hvdtrain.runs.trackers.tracking import Tracking
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable, data_recipe, load_trainable, record_of
-from hvdtrain.trackers import registry as trackers
-from hvdtrain.trackers.tracking import Tracking
 from hvdtrain.training import consistency, result
 from hvdtrain.training.end import recorded_end
 from hvdtrain.training.loop import Training

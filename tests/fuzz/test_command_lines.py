@@ -18,7 +18,7 @@ from hvdtrain.cli import launch, printed_options, training_options
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.jobs import horovod_options, hostlist, job, program, sbatch
-from hvdtrain.sweep import trials
+from hvdtrain.measure.sweep import trials
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
           "\0", "--", "/"]  # fmt: skip

@@ -17,12 +17,12 @@ from support.run_folders import write_beat, write_log, write_records, write_run
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.__main__ import main
-from hvdtrain.monitor import run
-from hvdtrain.monitor.query import Filter, sort_runs
-from hvdtrain.monitor.run import RunFollower
-from hvdtrain.monitor.terminal.follow import job_status, summary
-from hvdtrain.monitor.terminal.screen import Shown, screen_lines
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.views.monitor import run
+from hvdtrain.views.monitor.query import Filter, sort_runs
+from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views.terminal.follow import job_status, summary
+from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 
 def files_of_a_run() -> dict[str, bytes]:

@@ -19,12 +19,12 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.config.options import Config
 from hvdtrain.config.record import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.report.content import Report
-from hvdtrain.report.csv_table import to_csv
-from hvdtrain.report.history import read_history
-from hvdtrain.report.markdown import to_markdown
-from hvdtrain.report.runs import read_run
 from hvdtrain.runs import checkpoints, metrics, shards
+from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.csv_table import to_csv
+from hvdtrain.views.report.history import read_history
+from hvdtrain.views.report.markdown import to_markdown
+from hvdtrain.views.report.runs import read_run
 
 
 def saved_files() -> dict[str, bytes]:

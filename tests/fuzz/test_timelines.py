@@ -12,10 +12,10 @@ from support.traces import Trace
 
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.timeline.horovod_events import HorovodFile
-from hvdtrain.timeline.rank_steps import RankSteps, add_given
-from hvdtrain.timeline.summary import summary
-from hvdtrain.timeline.trace_file import trace
+from hvdtrain.runs.timeline.horovod_events import HorovodFile
+from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.summary import summary
+from hvdtrain.runs.timeline.trace_file import trace
 
 EVENTS = [
     {"name": "process_name", "ph": "M", "pid": 0, "args": {"start_time_since_epoch_in_micros": 17_000_000}},

@@ -9,7 +9,7 @@ import pytest
 from support.jobs import finish, run, start, wait_for
 from support.stack import INSTALLED
 
-from hvdtrain.scale.allreduce_table import read_table
+from hvdtrain.measure.scale.allreduce_table import read_table
 
 BENCH = ("python", "-m", "hvdtrain", "bench")
 SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",

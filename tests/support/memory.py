@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from hvdtrain.bench import limited_memory as groups
 from hvdtrain.errors import UserError
+from hvdtrain.measure.bench import limited_memory as groups
 
 
 @contextlib.contextmanager

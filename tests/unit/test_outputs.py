@@ -6,8 +6,8 @@ import pytest
 from support.report import make_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.bench import allreduce
 from hvdtrain.cli import bench, doctor
+from hvdtrain.measure.bench import allreduce
 
 
 @pytest.mark.parametrize(

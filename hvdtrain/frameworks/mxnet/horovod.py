@@ -6,7 +6,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import gluon
 
-from hvdtrain.timeline.recorder import recorder
+from hvdtrain.system.recorder import recorder
 
 Groups = list[list[str]]
 """Canonical names of the parameters whose gradients share a message, from `collectives.grouping`."""

@@ -18,8 +18,8 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import FORWARD, GRADIENTS, UPDATE, recorder
 from hvdtrain.tasks.registry import Trainable
-from hvdtrain.timeline.recorder import FORWARD, GRADIENTS, UPDATE, recorder
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""

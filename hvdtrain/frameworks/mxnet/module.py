@@ -37,7 +37,7 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.timeline.recorder import FIT, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.recorder import FIT, GRADIENTS, UPDATE, recorder
 
 
 class ModuleStrategy(MXNetStrategy):

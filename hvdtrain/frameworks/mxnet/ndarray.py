@@ -26,7 +26,7 @@ from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
-from hvdtrain.timeline.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
 Arrays = dict[str, nd.NDArray]
 

@@ -26,11 +26,11 @@ from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, nam
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.system.recorder import BACKWARD, recorder
 from hvdtrain.tasks import mistakes
 from hvdtrain.tasks.own import OwnTask
 from hvdtrain.tasks.registry import Trainable
 from hvdtrain.tasks.seeds import step_seeds
-from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 Arrays = list[mx.nd.NDArray]
 

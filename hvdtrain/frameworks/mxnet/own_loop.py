@@ -21,9 +21,9 @@ from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, nam
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import BACKWARD, recorder
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
-from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 
 class MXNetOwnLoop:

@@ -17,8 +17,8 @@ from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
 from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import FORWARD, STEP, UPDATE, recorder
 from hvdtrain.tasks.registry import Trainable
-from hvdtrain.timeline.recorder import FORWARD, STEP, UPDATE, recorder
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:

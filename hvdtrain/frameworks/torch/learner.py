@@ -32,8 +32,8 @@ from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 from hvdtrain.tasks.registry import Trainable
-from hvdtrain.timeline.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

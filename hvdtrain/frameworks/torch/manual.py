@@ -28,8 +28,8 @@ from hvdtrain.frameworks.torch.objective import (
 )
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 from hvdtrain.tasks.registry import Trainable
-from hvdtrain.timeline.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
 Tensors = dict[str, torch.Tensor]
 

@@ -27,9 +27,9 @@ from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import BACKWARD, recorder
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
-from hvdtrain.timeline.recorder import BACKWARD, recorder
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""

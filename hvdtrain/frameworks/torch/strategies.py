@@ -21,7 +21,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
-from hvdtrain.timeline.recorder import recorder
+from hvdtrain.system.recorder import recorder
 
 
 class TorchStrategy(Strategy):

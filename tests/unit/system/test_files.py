@@ -9,9 +9,9 @@ import pytest
 from hvdtrain.config.record import recorded
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import attempts
-from hvdtrain.report.records import JsonRecord
 from hvdtrain.runs import metrics
 from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
+from hvdtrain.views.report.records import JsonRecord
 
 
 def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):

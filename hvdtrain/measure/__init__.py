@@ -1,0 +1,1 @@
+"""Measurements over many jobs: strategies, options, and predictions for larger clusters."""

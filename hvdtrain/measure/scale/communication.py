@@ -1,0 +1,190 @@
+"""The allreduce of a library: the algorithm's formula, with its constants fitted to measurements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdtrain.measure.scale.algorithms import AllreduceTime, allreduce_time, choices_of
+from hvdtrain.measure.scale.cluster import Cluster, Link
+
+
+class Measured(NamedTuple):
+    """One allreduce of a table."""
+
+    ranks: int
+    size: int
+    """Bytes."""
+    seconds: float
+
+
+FIT_ROUNDS = 5
+"""The choice of algorithms depends on the link, and the link on the choice."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A link, fitted to a table."""
+
+    link: Link
+    call_s: float
+    """Cost of a call that does not depend on the number of ranks."""
+    error: float
+    """Median of |fitted - measured| / measured."""
+    sizes: tuple[int, ...] = ()
+    """Sizes of the table, in bytes, ascending."""
+    ratios: tuple[float, ...] = ()
+    """measured / fitted at each of these sizes."""
+    most_ranks: int = 0
+    """The most ranks that were measured."""
+
+    def ratio(self, size: int) -> float:
+        """measured / fitted at a size, between the measured ones by their logarithms."""
+        if not self.sizes:
+            return 1.0
+        return float(np.exp(np.interp(math.log(size), np.log(self.sizes), np.log(self.ratios))))
+
+
+@dataclass(frozen=True)
+class Coordination:
+    """How Horovod's ranks agree on what is ready, before each allreduce: by another one, of a few bytes."""
+
+    algorithm: str
+    """A key of CHOICES."""
+    cycle_s: float = 0.0
+    """The background thread looks for work once in a cycle; 0 if it starts at once."""
+
+    @property
+    def wait_s(self) -> float:
+        """A gradient becomes ready at any time of a cycle, so it waits for half of one on average."""
+        return self.cycle_s / 2
+
+    def time(self, cluster: Cluster) -> AllreduceTime:
+        """The time of the agreement."""
+        return allreduce_time(self.algorithm, AGREEMENT_BYTES, cluster)
+
+
+def fit(table: list[Measured], algorithm: str, coordination: Coordination | None = None) -> Fit:
+    """Latency, bandwidth and cost of a call with the least squares of relative errors, none below 0.
+
+    algorithm: a key of CHOICES; the best one by the fit itself is taken. coordination: of the measured calls,
+    without a cycle. Rank counts must differ to tell the cost of a call from latency; with one, all of it is latency.
+    """
+    counts = {one.ranks for one in table}
+    seconds = np.array([one.seconds for one in table])
+    link = Link(min(seconds), max(seconds) / max(one.size for one in table))
+    for _ in range(FIT_ROUNDS):
+        rows = np.array([[*_terms(one, algorithm, coordination, link), len(counts) > 1] for one in table], float)
+        latency_s, byte_s, call_s = _least_squares(rows, seconds)
+        link = Link(latency_s, byte_s)
+    fitted = Fit(link, call_s, error=0.0)
+    model = Communication(algorithm, fitted, fitted, coordination=coordination)
+    ratios = seconds / [sum(model.call(one.size, one.ranks)) for one in table]
+    sizes = sorted({one.size for one in table})
+    by_size = [
+        float(np.median([r for r, one in zip(ratios, table, strict=True) if one.size == size])) for size in sizes
+    ]
+    error = float(np.median(np.abs(1 / ratios - 1)))
+    return Fit(link, call_s, error, tuple(sizes), tuple(by_size), max(counts))
+
+
+def _terms(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
+    """How many latencies a measured call has, and how many bytes it sends over a link one after the other."""
+    of_fit, of_latency, of_bytes = (
+        Cluster(one.ranks, 1, every, every) for every in (link, Link(1.0, 0.0), Link(0.0, 1.0))
+    )
+    agreement = [(coordination.algorithm, AGREEMENT_BYTES)] if coordination else []
+    latencies = sent_bytes = 0.0
+    for name, size in [(algorithm, one.size), *agreement]:
+        times = {used: allreduce_time(used, size, of_fit).seconds for used in choices_of(name, size, one.ranks)}
+        used = min(times, key=times.__getitem__)
+        latencies += allreduce_time(used, size, of_latency).latency_s
+        sent_bytes += allreduce_time(used, size, of_bytes).transfer_s
+    return latencies, sent_bytes
+
+
+def _least_squares(rows: np.ndarray, seconds: np.ndarray) -> tuple[float, float, float]:
+    """Coefficients of three columns, none negative: the best fit of those subsets of columns that give none."""
+    scaled = rows / seconds[:, None]
+    best, least = np.zeros(3), math.inf
+    for subset in ((0, 1, 2), (0, 1), (1, 2), (0, 2), (0,), (1,), (2,)):
+        columns = [number for number in subset if scaled[:, number].any()]
+        solution, *_ = np.linalg.lstsq(scaled[:, columns], np.ones(len(seconds)), rcond=None)
+        error = float(np.square(scaled[:, columns] @ solution - 1).sum())
+        if (solution >= 0).all() and error < least:
+            best, least = np.zeros(3), error
+            best[columns] = solution
+    return float(best[0]), float(best[1]), float(best[2])
+
+
+class CallTime(NamedTuple):
+    """Seconds of an allreduce, by what takes them."""
+
+    control: float
+    """Before bytes are sent: the cost of a call, the wait for a cycle, and the ranks' agreement on what is ready."""
+    latency: float
+    transfer: float
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What an allreduce costs over any number of ranks."""
+
+    algorithm: str
+    """A key of ALGORITHMS or CHOICES."""
+    network: Fit
+    """Links between hosts."""
+    local: Fit
+    """Links in a host."""
+    ranks_per_host: int = 1
+    coordination: Coordination | None = None
+    """None where ranks need not agree on what is ready."""
+    factor: float = 1.0
+    """Multiplies all times but the wait for a cycle, for ranges."""
+    notes: tuple[str, ...] = field(default=(), compare=False)
+    """What was assumed."""
+
+    @property
+    def message_bytes(self) -> float:
+        """The largest message: Horovod sends no larger one, other libraries what they are given."""
+        return FUSION_BYTES if self.coordination else math.inf
+
+    def cluster(self, ranks: int) -> Cluster:
+        return Cluster(ranks, self.ranks_per_host, self.network.link, self.local.link)
+
+    def used(self, ranks: int) -> Fit:
+        """The fit of the slowest links in use."""
+        cluster = self.cluster(ranks)
+        local_is_slower = cluster.local_ranks > 1 and self.local.link.byte_s > self.network.link.byte_s
+        return self.local if cluster.hosts == 1 or local_is_slower else self.network
+
+    def call(self, size: int, ranks: int) -> CallTime:
+        """The time of one allreduce of `size` bytes; one rank needs none."""
+        if ranks == 1:
+            return CallTime(0.0, 0.0, 0.0)
+        cluster, fit = self.cluster(ranks), self.used(ranks)
+        sent = allreduce_time(self.algorithm, size, cluster)
+        agreed = self.coordination.time(cluster) if self.coordination else NO_TIME
+        ratio = self.factor * fit.ratio(size)
+        wait_s = self.coordination.wait_s if self.coordination else 0.0
+        control_s = ratio * (fit.call_s + agreed.seconds) + wait_s
+        return CallTime(control_s, ratio * sent.latency_s, ratio * sent.transfer_s)
+
+    def by(self, algorithm: str) -> Communication:
+        """The same links with another algorithm: hvdtrain's ring, Horovod over MPI, or Horovod's hierarchical one."""
+        coordination = self.coordination
+        if algorithm == "ring":
+            coordination = None
+        elif algorithm == "mpi" and coordination:
+            coordination = replace(coordination, algorithm="mpi")
+        return replace(self, algorithm=algorithm, coordination=coordination)
+
+
+AGREEMENT_BYTES = 64
+"""A bit for each gradient, and flags: Horovod's CacheCoordinator."""
+FUSION_BYTES = 128 << 20
+"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
+NO_TIME = AllreduceTime(0.0, 0.0)

@@ -1,0 +1,88 @@
+"""The time of a training step over N ranks, part by part."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from hvdtrain.measure.scale.communication import Communication
+from hvdtrain.measure.scale.stragglers import expected_maximum
+from hvdtrain.measure.scale.workload import Workload
+
+
+class StepTime(NamedTuple):
+    """Seconds of a step, by what takes them; communication that backward hides is not in it."""
+
+    compute: float
+    input: float
+    stragglers: float
+    control: float
+    latency: float
+    transfer: float
+
+    @property
+    def seconds(self) -> float:
+        return sum(self)
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """A workload on a cluster."""
+
+    workload: Workload
+    communication: Communication
+    overlap: float
+    """Of the communication that backward could hide, the share that it does: 0 to 1."""
+    messages: int = 0
+    """Messages that the gradients are sent in; 0 for the best number."""
+    storage_images_s: float = math.inf
+    """Images per second that storage delivers to all hosts together."""
+    spread_factor: float = 1.0
+    """Multiplies the spread of step times, for ranges."""
+
+    def step(self, ranks: int, rows: float) -> StepTime:
+        """The step of `ranks` ranks with `rows` images each."""
+        compute = self.workload.compute_s(rows)
+        slowest = self.workload.spread * self.spread_factor * compute * expected_maximum(ranks)
+        control, latency, transfer = self._exposed(ranks, compute)
+        own_input = self.workload.input_row_s * rows
+        busy = compute + slowest + control + latency + transfer
+        waiting = max(ranks * rows / self.storage_images_s - busy - own_input, 0.0)
+        return StepTime(compute, own_input + waiting, slowest, control, latency, transfer)
+
+    def by(self, algorithm: str) -> StepModel:
+        """The same job with another allreduce; the strategies `ring` and `mpi` send after backward, Horovod before."""
+        communication = self.communication.by(algorithm)
+        after = algorithm in ("ring", "mpi") and not communication.coordination
+        return replace(self, communication=communication, overlap=0.0 if after else self.overlap)
+
+    def _exposed(self, ranks: int, compute_s: float) -> tuple[float, float, float]:
+        """Communication that a step waits for: control, latency, transfer."""
+        if ranks == 1:
+            return 0.0, 0.0, 0.0
+        backward_s = self.workload.backward_share * compute_s
+        exposed, parts = min(self._of_messages(ranks, number, backward_s) for number in self._numbers())
+        share = exposed / sum(parts) if sum(parts) else 0.0
+        return parts[0] * share, parts[1] * share, parts[2] * share
+
+    def _numbers(self) -> list[int]:
+        """Numbers of messages to choose from."""
+        if self.messages:
+            return [self.messages]
+        least = max(math.ceil(self.workload.gradient_bytes / self.communication.message_bytes), 1)
+        most = max(self.workload.tensors, least) if self.overlap else least
+        return sorted({least, most, *(2**power for power in range(most.bit_length()) if least <= 2**power <= most)})
+
+    def _of_messages(self, ranks: int, number: int, backward_s: float) -> tuple[float, tuple[float, float, float]]:
+        """Seconds that a step waits for equal messages, and what these take: control, latency, transfer.
+
+        Message k of m is ready k / m of backward after its start, and is sent when those before it are. With c
+        seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
+        be; `overlap` tells how much of it is hidden in fact.
+        """
+        one = self.communication.call(math.ceil(self.workload.gradient_bytes / number), ranks)
+        parts = (number * one.control, number * one.latency, number * one.transfer)
+        total = sum(parts)
+        least = max(total / number, total - (number - 1) / number * backward_s)
+        return total - self.overlap * (total - least), parts

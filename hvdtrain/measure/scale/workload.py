@@ -1,0 +1,201 @@
+"""What a rank does in a step, from the records of runs."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdtrain.errors import UserError
+from hvdtrain.networks.layers import Shape
+from hvdtrain.networks.record import shaped_from_record
+from hvdtrain.runs import metrics
+from hvdtrain.system.files import read_json
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.records import JsonRecord
+from hvdtrain.views.report.runs import FinishedRun, read_run
+
+BACKWARD_SHARE = 2 / 3
+"""Backward computes two products where forward computes one: with respect to inputs, and to weights."""
+LEAST_INTERVALS = 8
+"""Logging intervals, without the first, from which a spread is computed."""
+
+LIBRARY_OF = {"ring": "ring", "mpi": "mpi", "ddp": "gloo", "multiworker": "gloo"}
+"""Libraries of strategies over ranks other than Horovod."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A training job, without its communication."""
+
+    rows: float
+    """Images per step of one rank, in the measured job."""
+    fixed_s: float
+    """Time of a step's computation that does not depend on the number of images."""
+    row_s: float
+    """Time of computation per image."""
+    input_row_s: float
+    """Time per image in the loop: selecting and copying batches."""
+    gradient_bytes: int
+    tensors: int
+    """Number of gradients: the most messages that a step can be cut into."""
+    spread: float
+    """Standard deviation of a step's computation, as a share of it."""
+    images: float = 0.0
+    """Training images of an epoch; 0 if unknown."""
+    epochs: float = 0.0
+    global_batch: float = 0.0
+    """Images per step of all ranks, in the measured job."""
+    backward_share: float = BACKWARD_SHARE
+    notes: tuple[str, ...] = ()
+    """What was assumed."""
+
+    def compute_s(self, rows: float) -> float:
+        """Time of a step's computation for `rows` images."""
+        return self.fixed_s + self.row_s * rows
+
+
+class Step(NamedTuple):
+    """A run's step, of one rank."""
+
+    run: FinishedRun
+    rows: float
+    compute_s: float
+    input_s: float
+
+
+def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
+    """The workload of finished runs of the same network, which differ in images per rank or in machine.
+
+    With it the libraries that performed their allreduces, by the names in `libraries.NAMES`; none for one process.
+
+    Of several machines the slowest counts: all ranks get equally many images, and wait for it. Raises UserError for
+    folders that cannot be read, or lack what the model needs.
+    """
+    steps = [_step(_read(folder)) for folder in folders]
+    names = {(step.run.options["model"], step.run.options["framework"]) for step in steps}
+    if len(names) > 1:
+        raise UserError(
+            f"the runs are of {len(names)} different networks or frameworks", "give runs that differ only in batch size"
+        )
+    machines: dict[str, list[Step]] = {}
+    for step in steps:
+        machines.setdefault(step.run.settings["machine"], []).append(step)
+    fits = {machine: _fit(of_one) for machine, of_one in machines.items()}
+    slowest = max(fits, key=lambda machine: fits[machine][0] + fits[machine][1] * steps[0].rows)
+    fixed_s, row_s = fits[slowest]
+    step = max(machines[slowest], key=lambda step: step.rows)
+    weights = _parameters(step.run)
+    spread, notes = _spread(step.run)
+    notes += _notes(machines, slowest, fits)
+    workload = Workload(
+        rows=step.rows,
+        fixed_s=fixed_s,
+        row_s=row_s,
+        input_row_s=step.input_s / step.rows,
+        gradient_bytes=sum(math.prod(shape) for shape in weights.values())
+        * (2 if step.run.options["compression"] == "fp16" else 4),
+        tensors=len(weights),
+        spread=spread,
+        images=(step.run.epoch_s or 0) * (step.run.images_per_s or 0),
+        epochs=step.run.options["epochs"],
+        global_batch=step.run.global_batch,
+        notes=tuple(notes),
+    )
+    return workload, {name for step in steps if (name := _library(step.run))}
+
+
+def _parameters(run: FinishedRun) -> dict[str, Shape]:
+    """Names and shapes of the parameters of the run's network. Raises UserError if its record has no valid network."""
+    path = run.folder / "config.json"
+    try:
+        return dict(shaped_from_record(read_json(path).get("network"), run.options["model"]).parameters())
+    except (OSError, ValueError, UserError, RecursionError) as error:
+        reason = error.reason if isinstance(error, UserError) else str(error)
+        raise UserError(
+            f"{printable(str(path))}: no valid network ({printable(reason):.200})", "repeat the run with this version"
+        ) from None
+
+
+def _library(run: FinishedRun) -> str | None:
+    """What performs the allreduce of the run's strategy over ranks; None for other strategies."""
+    if run.options["strategy"] == "horovod":
+        return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
+    return LIBRARY_OF.get(run.options["strategy"])
+
+
+def _read(folder: Path) -> FinishedRun:
+    if not folder.is_dir():
+        raise UserError(f"{printable(str(folder))}: no such folder", "give the folder of a finished run")
+    return read_run(folder)
+
+
+def _step(run: FinishedRun) -> Step:
+    """Computation and input of a run's step. Raises UserError if its record does not tell them."""
+    name = printable(str(run.folder))
+    if run.images_per_s is None:
+        raise UserError(f"{name}: its result.json has no images_per_s", "repeat the run with more steps")
+    seconds = run.global_batch / run.images_per_s
+    rows = run.global_batch / run.replicas
+    if run.shares is not None:
+        computing = run.shares.compute + (run.shares.update or 0.0)
+        return Step(run, rows, computing * seconds, run.shares.data * seconds)
+    if run.replicas > 1:
+        raise UserError(
+            f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
+            "train with --profile 10, or give a run of one rank",
+        )
+    outside = JsonRecord.read(run.folder / "result.json").number("outside_share") or 0.0
+    return Step(run, rows, seconds * (1 - outside), seconds * outside)
+
+
+def _fit(steps: list[Step]) -> tuple[float, float]:
+    """Fixed seconds of a step's computation, and seconds per image; of one batch size, nothing is fixed."""
+    if len({step.rows for step in steps}) == 1:
+        return 0.0, statistics.median(step.compute_s / step.rows for step in steps)
+    row_s, fixed_s = np.polyfit([step.rows for step in steps], [step.compute_s for step in steps], 1)
+    if fixed_s < 0 or row_s <= 0:
+        return 0.0, statistics.median(step.compute_s / step.rows for step in steps)
+    return float(fixed_s), float(row_s)
+
+
+def _spread(run: FinishedRun) -> tuple[float, list[str]]:
+    """Relative standard deviation of one step, and a note if it is unknown.
+
+    The record has intervals of `log_every` steps. Means of k steps spread by k to the power of -h as much as one step:
+    h is 1/2 for independent steps, and 0 for slow changes. It is taken from intervals and pairs of them.
+    """
+    every = JsonRecord.read(run.folder / "config.json").record("runtime", {}).number("log_every") or 1.0
+    try:
+        records = metrics.read(run.folder / "metrics.jsonl")
+    except OSError:
+        records = []
+    speeds = [one.get("images_per_s") for one in records if one["kind"] == "train"][1:]
+    seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and speed > 0])
+    if len(seconds) < LEAST_INTERVALS:
+        return 0.0, [f"{len(seconds)} logging intervals are too few to know the spread of step times: taken as 0"]
+    pairs = seconds[: len(seconds) // 2 * 2].reshape(-1, 2).mean(axis=1)
+    deviation, of_pairs = _deviation(seconds), _deviation(pairs)
+    h = float(np.clip(math.log2(deviation / of_pairs), 0, 0.5)) if deviation and of_pairs else 0.5
+    return deviation / float(np.median(seconds)) * every**h, []
+
+
+def _deviation(values: np.ndarray) -> float:
+    """Half the distance of the 16th and 84th percentiles, which a few interrupted intervals do not change."""
+    low, high = np.percentile(values, [16, 84])
+    return float(high - low) / 2
+
+
+def _notes(machines: dict[str, list[Step]], slowest: str, fits: dict[str, tuple[float, float]]) -> list[str]:
+    notes = []
+    if len(machines) > 1:
+        notes.append(f"{len(machines)} kinds of machines: all wait for the slowest, {slowest}")
+    if fits[slowest][0] == 0:
+        one_size = len({step.rows for step in machines[slowest]}) == 1
+        why = "one batch size was measured" if one_size else "larger batches were not faster per image"
+        notes.append(f"{why}: the time of computation is taken as proportional to the images of a rank")
+    return notes

@@ -1,0 +1,136 @@
+"""What the trials of a sweep reached, read from their runs' folders, and how their combinations of options compare."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.measure.sweep.trials import Trial, shown
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.records import JsonRecord
+from hvdtrain.views.report.runs import count_test_rows
+
+
+class Average(NamedTuple):
+    """A figure over the seeds of a combination."""
+
+    mean: float
+    deviation: float | None
+    """Sample standard deviation; None for one seed."""
+    minimum: float
+    maximum: float
+
+    def text(self, form: str) -> str:
+        """`mean ± deviation`; form: a format such as `.4f`."""
+        return f"{self.mean:{form}}" + ("" if self.deviation is None else f" ± {self.deviation:{form}}")
+
+
+def average(values: Iterable[float | None]) -> Average | None:
+    """Of those values that were measured; None if none was."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    deviation = statistics.stdev(known) if len(known) > 1 else None
+    return Average(statistics.fmean(known), deviation, min(known), max(known))
+
+
+class Outcome(NamedTuple):
+    """The result of one trial. What was not measured, or is not finite, is None."""
+
+    seed: int
+    accuracy: float | None
+    loss: float | None
+    images_per_s: float | None
+    test_rows: int | None = None
+    """Rows that the accuracy is a share of."""
+
+
+@dataclass
+class Combination:
+    """Trials that differ by their seed only."""
+
+    values: dict[str, str]
+    """All options of the sweep as text: also those that only other trials set, with the value that this one had."""
+    outcomes: list[Outcome] = field(default_factory=list)
+    trials: int = 0
+    """How many were planned."""
+
+    def __post_init__(self) -> None:
+        self.label = ", ".join(f"{name} {value}" for name, value in self.values.items()) or "as given"
+
+    @property
+    def accuracy(self) -> Average | None:
+        return average(one.accuracy for one in self.outcomes)
+
+    @property
+    def loss(self) -> Average | None:
+        return average(one.loss for one in self.outcomes)
+
+    @property
+    def images_per_s(self) -> Average | None:
+        return average(one.images_per_s for one in self.outcomes)
+
+    @property
+    def seeds(self) -> str:
+        """How many have a result."""
+        done = len(self.outcomes)
+        return str(done) if done == self.trials else f"{done} of {self.trials}"
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Sorts the best first: by accuracy, then by loss."""
+        accuracy, loss = self.accuracy, self.loss
+        return (-accuracy.mean if accuracy else math.inf, loss.mean if loss else math.inf)
+
+
+def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
+    """The combinations of these trials, best first. Raises UserError for a result that no run writes."""
+    names = sorted({name for trial in trials for name in trial.options})
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trial.label, []).append(trial)
+    found = []
+    for group in groups.values():
+        outcomes = [one for one in (_outcome(trial, folder) for trial in group) if one]
+        values = _values(group[0], names, [folder / trial.name for trial in group])
+        found.append(Combination(values, outcomes, len(group)))
+    return sorted(found, key=lambda one: one.rank)
+
+
+def _outcome(trial: Trial, folder: Path) -> Outcome | None:
+    path = folder / trial.name / "result.json"
+    if not path.is_file():
+        return None
+    result = JsonRecord.read(path)
+    speed = result.number("images_per_s")  # 0 if the run was shorter than an interval
+    return Outcome(trial.seed, result.number("accuracy"), result.number("loss"), speed or None, count_test_rows(result))
+
+
+def failure(run: Path) -> str:
+    """Why the run of a trial failed, as its folder says; empty where it did not, or does not say."""
+    end = RunEnd.read(run)
+    failed = end and end.status in ("failed", "hung") and not (run / "result.json").is_file()
+    return printable(end.reason) if end and failed else ""
+
+
+def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
+    """The options' values as text; those that the trial did not set are in the records of its runs."""
+    recorded: dict[str, Any] = {}
+    record = next((run / "config.json" for run in runs if (run / "config.json").is_file()), None)
+    if record and trial.options.keys() < set(names):
+        content = JsonRecord.read(record)
+        recorded = {**content.record("config", {}).texts(), **content.record("runtime", {}).texts()}
+    return {
+        name.replace("_", "-"): shown(trial.options[name]) if name in trial.options else _as_written(recorded.get(name))
+        for name in names
+    }
+
+
+def _as_written(text: str | None) -> str:
+    """A recorded value, in which truth is yes or no."""
+    return {None: "–", "yes": "true", "no": "false"}.get(text, text or "")

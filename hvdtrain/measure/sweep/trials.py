@@ -1,0 +1,171 @@
+"""The trials of a sweep: which options each has, the name of its run, and the record of all in the sweep's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from hvdtrain.config import option_values
+from hvdtrain.config.record import as_json, check_recorded
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_json
+from hvdtrain.system.json_text import to_json
+from hvdtrain.views.report.writing import write_pages
+
+FILE = "sweep.json"
+LOCK_S = 60.0
+"""How long a process waits for another one that writes the tables."""
+LONGEST_NAME = 120
+"""Longer names of runs, and those with characters that are special in file names, end with a checksum."""
+OWN = {
+    "name": "it names each trial's run by its options",
+    "runs": "the runs are in its own folder: use --output",
+    "resume": "it resumes trials by itself",
+    "auto_resume": "it resumes trials by itself",
+    "seed": "use --seeds N for the seeds 0 to N-1",
+}
+"""The options that a sweep gives to each trial itself, and what to do instead."""
+
+Settings = dict[str, list[Any]]
+"""Values of each option to combine, by its name in Python."""
+
+
+class Trial(NamedTuple):
+    """One job of a sweep."""
+
+    options: dict[str, Any]
+    """By their names in Python, in alphabetical order."""
+    seed: int
+
+    @property
+    def label(self) -> str:
+        """The options as text; empty for a sweep over seeds only."""
+        return ", ".join(f"{option_values.key(name)} {shown(value)}" for name, value in self.options.items())
+
+    @property
+    def name(self) -> str:
+        """The name of its run, which no other combination of options has: `lr=0.1,momentum=0.9,seed=0`."""
+        values = {**self.options, "seed": self.seed}
+        exact = ",".join(f"{option_values.key(name)}={shown(value)}" for name, value in values.items())
+        safe = re.sub(r"[^A-Za-z0-9=,._+-]", "-", exact)
+        if safe == exact and len(exact) <= LONGEST_NAME:
+            return exact
+        checksum = hashlib.sha256(exact.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+        return f"{safe[:LONGEST_NAME]}-{checksum}"
+
+    def arguments(self, folder: Path) -> list[str]:
+        """What is added to the command line of training. folder: the sweep's."""
+        own = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
+        return option_values.arguments({**self.options, **own})
+
+
+def shown(value: Any) -> str:
+    """A value as users write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def parse_settings(texts: list[str]) -> Settings:
+    """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have."""
+    found: Settings = {}
+    for text in texts:
+        where = f"--set {text}"
+        written, sign, values = text.partition("=")
+        if not sign:
+            raise UserError(f"{where}: no values", "write --set NAME=VALUE,VALUE, such as --set lr=0.05,0.1")
+        name = option_values.find(written.strip(), where)
+        if name in OWN:
+            raise UserError(f"{where}: a sweep sets --{option_values.key(name)} itself", OWN[name])
+        if name in found:
+            raise UserError(f"{where}: {option_values.key(name)} has values already", "write all after one --set")
+        parts = [part.strip() for part in values.split(",")]
+        if "" in parts:
+            raise UserError(f"{where}: a value is empty", "write values with one comma between them")
+        found[name] = list(dict.fromkeys(option_values.from_text(name, part, where) for part in parts))
+    return found
+
+
+def plan(settings: Settings, seeds: int) -> list[Trial]:
+    """All trials. Those of a seed follow each other, so that an interrupted sweep has compared all combinations."""
+    names = sorted(settings)
+    combinations = list(itertools.product(*(settings[name] for name in names)))
+    return [Trial(dict(zip(names, values, strict=True)), seed) for seed in range(seeds) for values in combinations]
+
+
+def is_complete(trial: Trial, folder: Path, expected: dict[str, Any]) -> bool:
+    """Whether the trial's result exists in the sweep's folder.
+
+    expected: options as JSON values, with which it is run. Raises UserError if it was begun with others.
+    """
+    run = folder / trial.name
+    if (run / "config.json").is_file():
+        check_recorded(run, expected)
+    return (run / "result.json").is_file()
+
+
+class SweepRecord:
+    """The sweep's command, and all trials that it has had, in `sweep.json`."""
+
+    def __init__(self, folder: Path, command: list[str]) -> None:
+        """Read the record of the folder, if there is one. Raises UserError if it is of another command, or damaged."""
+        self._path, self.command = folder / FILE, command
+        self.trials: list[Trial] = []
+        if not self._path.exists():
+            return
+        known, self.trials = _recorded(self._path)
+        if known != command:
+            reason = f"{folder} holds a sweep of another command: {' '.join(known)}"
+            raise UserError(reason, "repeat that command, or give another --output")
+
+    @classmethod
+    def read(cls, folder: Path) -> SweepRecord:
+        """That of a folder, whatever its command is. Raises UserError if there is none, or it is damaged."""
+        if not (folder / FILE).exists():
+            raise UserError(f"--output {folder} holds no sweep", "name the folder of one with --output")
+        return cls(folder, _recorded(folder / FILE)[0])
+
+    def add(self, trials: list[Trial]) -> None:
+        """Write the record with these trials in addition. Raises UserError if that fails."""
+        self.trials += [trial for trial in trials if trial not in self.trials]
+        records = [{"options": as_json(trial.options), "seed": trial.seed} for trial in self.trials]
+        content = to_json({"command": self.command, "trials": records}, indent=1) + "\n"
+        write_pages(self._path.parent, {FILE: content})
+
+
+def _recorded(path: Path) -> tuple[list[str], list[Trial]]:
+    """The command and the trials of a record. Raises UserError if it is damaged."""
+    try:
+        content = read_json(path)
+        command, trials = content["command"], [_from_json(one) for one in content["trials"]]
+        if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
+            raise TypeError(f"command is {command!r:.80}")
+        return command, trials
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise UserError(
+            f"{path}: no valid record of a sweep ({error})", "remove it, or give another --output"
+        ) from None
+
+
+@contextlib.contextmanager
+def exclusive(folder: Path) -> Iterator[None]:
+    """Only one process at a time reads and writes the sweep's record and tables: those of an array run at once."""
+    lock = FileLock(folder / f".{FILE}.lock", timeout=LOCK_S)
+    with contextlib.suppress(OSError, NotImplementedError, Timeout):  # a shared folder may have no locks
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _from_json(record: dict[str, Any]) -> Trial:
+    options, seed = record["options"], record["seed"]
+    if type(seed) is not int:
+        raise TypeError(f"seed is {seed!r:.80}")
+    return Trial({name: option_values.from_toml(name, value, FILE) for name, value in sorted(options.items())}, seed)

@@ -1,0 +1,236 @@
+"""A timeline in words: what the steps waited for, and on which rank."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from hvdtrain.runs.timeline.horovod_events import Message
+from hvdtrain.runs.timeline.rank_steps import RankSteps
+from hvdtrain.system.recorder import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    EVALUATION,
+    FIT,
+    FORWARD,
+    GRADIENTS,
+    LOGGING,
+    LOOP,
+    SCRIPT,
+    STEP,
+    UPDATE,
+    StepSpans,
+)
+
+WORDS = {
+    DATA: "waiting for data",
+    FORWARD: "forward",
+    BACKWARD: "backward",
+    GRADIENTS: "waiting for gradients",
+    UPDATE: "update",
+    STEP: "forward to update",
+    FIT: "the framework's loop",
+    SCRIPT: "the script",
+    LOOP: "hvdtrain's loop",
+    LOGGING: "logging",
+    CHECKPOINT: "checkpoint",
+    EVALUATION: "evaluation",
+}
+"""What each part is called."""
+JOINS = {GRADIENTS: "with its gradients", BACKWARD: "to begin backward", STEP: "to begin it", FIT: "to begin it"}
+"""At the first of these parts that a step has, ranks wait for each other: what the last of them was last with."""
+LEAST_SHARE = 0.01
+"""Of the time, to be mentioned."""
+JOINT = {GRADIENTS, LOGGING, EVALUATION}
+"""Parts in which ranks wait for each other."""
+NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
+"""Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
+LONG = 1.5
+"""Multiple of the median step from which on a step is mentioned."""
+
+
+class Late(NamedTuple):
+    """The last rank of one step."""
+
+    rank: int
+    waited_s: float
+    """How long the other ranks waited for it, their mean."""
+
+
+def summary(
+    ranks: Sequence[RankSteps], messages: Sequence[Message] = (), normal_s: float | None = None, error_s: float = 0.0
+) -> list[str]:
+    """Sentences about the steps of all ranks.
+
+    normal_s: how long steps take that are not recorded; None if that is not known. error_s: how exact the ranks' clocks
+    are known.
+    """
+    steps = _common_steps(ranks)
+    if not steps:
+        return ["no step was recorded"]
+    times = [statistics.fmean(_s(of_rank.end - of_rank.begin) for of_rank in step) for step in steps]
+    first, last, mean = steps[0][0].step, steps[-1][0].step, statistics.fmean(times)
+    which = f"steps {first} to {last} took {_time(mean)} each" if last > first else f"step {first} took {_time(mean)}"
+    late = _late(steps, error_s) if len(ranks) > 1 else []
+    lines = [f"{which}: {_shares(steps, late)}"]
+    if len(ranks) > 1:
+        lines.append(_about_last(ranks, steps, late, mean))
+    lines += _about_longest(ranks, steps, times) + _about_messages(messages, len(steps))
+    if normal_s:
+        lines.append(f"steps before, which were not recorded, took {_time(normal_s)} each")
+    return lines
+
+
+def _common_steps(ranks: Sequence[RankSteps]) -> list[list[StepSpans]]:
+    """The steps that all ranks have: of each, that of each rank."""
+    by_number = [{step.step: step for step in rank.steps} for rank in ranks]
+    numbers = sorted(set.intersection(*map(set, by_number))) if by_number else []
+    return [[own[number] for own in by_number] for number in numbers]
+
+
+def _s(ns: float) -> float:
+    return ns / 1e9
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _length(step: StepSpans, name: str) -> float:
+    """Seconds of the step's parts of that name."""
+    return _s(sum(part.end - part.begin for part in step.parts if part.name == name))
+
+
+def _join_part(steps: list[list[StepSpans]]) -> str | None:
+    """The part at which ranks wait for each other."""
+    names = {part.name for step in steps for own in step for part in own.parts}
+    return next((name for name in JOINS if name in names), None)
+
+
+def _arrival(step: StepSpans, join: str) -> int | None:
+    """When a rank came to that part in a step, for the last time if there are several."""
+    return max((part.begin for part in step.parts if part.name == join), default=None)
+
+
+def _late(steps: list[list[StepSpans]], error_s: float) -> list[Late | None]:
+    """The last rank of each step; None where the clocks are not exact enough to tell, or a rank has no such part."""
+    join = _join_part(steps)
+    found: list[Late | None] = []
+    for step in steps:
+        arrivals = [_arrival(own, join) if join else None for own in step]
+        times = [at for at in arrivals if at is not None]
+        if len(times) < len(step):
+            found.append(None)
+            continue
+        rank = max(range(len(times)), key=times.__getitem__)
+        others = times[:rank] + times[rank + 1 :]
+        certain = _s(times[rank] - max(others)) >= error_s
+        found.append(Late(rank, _s(times[rank] - statistics.fmean(others))) if certain else None)
+    return found
+
+
+def _shares(steps: list[list[StepSpans]], late: list[Late | None]) -> str:
+    """The parts and their shares of the time, over all ranks, the longest first."""
+    lengths: Counter[str] = Counter()
+    for own in (own for step in steps for own in step):
+        for part in own.parts:
+            lengths[part.name] += part.end - part.begin
+    total = sum(lengths.values()) or 1
+    texts = []
+    for name, length in lengths.most_common():
+        if length / total < LEAST_SHARE:
+            continue
+        text = f"{WORDS.get(name, name)} {length / total:.0%}"
+        if name == GRADIENTS and any(late):
+            waited = _waited_for_last(steps) / total
+            text += f" ({waited:.0%} until the last rank had its own)"
+        texts.append(text)
+    return ", ".join(texts)
+
+
+def _waited_for_last(steps: list[list[StepSpans]]) -> int:
+    """Nanoseconds, of all ranks, in which they waited for gradients that the last rank had not computed yet."""
+    waited = 0
+    for step in steps:
+        last = max((_arrival(own, GRADIENTS) or own.begin for own in step), default=0)
+        for own in step:
+            waits = [part for part in own.parts if part.name == GRADIENTS]
+            waited += max(min(waits[-1].end, last) - waits[-1].begin, 0) if waits else 0
+    return waited
+
+
+def _about_last(
+    ranks: Sequence[RankSteps], steps: list[list[StepSpans]], late: list[Late | None], step_s: float
+) -> str:
+    """Which rank the others waited for, and in which part it is slower than they are."""
+    known = [one for one in late if one]
+    if not known:
+        return "which rank was last cannot be told: the clocks are not known exactly enough"
+    counts = Counter(one.rank for one in known)
+    waited = {rank: sum(one.waited_s for one in known if one.rank == rank) for rank in counts}
+    rank = max(waited, key=waited.__getitem__)
+    each = waited[rank] / len(late)
+    words = JOINS[_join_part(steps) or GRADIENTS]
+    if each < NOTABLE_SHARE * step_s or waited[rank] < NOTABLE_PART * sum(waited.values()):
+        counted = ", ".join(f"rank {rank} in {count}" for rank, count in sorted(counts.items()))
+        mean = _time(sum(waited.values()) / len(late))
+        return f"no rank stands out: the last one came {mean} after the others on average ({counted} steps)"
+    own = ranks[rank]
+    host = f" on {own.host}" if own.host else ""
+    text = (
+        f"rank {rank}{host} was the last {words} in {counts[rank]} of {len(late)} steps: "
+        f"the others waited {_time(each)} for it in each, {each / step_s:.0%} of the time"
+    )
+    name, own_s, others_s = _slowest_part(rank, steps)
+    if own_s - others_s < each / 2:
+        return text
+    return f"{text}; {WORDS.get(name, name)} took it {_time(own_s)}, other ranks {_time(others_s)}"
+
+
+def _slowest_part(rank: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
+    """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
+    names = {part.name for step in steps for part in step[rank].parts} - JOINT
+    found = []
+    for name in sorted(names):
+        means = [statistics.fmean(_length(step[one], name) for step in steps) for one in range(len(steps[0]))]
+        others = statistics.median(means[:rank] + means[rank + 1 :])
+        found.append((means[rank] - others, name, means[rank], others))
+    _, name, own, others = max(found, default=(0.0, LOOP, 0.0, 0.0))
+    return name, own, others
+
+
+def _about_longest(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], times: list[float]) -> list[str]:
+    """The longest step, if it is much longer than the others, and where its time went."""
+    longest, median = max(range(len(times)), key=times.__getitem__), statistics.median(times)
+    excess = times[longest] - median
+    if len(times) < 3 or times[longest] < LONG * median:
+        return []
+    found: dict[tuple[str, int | None], float] = {}
+    for index, rank in enumerate(ranks):
+        for name in {part.name for part in steps[longest][index].parts}:
+            more = _length(steps[longest][index], name) - statistics.median(
+                _length(step[index], name) for step in steps
+            )
+            found[name, None if name in JOINT else rank.rank] = min(more, found.get((name, None), more))
+    (name, number), more = max(found.items(), key=lambda item: item[1])
+    text = f"step {steps[longest][0].step} took {_time(times[longest])}"
+    if more < excess / 2:
+        return [text]
+    where = "" if number is None or len(ranks) == 1 else f" on rank {number}"
+    return [f"{text}: {_time(more)} more than usual for {WORDS.get(name, name)}{where}"]
+
+
+def _about_messages(messages: Sequence[Message], steps: int) -> list[str]:
+    """How long Horovod's messages took."""
+    if not messages:
+        return []
+    each = len(messages) / steps
+    negotiation = statistics.median(_s(one.begin - min([one.negotiation, *one.given.values()])) for one in messages)
+    allreduce = statistics.median(_s(one.end - one.begin) for one in messages)
+    return [
+        f"Horovod sent {each:.3g} message(s) in each step: the negotiation, from the gradients of the first rank until "
+        f"all had theirs, took {_time(negotiation)}, the allreduce {_time(allreduce)} (medians)"
+    ]

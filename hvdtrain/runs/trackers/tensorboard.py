@@ -1,0 +1,76 @@
+"""TensorBoard: a run's records in event files, in the folder `tensorboard` of the run's folder."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.record_writer import RecordWriter
+from tensorboardX.summary import scalar
+
+from hvdtrain.runs.console import log
+from hvdtrain.runs.trackers.interface import Tracker
+from hvdtrain.runs.trackers.values import scalars
+from hvdtrain.system.rank_info import host_name
+
+FLUSH_S = 10.0
+"""How far TensorBoard's display may lag behind."""
+
+
+class TensorBoard(Tracker):
+    """Writes the records to an event file of this process."""
+
+    def start(self, run_id: str, config: dict[str, Any]) -> None:
+        self._writer = EventsWriter(Path(config["folder"], "tensorboard"), config["step"])
+
+    def log(self, record: dict[str, Any]) -> None:
+        self._writer.write(record["step"], scalars(record), record.get("time"))
+
+    def end(self, status: str) -> None:
+        self._writer.close()
+
+
+class EventsWriter:
+    """Writes one event file, and ends it at the first record that the disk does not accept: none after it is readable.
+
+    tensorboardX's SummaryWriter is not used, as its thread dies on a full disk and its caller then waits forever.
+    done: the number of steps done when it begins. TensorBoard no longer shows later ones of older files.
+    Raises OSError if the file cannot be created.
+    """
+
+    def __init__(self, folder: Path, done: int = 0) -> None:
+        folder.mkdir(exist_ok=True)
+        self._path = folder / f"events.out.tfevents.{time.time():.6f}.{host_name()}.{os.getpid()}"
+        self._file: RecordWriter | None = RecordWriter(str(self._path))
+        self._flushed = 0.0
+        self._add(file_version="brain.Event:2")
+        self._add(step=done + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, step: int, values: dict[str, float], at: float | None = None) -> None:
+        """Write the values of a step, by name. at: seconds since the epoch; None for now."""
+        for name, value in values.items():
+            self._add(at, step=step, summary=scalar(name, value))
+
+    def _add(self, at: float | None = None, **content: Any) -> None:
+        if not self._file:
+            return
+        now = time.time()
+        try:
+            self._file.write(Event(wall_time=at or now, **content).SerializeToString())
+            if now - self._flushed > FLUSH_S:
+                self._file.flush()
+                self._flushed = now
+        except OSError as error:
+            log.warning("%s cannot be written (%s): training continues without it", self._path, error.strerror)
+            self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            if self._file:
+                self._file.close()
+        self._file = None

@@ -1,0 +1,213 @@
+"""The ranks of a run, from their heartbeats: what each does, how fast it is, and where its time goes."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.views.monitor.content import count, number, read_object, text
+
+FILE = re.compile(r"rank-(\d{1,6})\.json")
+PARTS = ("compute_s", "communicate_s", "data_s")
+"""The parts of a step's time that a heartbeat counts."""
+SILENT_S = 1.4
+"""A rank writes a heartbeat every half second: after this long without one it is shown as silent."""
+LATE_FACTOR = 2.0
+"""Where a shared folder shows heartbeats late, a rank is silent after this multiple of the longest delay seen."""
+WINDOW_S = 3.0
+"""Over how long speed and shares are measured."""
+SLOW_FACTOR = 1.25
+"""A rank that computes for this multiple of the median rank's time holds up the others."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """One heartbeat of a rank."""
+
+    rank: int
+    host: str
+    pid: int
+    step: int
+    doing: str
+    idle_s: float
+    number: int
+    time: float
+    """When it was written, in seconds since the epoch, by the file system's clock."""
+    memory: float | None
+    """Resident bytes."""
+    rows: float | None
+    """Rows that the rank has trained."""
+    parts: tuple[float | None, ...]
+    """Seconds of PARTS; None where they are not known."""
+
+
+def read_beats(folder: Path) -> dict[int, Beat]:
+    """The newest heartbeat of each rank of a run, by rank."""
+    beats = {}
+    for name, path in _files(folder / "heartbeats"):
+        values = read_object(path)
+        if values and type(values.get("step")) is int:
+            beats[int(name[1])] = _beat(int(name[1]), values, _modified(path))
+    return dict(sorted(beats.items()))
+
+
+def _files(folder: Path) -> Iterable[tuple[re.Match[str], Path]]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return []
+    return [(match, folder / name) for name in names if (match := FILE.fullmatch(name))]
+
+
+def _modified(path: Path) -> float:
+    try:
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
+
+
+def _beat(rank: int, values: dict[str, Any], modified: float) -> Beat:
+    return Beat(
+        rank=rank,
+        host=text(values, "host"),
+        pid=count(values, "pid"),
+        step=count(values, "step"),
+        doing=text(values, "doing"),
+        idle_s=number(values, "idle_s") or 0.0,
+        number=count(values, "number"),
+        time=modified,
+        memory=number(values, "memory"),
+        rows=number(values, "rows"),
+        parts=tuple(number(values, name) for name in PARTS),
+    )
+
+
+@dataclass(frozen=True)
+class RankView:
+    """A rank as it is shown."""
+
+    beat: Beat
+    age_s: float
+    """Seconds since its heartbeat last changed."""
+    images_per_s: float | None = None
+    """Rows that this rank trains per second."""
+    shares: tuple[float | None, ...] = (None, None, None)
+    """Shares of the time that PARTS take, of a rank that makes steps."""
+    remark: str = ""
+    """What is wrong with it: `no heartbeat for 3 s`, `slow`; empty for a rank like the others."""
+    silent_after_s: float = SILENT_S
+    """After how long without a heartbeat it does not run."""
+
+    @property
+    def rank(self) -> int:
+        return self.beat.rank
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its process does not run: it was killed, it is stopped, or its host is down."""
+        return self.age_s > self.silent_after_s
+
+    def to_json(self) -> dict[str, Any]:
+        """As the web page and `--json` have it."""
+        compute, communicate, data = self.shares
+        beat = self.beat
+        return {
+            "rank": beat.rank, "host": beat.host, "pid": beat.pid, "step": beat.step, "doing": beat.doing,
+            "age_s": round(self.age_s, 1), "images_per_s": self.images_per_s, "memory": beat.memory,
+            "compute": compute, "communicate": communicate, "data": data, "remark": self.remark,
+        }  # fmt: skip
+
+
+class RankWatch:
+    """Follows the heartbeats of one run. Ages are those of what this process sees, as clocks of hosts differ."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._history: dict[int, list[tuple[float, Beat]]] = {}
+        """The heartbeats of each rank in the last WINDOW_S, and when they were seen, by the monotonic clock."""
+        self._looked, self._delay_s = 0.0, 0.0
+        """When `look` was called last; and how late, at most, the folder has shown heartbeats."""
+
+    def look(self, beats: dict[int, Beat] | None = None) -> list[RankView]:
+        """The ranks now. beats: as `read_beats` has just found them."""
+        now = time.monotonic()
+        found = read_beats(self._folder) if beats is None else beats
+        for rank, beat in found.items():
+            self._add(rank, beat, now)
+        for rank in set(self._history) - set(found):  # of a job that has fewer ranks now
+            del self._history[rank]
+        self._looked = now
+        return _with_remarks([self._view(rank, now) for rank in sorted(self._history)])
+
+    def _add(self, rank: int, beat: Beat, now: float) -> None:
+        seen = self._history.setdefault(rank, [])
+        if seen and (seen[-1][1].pid, seen[-1][1].host) != (beat.pid, beat.host):  # a restarted rank
+            seen.clear()
+        if not seen:  # its age is unknown yet, but for what the clocks say
+            age = max(time.time() - beat.time, 0.0) if beat.time else 0.0
+            seen.append((now - age, beat))
+        elif seen[-1][1].number != beat.number:
+            self._note_delay(beat.number - seen[-1][1].number, seen[-1][0], now)
+            seen.append((now, beat))
+        while len(seen) > 2 and seen[1][0] < now - WINDOW_S:
+            del seen[0]
+
+    def _note_delay(self, written: int, before: float, now: float) -> None:
+        """Several heartbeats written since the last one that was seen: the folder shows them late, as NFS may do."""
+        if written > 2 and now - self._looked < SILENT_S:  # else this process did not look
+            self._delay_s = max(self._delay_s, now - before)
+
+    def _view(self, rank: int, now: float) -> RankView:
+        (began, first), (ended, last) = self._history[rank][0], self._history[rank][-1]
+        # The rank's own clock, as this process sees heartbeats late.
+        seconds = last.time - first.time if last.time > first.time else ended - began
+        speed = None
+        if first is not last and first.rows is not None and last.rows is not None and seconds > 0:
+            speed = max(last.rows - first.rows, 0.0) / seconds
+        silent_after_s = max(SILENT_S, LATE_FACTOR * self._delay_s)
+        return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
+
+
+def _shares(first: Beat, last: Beat) -> tuple[float | None, ...]:
+    """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
+    start = first.parts if first is not last else (0.0,) * len(PARTS)
+    parts = [
+        None if one is None or other is None else max(one - other, 0.0)
+        for one, other in zip(last.parts, start, strict=True)
+    ]
+    total = sum(part or 0.0 for part in parts)
+    return tuple(None if part is None or not total else part / total for part in parts)
+
+
+def _with_remarks(views: list[RankView]) -> list[RankView]:
+    """The ranks, with what is wrong with each."""
+    remarks = _slow_remarks([view.shares for view in views])
+    found = []
+    for view, remark in zip(views, remarks, strict=True):
+        silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
+        found.append(replace(view, remark=silent or remark))
+    return found
+
+
+def _slow_remarks(shares: list[tuple[float | None, ...]]) -> list[str]:
+    """A remark for each rank that the others wait for, by its share of computing, or of waiting for data; else empty.
+
+    Ranks that do not know how long they wait for others have none, as waiting then counts as computing.
+    """
+    if len(shares) < 2 or any(communicate is None for _, communicate, _ in shares):
+        return [""] * len(shares)
+    remarks = [""] * len(shares)
+    for part, remark in ((0, "slow: the others wait for it"), (2, "waits for data, and the others for it")):
+        own = [one[part] or 0.0 for one in shares]
+        for rank, value in enumerate(own):
+            others = sorted(own[:rank] + own[rank + 1 :])
+            median = others[(len(others) - 1) // 2]
+            if value > SLOW_FACTOR * median and value - median > 0.1 and math.isfinite(value):
+                remarks[rank] = remark
+    return remarks

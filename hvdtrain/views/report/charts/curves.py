@@ -1,0 +1,156 @@
+"""Losses and accuracy over epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from hvdtrain.config.options import TITLES
+from hvdtrain.views.report.charts.style import LINES, SERIES_COLORS, WIDTH_IN, color_of, wrapped
+from hvdtrain.views.report.history import Curve, History
+from hvdtrain.views.report.intervals import wilson
+from hvdtrain.views.report.rows import Row
+from hvdtrain.views.report.runs import FinishedRun
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_COLORS = len(SERIES_COLORS)
+"""With more rows than these, lines have the colors of their frameworks."""
+MOST_LINES = 60
+"""With more runs than these, the first of each row is drawn, and of so many rows."""
+MOST_POINTS, ALL_POINTS = 300, 12_000
+"""Of a line, and of all lines: the page stays small."""
+LABEL_CHARACTERS = 50
+PANELS: tuple[tuple[str, Callable[[History], Curve]], ...] = (
+    ("training loss", lambda history: history.train_loss),
+    ("test loss", lambda history: history.test_loss),
+    ("test accuracy", lambda history: history.test_accuracy),
+)
+ACCURACY = PANELS[2][0]
+
+
+class _Line(NamedTuple):
+    """How the curves of a run are drawn."""
+
+    run: FinishedRun
+    color: str
+    style: str
+    bold: bool
+
+
+def has_curve(row: Row) -> bool:
+    """Whether any run of the row recorded its losses."""
+    return any(curve(run.history) for run in row.runs for _, curve in PANELS)
+
+
+def draw_curves(rows: list[Row]) -> Figure:
+    """A panel for each figure that was recorded; repetitions have the color of their row."""
+    from matplotlib.figure import Figure
+
+    labels, lines = _few(rows) if len(rows) <= MOST_COLORS else _many(rows)
+    panels = [(name, curve) for name, curve in PANELS if any(curve(line.run.history) for line in lines)]
+    height = 1.9 * len(panels) + 0.19 * sum(label.count("\n") + 1 for label in labels) + 0.3
+    figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
+    axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
+    for axis, (name, curve) in zip(axes, panels, strict=True):
+        _draw_panel(axis, lines, curve, bands=name == ACCURACY and len(rows) <= MOST_COLORS)
+        axis.set_ylabel(name)
+    axes[-1].set_xlabel("epoch")
+    figure.legend(
+        handles=list(map(_handle, labels.values(), labels)), loc="outside lower left", fontsize=8, frameon=False
+    )
+    return figure
+
+
+Labels = dict[str, _Line]
+
+
+def _few(rows: list[Row]) -> tuple[Labels, list[_Line]]:
+    """A color for each row."""
+    labels: Labels = {}
+    lines = []
+    for number, row in enumerate(rows):
+        drawn = [
+            _Line(run, SERIES_COLORS[number], LINES[number % 3], False) for run in row.runs[: MOST_LINES // len(rows)]
+        ]
+        labels[_wrapped(row.label)] = drawn[0]
+        lines += drawn
+    return labels, lines
+
+
+def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
+    """A color for each framework; the runs that end with the lowest and the highest loss are bold and named."""
+    total = sum(len(row.runs) for row in rows)
+    chosen = (
+        [(row, run) for row in rows for run in row.runs] if total <= MOST_LINES else [(row, row.run) for row in rows]
+    )
+    chosen = chosen[:MOST_LINES]
+    labels: Labels = {}
+    lines = []
+    for row, run in chosen:
+        lines.append(_Line(run, color_of(row), "-", False))
+        labels.setdefault(TITLES.get(row.framework, row.framework), lines[-1])
+    ends = [(loss, number) for number, (_, run) in enumerate(chosen) if (loss := _last_loss(run.history)) is not None]
+    for text, color, style, (_, number) in (
+        (("lowest", "#000000", "-", min(ends)), ("highest", "#000000", ":", max(ends))) if len(ends) > 1 else ()
+    ):
+        row, run = chosen[number]
+        lines.append(_Line(run, color, style, True))
+        labels[_wrapped(f"{text} loss at the end: {row.label}")] = lines[-1]
+    if len(chosen) < total:
+        labels[_wrapped(f"({len(chosen)} of {total} runs are drawn)")] = _Line(rows[0].run, "none", "-", False)
+    return labels, lines
+
+
+def _last_loss(history: History) -> float | None:
+    curve = history.test_loss or history.train_loss
+    return curve[-1][1] if curve else None
+
+
+def _wrapped(label: str) -> str:
+    return wrapped(label, LABEL_CHARACTERS, 2)
+
+
+def _handle(line: _Line, label: str) -> object:
+    from matplotlib.lines import Line2D
+
+    width = 2.0 if line.bold else 1.3
+    return Line2D([], [], color=line.color, linestyle=line.style, linewidth=width, label=label)
+
+
+def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve], bands: bool) -> None:
+    most = max(min(MOST_POINTS, ALL_POINTS // len(lines)), 2)
+    for line in lines:
+        points = thinned(curve(line.run.history), most)
+        if not points:
+            continue
+        x, y = zip(*points, strict=True)
+        width, alpha = (2.0, 1.0) if line.bold else (1.3, 0.9 if bands or len(lines) < 10 else 0.5)
+        marker = "o" if len(points) < 2 else ""
+        axis.plot(x, y, line.style, color=line.color, linewidth=width, alpha=alpha, marker=marker, markersize=4)
+        if bands:
+            _band(axis, line, points)
+
+
+def _band(axis: Axes, line: _Line, points: Curve) -> None:
+    """What chance in the test rows gives around each accuracy."""
+    found = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
+    epochs, values = [x for x, _, _ in found], [y for _, y, _ in found]
+    low, high = [chance.low for _, _, chance in found], [chance.high for _, _, chance in found]
+    if len(found) == 1:
+        ends = [[values[0] - low[0]], [high[0] - values[0]]]
+        axis.errorbar(epochs, values, yerr=ends, color=line.color, capsize=3, linewidth=1)
+    else:
+        axis.fill_between(epochs, low, high, color=line.color, alpha=0.15, linewidth=0)
+
+
+def thinned(curve: Curve, most: int) -> Curve:
+    """At most so many points: the means of neighboring ones; the last one stays as it is."""
+    if len(curve) <= most:
+        return curve
+    size = -(-len(curve) // (most - 1))
+    parts = [curve[start : start + size] for start in range(0, len(curve) - 1, size)]
+    means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
+    return [*means, curve[-1]]

@@ -1,0 +1,129 @@
+"""All charts: what each shows, when it is left out, and drawing them as SVG."""
+
+from __future__ import annotations
+
+import base64
+import io
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from hvdtrain.views.report.charts.curves import draw_curves, has_curve
+from hvdtrain.views.report.charts.lanes import draw_accuracy, draw_difference, draw_shares, draw_speed
+from hvdtrain.views.report.charts.ranks import draw_ranks, has_ranks
+from hvdtrain.views.report.charts.scaling import draw_scaling
+from hvdtrain.views.report.charts.style import STYLE
+from hvdtrain.views.report.rows import Row, count_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class ChartKind(NamedTuple):
+    """A kind of chart."""
+
+    title: str
+    about: str
+    """What it shows, for the alternative text."""
+    has: Callable[[Row], object]
+    """Whether a row has something to show."""
+    draw: Callable[[list[Row]], Figure]
+    missing: str
+    """Why it is omitted if no row has anything to show."""
+
+
+class Chart(NamedTuple):
+    """A chart on the page."""
+
+    title: str
+    alt: str
+    uri: str
+    """The SVG as a data: URI, so that its ids cannot collide with those of another chart."""
+    width: int
+    height: int
+    """Natural size in CSS pixels."""
+
+
+def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
+    """The charts, and the titles of those that are omitted, with the reason."""
+    import matplotlib
+
+    charts, omitted = [], []
+    for kind in KINDS:
+        chosen = [row for row in rows if kind.has(row)]
+        if not chosen:
+            omitted.append(f"{kind.title}: {kind.missing}.")
+            continue
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": kind.title}), warnings.catch_warnings():
+            # Names may have characters that the font lacks; they are drawn as boxes.
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            charts.append(_chart(kind, kind.draw(chosen), chosen))
+    return charts, omitted
+
+
+def _chart(kind: ChartKind, figure: Figure, rows: list[Row]) -> Chart:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    FigureCanvasSVG(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+    width, height = (round(96 * inches) for inches in figure.get_size_inches())
+    names = "; ".join(row.label for row in rows)
+    alt = f"{kind.about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."
+    return Chart(kind.title, alt, uri, width, height)
+
+
+KINDS: tuple[ChartKind, ...] = (
+    ChartKind(
+        "Speed",
+        "Bars: images per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
+        lambda row: row.images_per_s,
+        draw_speed,
+        "no run measured its speed",
+    ),
+    ChartKind(
+        "Scaling",
+        "Lines: images per second over the number of replicas, with whiskers and the ideal line",
+        lambda row: row.scaling and row.run.replicas > 1,
+        draw_scaling,
+        "no row with several replicas has a comparable row with one replica",
+    ),
+    ChartKind(
+        "Accuracy",
+        "Points: test accuracy, colored by framework, with bars for the interval that chance in the test rows gives, "
+        "and whiskers from the minimum to the maximum of the runs",
+        lambda row: row.accuracy,
+        draw_accuracy,
+        "no run measured it",
+    ),
+    ChartKind(
+        "Learning curves",
+        "Lines: training loss, test loss and test accuracy over epochs, a line for each run",
+        has_curve,
+        draw_curves,
+        "no run has a metrics.jsonl with losses",
+    ),
+    ChartKind(
+        "Difference from a single process",
+        "Points on a logarithmic axis: the largest difference of any parameter from the run of a single process",
+        lambda row: row.difference and row.difference.largest is not None,
+        draw_difference,
+        "no run has a comparable run with strategy single and a checkpoint of its last step",
+    ),
+    ChartKind(
+        "Shares of a step",
+        "Stacked bars: the shares of a step's time for forward and backward, communication, update and loop",
+        lambda row: row.shares,
+        draw_shares,
+        "no run measured them (train --profile N does)",
+    ),
+    ChartKind(
+        "Time of each rank",
+        "Stacked bars, one for each rank of a run: the shares of time for computing, for communicating and waiting for "
+        "other ranks, and for waiting for rows",
+        has_ranks,
+        draw_ranks,
+        "no run of several ranks recorded the time of each",
+    ),
+)

@@ -1,0 +1,114 @@
+"""The figures of a row, and the columns in which tables show them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from hvdtrain.views.report.definitions import NONE
+from hvdtrain.views.report.rows import Row, Spread, count_of
+
+
+class Figure(NamedTuple):
+    """A cell: a figure, and in smaller type what belongs to it."""
+
+    text: str
+    details: tuple[str, ...] = ()
+
+    @property
+    def detail(self) -> str:
+        return "; ".join(self.details)
+
+    @property
+    def line(self) -> str:
+        return f"{self.text} ({self.detail})" if self.details else self.text
+
+
+class FigureColumn(NamedTuple):
+    """A column of a table of rows."""
+
+    heading: str
+    of: Callable[[Row], Figure]
+    detail: str = ""
+    """What the details of its figures are."""
+    priority: int = 0
+    """In narrow terminals the columns of the highest number are left out first."""
+
+    @property
+    def full_heading(self) -> str:
+        return f"{self.heading} ({self.detail})" if self.detail else self.heading
+
+
+def _speed(row: Row) -> Figure:
+    value = row.images_per_s
+    if value is None:
+        return Figure(NONE)
+    ends = f"{value.range.text(',.0f')}, " if value.number > 1 else ""
+    return Figure(f"{value.median:,.0f}", (f"{ends}{count_of(value.number, 'run')}",))
+
+
+def _efficiency(row: Row) -> Figure:
+    if row.scaling is None:
+        return Figure(NONE)
+    kind, efficiency = row.scaling.kind, f"{row.scaling.efficiency:.2f}"
+    return Figure("base") if kind == "base" else Figure(f"weak {efficiency}" if kind == "weak" else efficiency)
+
+
+def _accuracy(row: Row) -> Figure:
+    value = row.accuracy
+    if value is None:
+        return Figure(NONE)
+    ends = value.range.text(".4f") if value.minimum != value.maximum else ""
+    chance = f"95 %: {row.chance.text('.3f')}" if row.chance else ""
+    return Figure(f"{value.median:.4f}", tuple(filter(None, (ends, chance))))
+
+
+def _difference(row: Row) -> Figure:
+    if row.difference is None:
+        return Figure(NONE)
+    largest, reference = row.difference
+    if largest is None:
+        return Figure("reference")
+    framework = reference.options["framework"]
+    return Figure(f"{largest:.2g}", (f"from {framework}",) if framework != row.framework else ())
+
+
+def _step(row: Row) -> Figure:
+    """Time of a step, and the shares of its parts."""
+    seconds = f"{row.step_s.median * 1e3:,.1f} ms" if row.step_s else ""
+    shares = " / ".join(NONE if part is None else f"{part:.0%}" for part in row.shares) if row.shares else ""
+    return Figure(": ".join(filter(None, (seconds, shares))) or NONE)
+
+
+def _serial_fraction(row: Row) -> Figure:
+    value = row.scaling.serial_fraction if row.scaling else None
+    return Figure(NONE if value is None else f"{value:.3f}")
+
+
+def _median(value: Spread | None, form: str) -> Figure:
+    return Figure(NONE if value is None else f"{value.median:{form}}")
+
+
+def _memory(row: Row) -> Figure:
+    return Figure(f"{row.peak_rss_mb.maximum:,.0f}" if row.peak_rss_mb else NONE)
+
+
+SIZE = FigureColumn("ranks × devices", lambda row: Figure(row.size))
+SPEED = FigureColumn("images/s", _speed, "minimum to maximum, runs")
+MAIN = (
+    SIZE,
+    SPEED,
+    FigureColumn("scaling efficiency", _efficiency, priority=1),
+    FigureColumn("test accuracy", _accuracy, "minimum to maximum; 95 % interval", priority=2),
+    FigureColumn("max difference", _difference, priority=3),
+)
+"""The figures that are compared most."""
+MORE = (
+    SIZE,
+    FigureColumn("images/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
+    FigureColumn("share of the cores' arithmetic peak", lambda row: _median(row.peak_share, ".0%")),
+    FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
+    FigureColumn("step: forward and backward / communication / update / loop", _step),
+    FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
+    FigureColumn("peak memory, MB", _memory),
+)

@@ -1,0 +1,159 @@
+"""The compared runs, and what every page says about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+
+from hvdtrain.views.report.classes import class_lines
+from hvdtrain.views.report.columns import MAIN, MORE, SPEED, Figure, FigureColumn
+from hvdtrain.views.report.comparison import make_rows
+from hvdtrain.views.report.definitions import NOTE
+from hvdtrain.views.report.findings import findings
+from hvdtrain.views.report.groups import Group, group_rows
+from hvdtrain.views.report.rows import Row, count_of
+from hvdtrain.views.report.runs import FinishedRun
+from hvdtrain.views.report.text_table import Column, Section, TextTable
+
+HOST = ("name", "processor", "cores", "system")
+STRATEGY = "strategy"
+LEGEND = "* most images/s of its table"
+LEFT_OUT_FIRST = 10
+"""Added to the priority of columns with details."""
+
+
+class Report:
+    """The content of all pages."""
+
+    title = "Runs of hvdtrain, compared"
+
+    def __init__(self, runs: list[FinishedRun], unfinished: list[str]) -> None:
+        self.rows = make_rows(runs)
+        self.groups = group_rows(self.rows)
+        self.findings = findings(self.groups)
+        self.unfinished = unfinished
+        self.classes = class_lines(runs)
+        self._runs = runs
+        self.noted = any(row.note for row in self.rows)
+
+    def summary(self) -> str:
+        """How many runs, and when they started."""
+        times = sorted(run.started for run in self._runs if run.started)
+        first, last = (_date(time) for time in (times[0], times[-1])) if times else ("", "")
+        span = f", started {first}" + (f" to {last}" if last != first else "") if times else ""
+        rest = f"; {len(self.unfinished)} unfinished" if self.unfinished else ""
+        return f"{count_of(len(self._runs), 'run')} in {count_of(len(self.rows), 'row')}{span}{rest}."
+
+    def machines(self) -> list[str]:
+        """One line per machine."""
+        counts = Counter(tuple(run.host.get(name) or "?" for name in HOST) for run in self._runs)
+        lines = [
+            f"{name}: {processor}, {cores} cores, {system}"
+            + (f" ({count_of(number, 'run')})" if len(counts) > 1 else "")
+            for (name, processor, cores, system), number in counts.items()
+        ]
+        if len(counts) > 1:
+            lines.append(
+                f"These are {len(counts)} machines: figures of one are not comparable with figures of another. Runs on "
+                "different processors or numbers of cores are never in one row."
+            )
+        return lines
+
+    def versions(self) -> list[tuple[str, str]]:
+        """(package, version); if versions differ, each with its number of runs."""
+        names = dict.fromkeys(name for run in self._runs for name in run.versions)
+        return [(name, _values(run.versions.get(name, "none") for run in self._runs)) for name in names]
+
+    def settings(self) -> list[tuple[str, str]]:
+        """(option, value); if values differ, each with its number of runs."""
+        names = dict.fromkeys(name for run in self._runs for name in run.settings)
+        texts = [
+            (name.replace("_", "-"), _values(run.settings.get(name, "none") for run in self._runs))
+            for name in names
+            if name != "machine"
+        ]
+        texts.append(("seed", _values(str(run.options["seed"]) for run in self._runs)))
+        return texts
+
+    def runs(self) -> list[tuple[str, list[str]]]:
+        """Each row, and its runs: the name of the folder, and when it started."""
+        names = Counter(run.name for run in self._runs)
+        return [
+            (
+                row.label,
+                [f"{_folder(run, names)}{f', {_date(run.started)}' if run.started else ''}" for run in row.runs],
+            )
+            for row in self.rows
+        ]
+
+    def main_table(self) -> TextTable:
+        """The figures that are compared most, each with its details in the same cell."""
+        return self._table(MAIN)
+
+    def more_table(self) -> TextTable:
+        """The other figures."""
+        return self._table(MORE)
+
+    def terminal_table(self) -> TextTable:
+        """As `main_table`; details have columns of their own, in terminals that have room for them."""
+        repeated = any(len(row.runs) > 1 for row in self.rows)
+        columns, parts = [Column(STRATEGY, text=True)], []
+        for column in MAIN:
+            columns.append(Column(column.heading, priority=column.priority))
+            parts.append((column, "text"))
+            if column.detail and (repeated or column is not SPEED):
+                columns.append(Column(column.detail, priority=column.priority + LEFT_OUT_FIRST))
+                parts.append((column, "detail"))
+        sections = [
+            self._section(
+                group, [[_name(row), *(getattr(one.of(row), part) for one, part in parts)] for row in group.rows]
+            )
+            for group in self.groups
+        ]
+        return TextTable(columns, sections, 1 + MAIN.index(SPEED))
+
+    def _table(self, shown: tuple[FigureColumn, ...]) -> TextTable:
+        texts = [STRATEGY, *([NOTE] if self.noted else [])]
+        columns = [*(Column(text, text=True) for text in texts), *(Column(one.full_heading) for one in shown)]
+        sections = [
+            self._section(group, [[*self.names(row), *(one.of(row).line for one in shown)] for row in group.rows])
+            for group in self.groups
+        ]
+        return TextTable(columns, sections, len(texts) + shown.index(SPEED) if SPEED in shown else None)
+
+    def _section(self, group: Group, rows: list[list[str]]) -> Section:
+        return Section(rows, group.title, group.rows.index(group.fastest) if group.fastest else None)
+
+    def names(self, row: Row) -> list[str]:
+        """What names a row in a table: its strategy, and where rows of the report differ in settings, its own."""
+        return [row.strategy, *([row.note] if self.noted else [])]
+
+
+def figures(row: Row, shown: tuple[FigureColumn, ...]) -> list[tuple[FigureColumn, Figure]]:
+    """The figures of a row."""
+    return [(column, column.of(row)) for column in shown]
+
+
+def _name(row: Row) -> str:
+    return row.strategy + (f", {row.note}" if row.note else "")
+
+
+def _folder(run: FinishedRun, names: Counter[str]) -> str:
+    """The name of a run's folder; with the folder above it if another run has the same name."""
+    return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
+
+
+def _date(started: str) -> str:
+    """A recorded time as date, hours and minutes; another text as it is."""
+    try:
+        return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").strftime("%Y-%m-%d %H:%M")
+    except ValueError:
+        return started
+
+
+def _values(values: Iterable[str]) -> str:
+    counts = Counter(values).most_common()
+    if len(counts) == 1:
+        return counts[0][0]
+    return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)

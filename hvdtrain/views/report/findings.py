@@ -1,0 +1,205 @@
+"""What came out, in sentences: speed against one process, agreement with it, accuracy, and ranks that others wait for.
+
+A difference within the ranges of repetitions is never called one.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from hvdtrain.views.report.groups import MOST, Group
+from hvdtrain.views.report.history import straggler
+from hvdtrain.views.report.intervals import Interval
+from hvdtrain.views.report.rows import Row, Scaling, count_of
+
+MOST_GROUPS = 4
+"""Groups whose speed the sentences have; the tables have all."""
+AGREE = 1e-3
+"""Parameters that differ by no more than this are said to agree."""
+UNREPEATED = "(too few runs to know the spread)"
+
+
+def findings(groups: list[Group]) -> list[str]:
+    """The sentences, the most important one first."""
+    rows = [row for group in groups for row in group.rows]
+    found = [*_speeds(groups), _agreement(rows), _accuracies(rows), _stragglers(rows)]
+    return [sentence for sentence in found if sentence]
+
+
+class _Comparison(NamedTuple):
+    """A row, and how many times as fast as its base it is."""
+
+    row: Row
+    base: Row
+    times: float
+    range: Interval | None
+    """By the extremes of both rows' repetitions; None if one of them ran once, so that its spread is not known."""
+
+
+def _compare(row: Row, scaling: Scaling) -> _Comparison:
+    own, base = row.images_per_s, scaling.base.images_per_s
+    assert own and base
+    repeated = own.number > 1 and base.number > 1
+    extremes = Interval(own.minimum / base.maximum, own.maximum / base.minimum) if repeated else None
+    return _Comparison(row, scaling.base, scaling.speedup, extremes)
+
+
+def _speeds(groups: list[Group]) -> list[str]:
+    """The fastest row of each group against its base."""
+    parts = [part for group in groups if (part := _speed(group))]
+    more = len(parts) - MOST_GROUPS
+    rest = f"The tables have the speed of {count_of(more, 'more group')} of rows."
+    return [*(f"{part}." for part in parts[:MOST_GROUPS]), *([rest] if more > 0 else [])]
+
+
+def _speed(group: Group) -> str:
+    compared = [_compare(row, row.scaling) for row in group.rows if row.scaling and row.scaling.kind != "base"]
+    if not compared:
+        return _without_base(group)
+    best = max(compared, key=lambda one: one.times)
+    alone = best.base.run.options["strategy"] == "single"
+    one = "one process" if alone else f"{best.base.strategy} in one process"
+    title, name, times = group.title, _name(best.row), _times(best.times)
+    if not best.range:
+        return f"{title}: {name} is {times} times as fast as {one} {UNREPEATED}"
+    assert best.row.images_per_s
+    spread = f"({best.range.text('.2f')} over {count_of(best.row.images_per_s.number, 'run')})"
+    if best.range.low <= 1 <= best.range.high:
+        return f"{title}: {name} cannot be told apart from {one}, with {times} times its speed {spread}"
+    if best.times < 1:
+        return f"{title}: {name}, the nearest to {one}, has {times} times its speed {spread}"
+    return f"{title}: {name} is {times} times as fast as {one} {spread}{_also(group, best.row)}"
+
+
+def _without_base(group: Group) -> str:
+    """Of rows without a run of one process to compare with."""
+    best = group.fastest or next((row for row in group.rows if row.images_per_s), None)
+    if not best or not best.images_per_s:
+        return ""
+    median = f"{best.images_per_s.median:,.0f}"
+    if len(group.rows) == 1:
+        value = best.images_per_s
+        ends = f" ({value.range.text(',.0f')} over {count_of(value.number, 'run')})" if value.number > 1 else ""
+        return f"{group.title}: {_name(best)} trains {median} images/s{ends}"
+    if best is not group.fastest:
+        return ""
+    if group.mark == MOST:
+        most = f"{_name(best)} has the most images/s, {median}{_also(group, best) or f' {UNREPEATED}'}"
+        return f"{group.title}: of {len(group.rows)} rows {most}"
+    return f"{group.title}: {_name(best)} is the fastest of {len(group.rows)} rows, with {median} images/s"
+
+
+def _also(group: Group, best: Row) -> str:
+    """The other rows that repetitions do not tell apart from the best."""
+    if best is not group.fastest:
+        return ""
+    names = [_short(row) for row in group.as_fast()]
+    if not names:
+        return ""
+    named = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return f", with {named} within its spread"
+
+
+def _short(row: Row) -> str:
+    return row.strategy + (f" ({row.note})" if row.note else "")
+
+
+def _name(row: Row) -> str:
+    """The row in a sentence."""
+    run = row.run
+    parts = [count_of(run.ranks, "rank")] * (run.ranks > 1 or run.devices == 1)
+    parts += [count_of(run.devices, "device")] * (run.devices > 1)
+    where = " of ".join(parts)
+    cores = f" on {count_of(round(row.cores.median), 'core')}" if row.cores else ""
+    return f"{_short(row)} with {where}{cores}"
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
+
+
+def _agreement(rows: list[Row]) -> str:
+    """How far the parameters are from those of a single process."""
+    compared = [(row.difference.largest, row) for row in rows if row.difference and row.difference.largest is not None]
+    if not compared:
+        return ""
+    largest, row = max(compared, key=lambda one: one[0])
+    others = [one for one in rows if not (one.difference and one.difference.largest is None)]
+    among = _among(len(compared), len(others), row)
+    if largest == 0:
+        return f"Parameters: those of {among} are those of a single process, bit for bit."
+    if largest <= AGREE:
+        return f"Parameters: those of {among} agree with a single process within {_bound(largest)}."
+    return f"Parameters: those of {row.label} differ from a single process by up to {largest:.2g}."
+
+
+def _among(compared: int, others: int, only: Row) -> str:
+    """Which rows were compared. others: number of rows that are no references."""
+    if compared == 1:
+        return only.label
+    if compared < others:
+        return f"the {compared} rows that can be compared"
+    return "both other rows" if compared == 2 else f"all {compared} other rows"
+
+
+def _bound(value: float) -> str:
+    """A number with one digit that is not below `value`."""
+    value = max(value, 1e-300)
+    exponent = math.floor(math.log10(value))
+    digit = math.ceil(value / 10.0**exponent - 1e-9)
+    return f"{digit * 10.0**exponent:.0e}".replace("e-0", "e-")
+
+
+def _accuracies(rows: list[Row]) -> str:
+    """Whether test accuracies differ by more than chance in the test rows, and the repetitions."""
+    measured = [row for row in rows if row.accuracy]
+    if not measured:
+        return ""
+    tests = {(row.run.settings["data"], row.run.test_rows) for row in measured}
+    low, high = (choose(row.accuracy.median for row in measured if row.accuracy) for choose in (min, max))
+    if len(measured) == 1:
+        return _accuracy(measured[0])
+    if len(tests) > 1:
+        return ""
+    ends = f"Test accuracies are {low:.4f} to {high:.4f}"
+    if low == high:
+        return f"All test accuracies are {low:.4f}."
+    ranges = [row.accuracies for row in measured if row.accuracies]
+    if len(ranges) < len(measured):
+        return f"{ends}; how much of that is chance is not known, as the number of test rows is not recorded."
+    if max(one.low for one in ranges) <= min(one.high for one in ranges):
+        return f"{ends}: no difference is beyond chance in the test rows (95 %)."
+    best = max(measured, key=lambda row: row.accuracy.median if row.accuracy else 0.0)
+    below = sum(
+        1 for row in measured if row.accuracies and best.accuracies and not row.accuracies.overlaps(best.accuracies)
+    )
+    if not below:
+        return f"{ends}: some differ beyond chance in the test rows (95 %), but none from the highest."
+    others = len(measured) - 1
+    above = "the other" if others == 1 else f"{below} of the {others} others"
+    return f"{ends}: the highest, of {best.label}, is above {above} beyond chance (95 %)."
+
+
+def _accuracy(row: Row) -> str:
+    """That of a single row."""
+    value = row.accuracy
+    assert value
+    ends = [f"{value.range.text('.4f')} over {count_of(value.number, 'run')}"] * (value.number > 1)
+    ends += [f"95 % interval {row.chance.text('.4f')}"] if row.chance else []
+    return f"Test accuracy {value.median:.4f}" + (f" ({'; '.join(ends)})." if ends else ".")
+
+
+def _stragglers(rows: list[Row]) -> str:
+    """The rank that its run waits for the most."""
+    found = [
+        (slow.ratio, slow.rank, run.name) for row in rows for run in row.runs if (slow := straggler(run.history.ranks))
+    ]
+    if not found:
+        return ""
+    ratio, rank, name = max(found)
+    others = len(found) - 1
+    more = f", and {count_of(others, 'more run')} {'has' if others == 1 else 'have'} such a rank" if others else ""
+    return (
+        f"Rank {rank} of {name} takes {ratio:.2f} times as long as the median of the others, which wait for it{more}."
+    )

@@ -1,0 +1,61 @@
+"""Figures of runs as short texts; what is not known is an empty text."""
+
+from __future__ import annotations
+
+from hvdtrain.system.text import format_bytes
+from hvdtrain.views.monitor.run import RunView
+
+LARGE = 1e9
+"""From here on numbers are written with an exponent."""
+
+
+def speed(value: float | None) -> str:
+    """Rows per second."""
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if 100 <= abs(value) < LARGE else f"{value:.3g}"
+
+
+def decimal(value: float | None) -> str:
+    """A loss or an accuracy."""
+    if value is None:
+        return ""
+    return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"
+
+
+def short(value: float | None) -> str:
+    """A learning rate or an epoch."""
+    return "" if value is None else f"{value:.3g}"
+
+
+def memory(value: float | None) -> str:
+    """Bytes."""
+    return "" if value is None or not 0 <= value < 1 << 60 else format_bytes(value)
+
+
+def duration(seconds: float | None) -> str:
+    """Hours, minutes and seconds, or days and hours."""
+    if seconds is None or not 0 <= seconds < LARGE:
+        return ""
+    whole = round(seconds)
+    if whole >= 2 * 86400:
+        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}"
+
+
+def age(seconds: float) -> str:
+    """How long ago something was."""
+    return f"{seconds:.1f} s" if seconds < 99 else duration(seconds) or "long"
+
+
+def steps(view: RunView) -> str:
+    """The step that a run has reached, and its last one: `120/2814`."""
+    return str(view.step) if view.last_step is None else f"{view.step}/{view.last_step}"
+
+
+def total_speed(view: RunView) -> float | None:
+    """Images per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
+    now = [rank.images_per_s for rank in view.ranks]
+    known = [one for one in now if one is not None]
+    live = bool(now) and len(known) == len(now) and view.state.name in ("training", "waiting")
+    return sum(known) if live else view.images_per_s

@@ -1,0 +1,165 @@
+"""Follows a run until it ends: a screen that is drawn twice a second, or lines for a file."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.views.monitor.curves import CurveReader
+from hvdtrain.views.monitor.run import RunFollower, RunView
+from hvdtrain.views.terminal import figures
+from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.terminal.screen import Shown, screen_lines
+
+LOOK_S, PAUSE_S = 0.5, 0.05
+"""A look at the heartbeats; meanwhile, a look at whether the user wants to leave."""
+CURVES_S = 2.0
+"""A look at curves and messages, which change less often."""
+LINE_S = 10.0
+"""In a file, a line this often, and one for each change of the state."""
+RESTART_S = 8.0
+"""A failure that the launcher answers by a restart is recorded as one after at most this time."""
+DOUBT_S = 2.0
+"""Whether ranks run is seen by changes of their heartbeats, as clocks differ: so long until a run is called lost."""
+LEAST_LAST_HEIGHT = 24
+"""Lines of what stays on the screen after the end, at least."""
+
+
+class Leave:
+    """Whether the user wants to leave, by Ctrl-C or SIGTERM. Use it in a `with` statement.
+
+    An exception at any place of the drawing could leave the terminal in disorder. The second signal raises one.
+    """
+
+    signal = 0
+    """The signal that asked for it."""
+
+    def __enter__(self) -> Leave:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, number: int, _: FrameType | None) -> None:
+        if self.signal:
+            raise KeyboardInterrupt
+        self.signal = number
+
+    def within(self, seconds: float) -> bool:
+        """Whether it was asked for before these seconds have passed."""
+        end = time.monotonic() + seconds
+        while not self.signal and time.monotonic() < end:
+            time.sleep(PAUSE_S)
+        return bool(self.signal)
+
+
+def follow(folder: Path, output: Output) -> int:
+    """Show the run in a folder until it ends or the user leaves; the exit status of its job, or of leaving."""
+    with Leave() as leave:
+        views = _views(RunFollower(folder), leave)
+        view = _on_screen(views, output, leave) if output.is_terminal else _in_lines(views, output)
+    if leave.signal:
+        return 0 if leave.signal == signal.SIGINT else 128 + leave.signal
+    return job_status(view)
+
+
+def job_status(view: RunView) -> int:
+    """The exit status of the job of a run that has ended."""
+    if view.state.name == "finished":
+        return 0
+    end = RunEnd.read(view.folder)
+    return end.exit_status if end and 0 < end.exit_status < 256 else 1
+
+
+def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
+    """The run again and again; the last one is that of its end, unless the user leaves."""
+    failed_at: float | None = None
+    view, began = follower.look(), time.monotonic()
+    while view.state.name == "failed" and not RunEnd.read(follower.folder) and time.monotonic() - began < DOUBT_S:
+        if leave.within(LOOK_S):
+            break
+        view = follower.look()
+    was_over = view.state.is_over  # before anybody looked
+    while True:
+        if not view.state.is_over:
+            was_over, failed_at = False, None
+        elif was_over or view.state.name in ("finished", "stopped"):
+            break
+        elif failed_at is None:
+            failed_at = time.monotonic()
+        elif time.monotonic() - failed_at > RESTART_S:
+            break
+        yield view
+        if leave.within(LOOK_S):
+            return
+        view = follower.look()
+    yield view
+
+
+class Screen:
+    """What `rich` draws: a run in the terminal's present size."""
+
+    def __init__(self, shown: Shown, plain: bool) -> None:
+        self.shown, self._plain = shown, plain
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        height = options.height or console.height
+        yield Text("\n").join(screen_lines(self.shown, options.max_width, height, self._plain))
+
+
+def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunView:
+    """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
+    first = next(views)
+    curves = CurveReader(first.folder)
+    screen = Screen(Shown.read(first, curves), output.plain)
+    read_at, view = time.monotonic(), first
+    with Live(screen, console=output.console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
+        for view in views:
+            if time.monotonic() - read_at >= CURVES_S or view.state.name != screen.shown.view.state.name:
+                screen.shown, read_at = Shown.read(view, curves), time.monotonic()
+            else:
+                screen.shown = screen.shown._replace(view=view)
+            live.update(screen, refresh=True)
+    if leave.signal:
+        return view
+    height = max(output.console.height - 1, LEAST_LAST_HEIGHT)
+    output.print(screen_lines(Shown.read(view, curves), output.console.width, height, output.plain))
+    return view
+
+
+def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
+    """Print a line now and then until the end."""
+    printed_at = float("-inf")
+    state: tuple[str, int | None] = "", None
+    for view in views:
+        now = view.state.name, view.state.rank
+        if now != state or time.monotonic() - printed_at >= LINE_S:
+            printed_at, state = time.monotonic(), now
+            output.print([Text(summary(view))])
+    return view
+
+
+def summary(view: RunView) -> str:
+    """A run in one line: its state, how far it is, and what is wrong."""
+    epoch, left = figures.short(view.epoch), figures.duration(view.left_s)
+    parts = [
+        view.state.name,
+        f"step {figures.steps(view)}",
+        epoch and f"epoch {epoch}",
+        *(f"{name} {figures.decimal(value)}" for name, value in (("loss", view.loss), ("accuracy", view.accuracy))
+          if value is not None),
+        f"{figures.speed(figures.total_speed(view))} images/s" if figures.total_speed(view) is not None else "",
+        left and f"{left} left",
+        view.state.reason,
+    ]  # fmt: skip
+    return "  ".join(part for part in parts if part)

@@ -1,0 +1,88 @@
+"""The table of a run's ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from hvdtrain.views.monitor.ranks import RankView
+from hvdtrain.views.terminal.figures import age, memory, speed
+from hvdtrain.views.terminal.table import Column, table_lines
+
+BAR = 24
+"""Columns of the bar that shows what a rank's time is spent on."""
+PARTS = (("green", "█", "#"), ("yellow", "▒", "="), ("red", "░", "."))
+"""Style and characters of computing, communicating and waiting for data; the last without Unicode."""
+
+
+def rank_lines(
+    ranks: Sequence[RankView], width: int | None, most: int | None = None, first: int | None = None, plain: bool = False
+) -> list[Text]:
+    """A header, a line for each rank, and where there are more than `most` lines, one that counts those left out.
+
+    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII.
+    """
+    shown = list(ranks)
+    if most is not None and len(ranks) + 1 > most:
+        shown = _chosen(ranks, max(most - 2, 1), first)
+    columns = [one for one in _columns(shown, first, plain) if any(cell.plain for cell in one.cells)]
+    lines = table_lines(columns, width, plain) if columns else []
+    left = len(ranks) - len(shown)
+    if left:
+        unusual = sum(bool(view.remark) for view in ranks) - sum(bool(view.remark) for view in shown)
+        remarks = f", {unusual} of them with remarks" if unusual else ""
+        lines.append(Text(f"and {left} more rank{'s' * (left != 1)}{remarks}", "dim"))
+    return lines
+
+
+def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[RankView]:
+    """The ranks that are shown if there is not enough room for all, in their order."""
+    by_importance = sorted(ranks, key=lambda view: (view.rank != first, not view.remark, view.rank))
+    return sorted(by_importance[:most], key=lambda view: view.rank)
+
+
+def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[Column]:
+    styles = [_style(view, first) for view in ranks]
+    places = ["" if view.beat.doing == "step" else view.beat.doing for view in ranks]
+
+    def column(heading: str, cells: Sequence[str], importance: int, right: bool = True, least: int = 0) -> Column:
+        texts = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]
+        return Column(heading, texts, importance, right, least)
+
+    return [
+        column("rank", [str(view.rank) for view in ranks], 100),
+        column("host", [view.beat.host for view in ranks], 50, right=False, least=8),
+        column("step", [str(view.beat.step) for view in ranks], 80),
+        column("images/s", [speed(view.images_per_s) for view in ranks], 75),
+        Column("compute/communicate/data", [_bar(view, plain) for view in ranks], 35),
+        column("comp/comm/data", [_percents(view) for view in ranks], 70),
+        column("memory", [memory(view.beat.memory) for view in ranks], 45),
+        column("heartbeat", [age(view.age_s) for view in ranks], 60),
+        column("remark", [view.remark for view in ranks], 90, right=False, least=16),
+        column("at", places, 30, right=False, least=12),
+    ]
+
+
+def _style(view: RankView, first: int | None) -> str:
+    if view.is_silent and view.remark:
+        return "red"
+    return "yellow" if view.remark or view.rank == first else ""
+
+
+def _percents(view: RankView) -> str:
+    """The shares in percent, as `72/20/8`; a question mark where a strategy does not know one."""
+    if all(share is None for share in view.shares):
+        return ""
+    return "/".join("?" if share is None else f"{100 * share:.0f}" for share in view.shares)
+
+
+def _bar(view: RankView, plain: bool) -> Text:
+    """The shares as a bar."""
+    bar, begun, drawn = Text(), 0.0, 0
+    for share, (style, filled, ascii_filled) in zip(view.shares, PARTS, strict=True):
+        begun += share or 0.0
+        end = min(round(begun * BAR), BAR)
+        bar.append((ascii_filled if plain else filled) * (end - drawn), style)
+        drawn = max(end, drawn)
+    return bar

@@ -1,0 +1,89 @@
+"""Who may read the page: GET only, with a token away from loopback, and nothing that another web site can use."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+from pathlib import Path
+
+from flask import Flask, Request, Response, abort, request
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_limited
+from hvdtrain.system.text import printable
+from hvdtrain.views.web.address import names_loopback
+
+TOKEN_BYTES = 24
+"""Random bytes of a token that is made here."""
+LEAST_CHARACTERS = 16
+"""Of a token from a file."""
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Access:
+    """Checks each request before it is answered.
+
+    token: what a client must know; empty on loopback, where the name that it calls the server by is checked instead,
+    as a web site may give its own name this machine's address (DNS rebinding). port: part of the cookie's name, as
+    browsers send cookies to all ports of a host.
+    """
+
+    def __init__(self, token: str, port: int) -> None:
+        self._token, self._cookie = token.encode(), f"hvdtrain-{port}"
+
+    def protect(self, app: Flask) -> None:
+        """Let the application answer permitted requests only."""
+        app.before_request(self._check)
+        app.after_request(self._complete)
+
+    def _check(self) -> None:
+        if request.method not in ("GET", "HEAD"):
+            abort(405, "only GET: the page changes nothing")
+        if not self._token and not names_loopback(request.host):
+            abort(403, "this address is served to this machine only, as localhost or 127.0.0.1")
+        if self._token and not (self._knows(request.cookies.get(self._cookie, "")) or self._asks_with_token(request)):
+            abort(403, "open the address that hvdtrain watch --serve printed: it contains a token")
+
+    def _complete(self, response: Response) -> Response:
+        for name, value in HEADERS.items():
+            response.headers.setdefault(name, value)
+        if self._token and self._asks_with_token(request):
+            # The page itself removes the token from its address: after a redirection from a link on another site,
+            # browsers do not send a cookie that is SameSite=Strict.
+            response.set_cookie(self._cookie, self._token.decode(), httponly=True, samesite="Strict", path="/")
+        return response
+
+    def _asks_with_token(self, asked: Request) -> bool:
+        return asked.path == "/" and self._knows(asked.args.get("token", ""))
+
+    def _knows(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(errors="replace"), self._token)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises UserError if it is short, no text, or the file is readable by other users."""
+    name = f"--token-file {printable(str(path))}"
+    try:
+        mode, content = os.stat(path).st_mode, read_limited(path, 1 << 12).decode("ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise UserError(f"{name}: cannot be read ({reason})", "give a file that holds a random text") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise UserError(f"{name}: other users can access it", f"chmod 600 {printable(str(path))}")
+    if len(content) < LEAST_CHARACTERS or not all(one.isalnum() or one in "-_" for one in content):
+        remedy = f"write at least {LEAST_CHARACTERS} letters, digits, - and _ into it"
+        raise UserError(f"{name}: holds no token", remedy)
+    return content

@@ -1,0 +1,165 @@
+"""All runs that the page shows: read in one place, however many clients ask, and only those that may have changed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.errors import UserError
+from hvdtrain.runs.search import find_runs
+from hvdtrain.system.text import printable
+from hvdtrain.views.monitor.run import RunFollower, RunView
+from hvdtrain.views.web.links import leads_out
+
+READ_EVERY_S = 0.5
+"""Clients that ask more often get what was read last."""
+SHARE = 0.2
+"""Of a slow folder, reading takes at most this share of the time."""
+SEARCH_EVERY_S = 5.0
+"""Folders of runs are searched for new ones this often, and whenever they changed in the last RECENT_S."""
+RECENT_S = 60.0
+SETTLED_S = 3.0
+"""A run that is over is not read again if its files were older than this when it was read."""
+
+
+class ListedRun:
+    """One run, and when it was read.
+
+    name: what it is addressed by. root: the folder that it was found in, out of which no link of it leads.
+    """
+
+    def __init__(self, name: str, folder: Path, root: Path) -> None:
+        self.name, self.folder, self.root = name, folder, root
+        self.version = 0
+        """Of the listing in which its values last changed."""
+        self.values: dict[str, Any] = {}
+        self.view: RunView | None = None
+        self.is_left_out = False
+        """Whether a link in it leads out of `root`."""
+        self._follower = RunFollower(folder)
+        self._signature: tuple[int, ...] = ()
+        self._is_settled = False
+
+    def read(self) -> bool:
+        """Read it unless it is over and its files are the same. Returns whether its values are others than before."""
+        signature = tuple(_changed_at(self.folder / name) for name in ("", "heartbeats", "end.json", "metrics.jsonl"))
+        if self._is_settled and signature == self._signature:
+            return False
+        self.is_left_out = leads_out(self.folder, self.root)
+        if self.is_left_out:
+            return False
+        self.view = self._follower.look()
+        values = {**self.view.to_json(), "name": self.name}
+        self._signature = signature
+        self._is_settled = self.view.state.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
+        is_other, self.values = values != self.values, values
+        return is_other
+
+
+def _changed_at(path: Path) -> int:
+    """When a file or a folder changed, in ns; 0 where it is not there."""
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
+
+
+class Listing:
+    """The runs at or below some paths. All methods may be called by several threads."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.session = secrets.token_hex(4)
+        """Versions of another session are of another process."""
+        self._roots = dict(zip(_labels(paths), paths, strict=True))
+        self._searches = {label: FolderSearch(path) for label, path in self._roots.items()}
+        self._runs: dict[str, ListedRun] = {}
+        self._removed: dict[str, int] = {}
+        self._version = 0
+        self._lock = threading.Lock()
+        self._next_s = 0.0
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """The runs whose values changed after that version, and those that are gone; since 0, all."""
+        with self._lock:
+            self._read()
+            return {
+                "session": self.session,
+                "version": self._version,
+                "folders": [printable(str(path)) for path in self._roots.values()],
+                "left_out": [run.name for run in self._runs.values() if run.is_left_out],
+                "runs": [run.values for run in self._runs.values() if run.version > since and not run.is_left_out],
+                "removed": [name for name, version in self._removed.items() if version > since],
+            }
+
+    def run(self, name: str) -> ListedRun | None:
+        """The run of that name, read just now; None if there is none."""
+        with self._lock:
+            self._read()
+            run = self._runs.get(name)
+            return None if run is None or run.is_left_out else run
+
+    def _read(self) -> None:
+        began = time.monotonic()
+        if began < self._next_s:
+            return
+        version, found = self._version + 1, self._find()
+        for name in [name for name, run in self._runs.items() if found.get(name, (None,))[0] != run.folder]:
+            del self._runs[name]
+            self._removed[name] = version
+        for name, (folder, root) in found.items():
+            run = self._runs.get(name) or ListedRun(name, folder, root)
+            was_left_out = run.is_left_out
+            if run.read() or was_left_out:
+                run.version = version
+            if run.is_left_out and not was_left_out and run.version:
+                self._removed[name] = version
+            elif not run.is_left_out:
+                self._removed.pop(name, None)
+            self._runs[name] = run
+        self._version = version
+        ended = time.monotonic()
+        self._next_s = ended + max(READ_EVERY_S, (ended - began) * (1 / SHARE - 1))
+
+    def _find(self) -> dict[str, tuple[Path, Path]]:
+        """The folder of each run by its name, and the folder that it was found in."""
+        found: dict[str, tuple[Path, Path]] = {}
+        for label, search in self._searches.items():
+            for folder in search.runs():
+                name = printable(folder.name or folder.resolve().name)
+                found.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, search.path))
+        return found
+
+
+class FolderSearch:
+    """Finds the runs at or directly below a path, again and again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._found: list[Path] = []
+        self._changed, self._searched_s = -1, float("-inf")
+
+    def runs(self) -> list[Path]:
+        """The runs there now; a new one may be missing for SEARCH_EVERY_S in a folder that does not change."""
+        changed, now = _changed_at(self.path), time.monotonic()
+        is_recent = changed > (time.time() - RECENT_S) * 1e9
+        if changed != self._changed or is_recent or now - self._searched_s > SEARCH_EVERY_S:
+            try:
+                self._found = find_runs(self.path)
+            except UserError:  # removed, or for the moment not reachable
+                self._found = []
+            self._changed, self._searched_s = changed, now
+        return self._found
+
+
+def _labels(paths: list[Path]) -> list[str]:
+    """A short name for each path: that of its folder, with a number where two are the same."""
+    labels: list[str] = []
+    for path in paths:
+        name = printable(path.resolve().name or "root")
+        number = sum(1 for label in labels if label == name or label.startswith(f"{name}-"))
+        labels.append(f"{name}-{number + 1}" if number else name)
+    return labels

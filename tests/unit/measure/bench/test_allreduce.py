@@ -1,0 +1,48 @@
+"""The benchmark of allreduces, without measuring."""
+
+import json
+
+import pytest
+
+from hvdtrain.errors import TrainingError
+from hvdtrain.measure.bench import allreduce
+from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, Library, Measured
+
+
+def test_a_benchmark_that_fails_keeps_its_whole_repeats(tmp_path, monkeypatch):
+    jobs = iter([Measured({8: 1e-5}, []), Measured({8: 2e-5}, [], [3e-7]), Measured({8: 3e-5}, [])])
+
+    def measure(name, options):
+        for job in jobs:
+            return job
+        raise TrainingError(f"the allreduce by {name} failed")
+
+    monkeypatch.setattr(allreduce, "measure", measure)
+    options = AllreduceBenchOptions(("ring", "gloo"), sizes=(8,), repeats=3, output=tmp_path)
+    with pytest.raises(TrainingError, match="ring failed"):
+        allreduce.run(options)
+    written = json.loads((tmp_path / "allreduce.json").read_text())
+    assert {row["library"]: row["runs"] for row in written["rows"]} == {"gloo": [1e-5], "ring": [2e-5]}
+    assert {row["library"]: row["runs"] for row in written["cores"]} == {"gloo": [[]], "ring": [[3e-7]]}
+    text = (tmp_path / "allreduce.md").read_text()
+    assert "median of 1 runs" in text
+    assert "\n| 8 | ring | 20.0 | 20.0 to 20.0 | 0.000 | 0.000 |\n" in text
+    assert "\n| ring | 300 (300 to 300) |\n" in text and "MPI" not in text.partition("Round trip")[0]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_tables_of_all_libraries_fit_the_terminal(tmp_path, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    jobs = [Measured({8: 1e-5, 1 << 20: 7e-2}, [0.5, 1.0], [3e-7]), Measured({8: 1e-5, 1 << 20: 5e-3}, [0.1, 0.2], [])]
+    options = AllreduceBenchOptions(sizes=(8, 1 << 20), repeats=2, output=tmp_path)
+    shown = allreduce.write(dict.fromkeys(allreduce.LIBRARIES, jobs), options)
+    assert max(map(len, shown.splitlines())) <= width
+    assert not any(line.startswith("|") for line in shown.splitlines())
+    assert "37,500.0" in shown and "60.0% (20.0% to 100.0%)" in shown
+    assert ("5,000.0 to 70,000.0" in shown) == ("30.0% (10.0% to 50.0%)" in shown) == (width >= 80)
+
+
+def test_a_launcher_that_is_missing_is_named(tmp_path, monkeypatch):
+    monkeypatch.setitem(allreduce.LIBRARIES, "mpi", Library("mpi", lambda _: [str(tmp_path / "mpirun")]))
+    with pytest.raises(TrainingError, match=r"mpirun does not start \(No such file or directory\); install it, or"):
+        allreduce.measure("mpi", AllreduceBenchOptions(sizes=(8,), output=tmp_path))

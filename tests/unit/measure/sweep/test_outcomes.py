@@ -1,0 +1,94 @@
+"""How the combinations of a sweep compare: averages over seeds, order, tables and plot."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from hvdtrain.errors import UserError
+from hvdtrain.measure.sweep import chart, tables
+from hvdtrain.measure.sweep.outcomes import Average, average, combinations
+from hvdtrain.measure.sweep.trials import Trial, plan
+
+COMMAND = ["train", "--data", "a b"]
+
+
+def write(folder, trial, accuracy, loss=1.0, speed=100.0, **options):
+    run = folder / trial.name
+    run.mkdir()
+    (run / "config.json").write_text(json.dumps({"config": options, "runtime": {"devices": 2}}))
+    (run / "result.json").write_text(json.dumps({"accuracy": accuracy, "loss": loss, "images_per_s": speed}))
+
+
+def test_average():
+    assert average([None, 1.0, 3.0]) == Average(2.0, pytest.approx(2**0.5), 1.0, 3.0)
+    assert average([4.0]) == Average(4.0, None, 4.0, 4.0)
+    assert average([None]) is None
+    assert (Average(2, 1, 1, 3).text(".2f"), Average(2, None, 2, 2).text(".0f")) == ("2.00 ± 1.00", "2")
+
+
+def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
+    trials = plan({"lr": [0.1, 0.2, 0.3, 0.4]}, 2)
+    scores = {0.1: (0.8, 0.5), 0.2: (0.9, 0.7), 0.3: (0.9, 0.6)}
+    for trial in trials:
+        if trial.options["lr"] in scores and (trial.seed, trial.options["lr"]) != (1, 0.3):
+            write(tmp_path, trial, *scores[trial.options["lr"]])
+    found = combinations(trials, tmp_path)
+    assert [one.values["lr"] for one in found] == ["0.3", "0.2", "0.1", "0.4"]
+    assert [one.seeds for one in found] == ["1 of 2", "2", "2", "0 of 2"]
+    monkeypatch.setenv("COLUMNS", "60")
+    text = tables.to_terminal(found)
+    assert text.index("lr 0.3") < text.index("lr 0.2")
+    assert "0.9000 ± 0.0000" in text and max(map(len, text.splitlines())) <= 60
+
+
+def test_options_that_only_other_trials_set_are_those_of_the_record(tmp_path):
+    trials = [Trial({"lr": 0.1}, 0), Trial({"devices": 1, "nesterov": True}, 0), Trial({"devices": 4}, 0)]
+    write(tmp_path, trials[0], 0.5, lr=0.1, nesterov=False)
+    write(tmp_path, trials[1], 0.4, lr=0.3, nesterov=True)
+    found = combinations(trials, tmp_path)
+    assert found[0].values == {"devices": "2", "lr": "0.1", "nesterov": "false"}
+    assert found[1].values == {"devices": "1", "lr": "0.3", "nesterov": "true"}
+    assert found[2].values == {"devices": "4", "lr": "–", "nesterov": "–"}
+
+
+def test_missing_figures_and_special_characters(tmp_path):
+    """A loss that is not finite is null, and a run shorter than an interval has a speed of 0."""
+    trials = [Trial({"data": "=a|b\x1b$"}, seed) for seed in (0, 1)]
+    write(tmp_path, trials[0], 0.5, None, 0.0)
+    write(tmp_path, trials[1], 0.7, None, 0.0)
+    found = combinations(trials, tmp_path)
+    page = tables.to_markdown(found, COMMAND, ["name_: <why>"])
+    assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 ± 0.1414 | – | – |" in page
+    assert "    hvdtrain train --data 'a b'\n" in page
+    assert "## Failed trials\n\n- name\\_: &lt;why&gt;\n" in page
+    (row,) = csv.DictReader(io.StringIO(tables.to_csv(found)))
+    assert (row["data"], row["seeds"], row["loss_mean"]) == ("'=a|b\\x1b$", "2", "")
+    assert float(row["accuracy_mean"]) == pytest.approx(0.6)
+
+
+def test_a_damaged_result_is_an_error(tmp_path):
+    trial = Trial({}, 0)
+    write(tmp_path, trial, 0.5)
+    (tmp_path / trial.name / "result.json").write_text("[]")
+    with pytest.raises(UserError, match=r"result.json: cannot be read"):
+        combinations([trial], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"lr": [0.1, 0.02]},
+        {"lr": [0.1, 0.02], "data": ["$x", "é漢" * 20]},
+        {"lr": [0.1, 0.2, 0.3], "epochs": [1, 2, 3], "nesterov": [True, False]},
+    ],
+)
+def test_plot(tmp_path, settings):
+    trials = plan(settings, 2)
+    assert chart.draw(combinations(trials, tmp_path)) is None
+    for number, trial in enumerate(trials):
+        write(tmp_path, trial, None if number == 0 else number / len(trials))
+    picture = chart.draw(combinations(trials, tmp_path))
+    assert picture and picture.startswith(b"\x89PNG")

@@ -1,0 +1,149 @@
+"""The trials of a sweep: their options, names and record, and what is rejected before anything starts."""
+
+import itertools
+import json
+
+import pytest
+
+from hvdtrain.__main__ import main
+from hvdtrain.cli.training_options import parse
+from hvdtrain.errors import UserError
+from hvdtrain.measure.sweep.trials import SweepRecord, Trial, is_complete, parse_settings, plan
+
+TRAIN = ["--", "train", "--strategy", "single"]
+LAUNCH = ["--", "launch", "local", "-n", "2", "--"]
+
+
+def test_trials_are_all_combinations_with_all_seeds():
+    settings = parse_settings(["nesterov=true,false", "lr=0.1, 0.10,1e-2", "groups=auto,2"])
+    assert settings == {"nesterov": [True, False], "lr": [0.1, 0.01], "groups": ["auto", 2]}
+    trials = plan(settings, 2)
+    assert len({trial.name for trial in trials}) == len(trials) == 16
+    assert {trial.seed for trial in trials[:8]} == {0}
+    first = Trial({"groups": "auto", "lr": 0.1, "nesterov": True}, 0)
+    assert (trials[0], first.name) == (first, "groups=auto,lr=0.1,nesterov=true,seed=0")
+    assert plan(parse_settings(["groups=auto,2", "lr=0.1,0.01", "nesterov=true,false"]), 2) == sorted(
+        trials, key=lambda one: (one.seed, list(settings["groups"]).index(one.options["groups"]), -one.options["lr"])
+    )
+    assert plan({}, 2) == [Trial({}, 0), Trial({}, 1)]
+
+
+def test_training_accepts_what_a_trial_adds(tmp_path):
+    trial = Trial({"data": "my data", "lr": 0.5, "nesterov": False}, 3)
+    config, runtime = parse(["--nesterov", *trial.arguments(tmp_path)], "p", None)
+    assert (config.data, config.lr, config.nesterov, config.seed) == ("my data", 0.5, False, 3)
+    assert (runtime.runs, runtime.name, runtime.auto_resume) == (tmp_path, trial.name, True)
+
+
+def test_names_of_runs_are_names_of_files():
+    values = ["a/b", "a-b", "a\\b", "../..", "é", "x" * 300, "x" * 301, "\udcff"]
+    names = [Trial({"data": value}, 0).name for value in values]
+    assert len(set(names)) == len(values)
+    assert all(name.isascii() and "/" not in name and len(name) < 200 for name in names)
+
+
+def test_record_collects_the_trials_of_one_command(tmp_path):
+    first, second = plan({"lr": [0.1, 0.2]}, 1)
+    SweepRecord(tmp_path, ["train"]).add([first])
+    record = SweepRecord(tmp_path, ["train"])
+    record.add([first, second])
+    assert record.trials == SweepRecord(tmp_path, ["train"]).trials == [first, second]
+    with pytest.raises(UserError, match="holds a sweep of another command: train; repeat that command, or"):
+        SweepRecord(tmp_path, ["train", "--epochs", "1"])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "{", "[]", "null", '{"command": ["train"]}', '{"command": ["train"], "trials": [1]}',
+        '{"command": ["train"], "trials": [{"options": {"lr": "x"}, "seed": 0}]}',
+        '{"command": ["train"], "trials": [{"options": {"x": 1}, "seed": 0}]}',
+        '{"command": ["train"], "trials": [{"options": {}, "seed": "0"}]}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_damaged_record(tmp_path, content):
+    (tmp_path / "sweep.json").write_text(content)
+    with pytest.raises(UserError, match=r"sweep.json"):
+        SweepRecord(tmp_path, ["train"])
+
+
+def test_a_run_with_other_options_is_not_the_trial(tmp_path):
+    """As after a change of the file that --config names."""
+    trial = Trial({"lr": 0.1}, 0)
+    run = tmp_path / trial.name
+    run.mkdir()
+    assert not is_complete(trial, tmp_path, {"lr": 0.1, "epochs": 3})
+    (run / "config.json").write_text(json.dumps({"config": {"lr": 0.1, "epochs": 2}, "runtime": {"keep": 3}}))
+    assert not is_complete(trial, tmp_path, {"lr": 0.1, "epochs": 2, "keep": 3, "new": 1})
+    (run / "result.json").write_text("{}")
+    assert is_complete(trial, tmp_path, {"lr": 0.1, "epochs": 2})
+    with pytest.raises(UserError, match=r"was run with --epochs 2, not 3; give another --output"):
+        is_complete(trial, tmp_path, {"lr": 0.1, "epochs": 3})
+    (run / "config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"no valid config\.json"):
+        is_complete(trial, tmp_path, {})
+
+
+INVALID = [
+    (["--set", "lrr=1", *TRAIN], "--set lrr=1: training has no option 'lrr' (did you mean lr?)"),
+    (["--set", "lr", *TRAIN], "--set lr: no values; write --set NAME=VALUE,VALUE"),
+    (["--set", "lr=", *TRAIN], "--set lr=: a value is empty"),
+    (["--set", "lr=1,,2", *TRAIN], "--set lr=1,,2: a value is empty"),
+    (["--set", "lr=1,x", *TRAIN], "--set lr=1,x: lr = x is not valid; give a number"),
+    (["--set", "lr=nan", *TRAIN], "--set lr=nan: lr = nan is not valid; give a number"),
+    (["--set", "epochs=1.5", *TRAIN], "epochs = 1.5 is not valid; give an integer"),
+    (["--set", "nesterov=1", *TRAIN], "nesterov = 1 is not valid; give true or false"),
+    (["--set", "groups=3,x", *TRAIN], 'groups = x is not valid; give an integer or "auto"'),
+    (["--set", "optimizer=sgd,adm", *TRAIN], "optimizer = adm is not valid (did you mean adam?); give one of"),
+    (["--set", "lr=1", "--set", "lr=2", *TRAIN], "--set lr=2: lr has values already"),
+    (["--set", "seed=1,2", *TRAIN], "--set seed=1,2: a sweep sets --seed itself; use --seeds N"),
+    (["--set", "auto-resume=true", *TRAIN], "a sweep sets --auto-resume itself"),
+    (["--set", "momentum=0.5,2", *TRAIN], "--momentum 2.0: must be below 1"),
+    (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
+    (["--seeds", "0", *TRAIN], "--seeds 0 is too small; give 1 or more"),
+    (["--seed", "3", *TRAIN], "--seed is no option (did you mean --seeds?)"),
+    (["--output=--", *TRAIN], "-- is no value of an option"),
+    ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
+    (["--set", "lr=1"], "no command to run"),
+    (["--", "trian"], "-- trian: a sweep runs train or launch (did you mean train?)"),
+    ([*TRAIN, "--name", "x"], "-- train ... --name: a sweep sets that itself; it names each trial's run"),
+    ([*TRAIN, "--runs=x"], "-- train ... --runs: a sweep sets that itself"),
+    ([*TRAIN, "--epochz", "3"], "the trials' command: Unrecognized options: --epochz, 3"),
+    ([*TRAIN, "--help"], "the command prints its help and trains nothing"),
+    ([*TRAIN, "--config", "nowhere"], "--config nowhere: cannot be read"),
+    (LAUNCH, "-- launch: no program"),
+    ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--seed", "3"], "-- launch ... --seed: a sweep sets that"),
+    ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--framework", "mxnet"], "--framework mxnet: python -m"),
+    (["--", "launch", "sbatch", "--nodes", "2", "--ranks-per-node", "1", "--", "x"], "it only submits a job"),
+    (["--", "launch", "lokal"], "(did you mean local?)"),
+]
+
+
+@pytest.mark.parametrize(("argv", "error"), INVALID, ids=range(len(INVALID)))
+def test_invalid_input_starts_nothing(tmp_path, monkeypatch, capsys, argv, error):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["sweep", *argv])
+    printed = capsys.readouterr().err
+    assert ended.value.code == 2, printed
+    assert error in printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "command", [TRAIN, ["--", "hvdtrain", *TRAIN[1:]], ["--", "python", "-m", "hvdtrain", *TRAIN[1:]]]
+)
+def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, capsys, command):
+    monkeypatch.chdir(tmp_path)
+    main(["sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--out", "all", "--dry-run", *command])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        f"hvdtrain train --strategy single --lr={lr} --seed={seed} --runs=all --name=lr={lr},seed={seed} --auto-resume"
+        for seed, lr in itertools.product((0, 1), (0.1, 0.2))
+    ]
+    assert not list(tmp_path.iterdir())
+
+
+def test_programs_of_others_get_their_options(capsys):
+    main(["sweep", "--set", "lr=0.1", "--dry-run", *LAUNCH, "./train.sh"])
+    assert capsys.readouterr().out.startswith("hvdtrain launch local -n 2 -- ./train.sh --lr=0.1 --seed=0 ")

@@ -1,0 +1,238 @@
+"""The server of the page: what it answers, and to whom."""
+
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+from support.jobs import finish, start, wait_for
+from support.live_runs import Beats, make_run
+from support.web import serving
+
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.views.web import app
+from hvdtrain.views.web.access import Access
+
+FINISHED = RunEnd("finished", time=1.0)
+ENDPOINTS = ("run", "options", "curves")
+HOSTILE = "<script>window.hacked=1</script>\"'&\x1b[31m\x07\u202egnp"
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Runs in every state, one with hostile content, and links that lead out."""
+    folder = tmp_path_factory.mktemp("served") / "runs"
+    make_run(folder / "finished", 50, FINISHED)
+    make_run(folder / "failed", 20, RunEnd("failed", 1, f"out of memory {HOSTILE}", 1, "node2", 5.0))
+    Beats(make_run(folder / "live", 80, ranks=4, slow=2), 4, slow=2).write()
+    hostile = folder / HOSTILE.replace("/", "∕")
+    make_run(hostile, 3, strategy=HOSTILE, model="x" * 9000, framework="\ud800")
+    with open(hostile / "metrics.jsonl", "a") as file:
+        file.write(
+            '{"kind":"train","step":1,"epoch":NaN,"loss":1e999}\n{"kind":"train","step":9,"epoch":1e308,"loss":-1e308}\n'
+        )
+        file.write(
+            '{"kind":"train","step":'
+            + "9" * 4000
+            + ',"epoch":2e308,"loss":1,"compute_s":[1e308,1],"data_s":[1e308,1]}\n'
+        )
+        file.write("[" * 100_000 + "\n" + '{"kind":"test","step":4,"epoch"')
+    (hostile / "heartbeats").mkdir()
+    (hostile / "heartbeats" / "rank-0.json").write_text(
+        '{"step":5,"host":["x"],"rows":1e400,"compute_s":"a","memory":-1}'
+    )
+    secret = folder.parent / "secret"
+    make_run(secret / "elsewhere", 3, FINISHED)
+    (secret / "text").write_text("hidden")
+    (folder / "link-out").symlink_to(secret / "elsewhere")
+    (folder / "link-in").symlink_to(folder / "finished")
+    (make_run(folder / "linked-log", 3, FINISHED) / "logs" / "rank-7.log").symlink_to(secret / "text")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(runs):
+    with serving(runs.parent) as found:
+        yield found
+
+
+def names(listing):
+    return {run["name"] for run in listing["runs"]}
+
+
+def test_lists_runs_and_then_only_those_that_changed(server, runs):
+    first = server.json("runs")
+    states = {run["name"]: run["state"] for run in first["runs"]}
+    assert states["finished"] == states["link-in"] == "finished" and states["failed"] == "failed"
+    assert states["live"] in ("training", "waiting")
+    assert first["left_out"] == ["link-out", "linked-log"]
+    make_run(runs / "new", 3, FINISHED)
+    FINISHED._replace(status="stopped", reason="asked to").write(runs / "finished")
+
+    def changed(since):
+        return server.json("runs", since=since, session=first["session"])
+
+    wait_for(lambda: {"new", "finished"} <= names(changed(first["version"])), 20)
+    found = {run["name"]: run for run in changed(first["version"])["runs"]}
+    assert found["new"]["state"] == "finished" and found["finished"]["reason"] == "asked to"
+    assert "failed" not in found
+    os.rename(runs / "new", runs.parent / "gone")
+    wait_for(lambda: "new" in changed(first["version"])["removed"], 20)
+    assert names(server.json("runs", since=1 << 40, session="another")) > {"finished", "failed"}
+
+
+def test_one_run_with_its_ranks_options_curves_and_log(server):
+    found = server.json("run", run="live")
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
+    assert found["ranks"][2]["compute"] > 0.9 > found["ranks"][1]["compute"]
+    assert found["logs"] == [0, 1, 2, 3] and found["stacks"] == [] and found["end"] is None
+    assert {message["rank"] for message in found["messages"]} == {0, 1, 2, 3}
+    assert ["framework", "torch"] in server.json("options", run="live")["options"]
+    curves = server.json("curves", run="live")
+    assert len(curves["curves"]["loss"]["values"]) == 80 == len(curves["curves"]["loss"]["steps"])
+    assert curves["spread"]["greatest"][-1] > 1.4 and curves["spread"]["greatest"][0] < 1.2
+    assert server.json("log", run="live", rank=3)["lines"][0].endswith("INFO step 10: loss 2.0000")
+    assert server.json("run", run="failed")["end"]["rank"] == 1
+
+
+def test_hostile_run_is_shown_as_text(server):
+    (name,) = (name for name in names(server.json("runs")) if "script" in name)
+    assert name.isprintable() and name.startswith("<script>")
+    for endpoint in ENDPOINTS:
+        assert server.json(endpoint, run=name)
+    assert server.json("curves", run=name)["curves"]["loss"]["values"]
+    assert "\x1b" not in json.dumps(server.json("run", run="failed")["run"]["reason"])
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/api/run", "/api/run?run=", "/api/run?run=nothing", "/api/run?run=../secret/elsewhere", "/api/run?run=.",
+        "/api/run?run=link-out", "/api/curves?run=linked-log", "/api/log?run=linked-log&rank=7",
+        "/api/log?run=finished&rank=../../secret/text", "/api/log?run=finished&rank=-1", "/api/log?run=finished&rank=9",
+        "/api/log?run=finished&rank=%C2%B2", "/api/stacks?run=finished&rank=0", "/static/../app.py",
+        "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd", "/static/", "/api/", "/console", "/%00",
+    ],
+)  # fmt: skip
+def test_what_is_not_served_is_404(server, target):
+    status, headers, body = server.get(target)
+    assert status == 404, body
+    assert headers["content-type"] == "application/json" and set(json.loads(body)) == {"error"}
+    assert b"hidden" not in body and str(Path.cwd()).encode() not in body
+
+
+def test_only_get(server):
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
+        status, headers, _ = server.get("/api/runs", method)
+        assert (status, headers["allow"]) == (405, "GET, HEAD"), method
+    for target in ("/", "/api/runs", "/static/main.js"):
+        status, _, body = server.get(target, "HEAD")
+        assert (status, body) == (200, b"")
+
+
+def test_pages_may_use_nothing_but_this_server(server):
+    for target in ("/", "/static/main.js", "/static/style.css", "/api/runs", "/nothing"):
+        _, headers, body = server.get(target)
+        policy = headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "script-src 'self'", "style-src 'self'", "frame-ancestors 'none'"} <= set(policy)
+        assert headers["x-content-type-options"] == "nosniff" and headers["referrer-policy"] == "no-referrer"
+        assert "server" not in headers
+        assert b"//" not in body.replace(b"http://www.w3.org/2000/svg", b"") or target.endswith((".js", "runs"))
+        assert b"http" not in body.replace(b"http://www.w3.org/2000/svg", b"")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example", "localhost.evil.example:80", "10.0.0.1", ""]
+)
+def test_other_names_of_this_machine_are_refused(server, host):
+    status, _, body = server.get("/api/runs", Host=host)
+    assert status in (400, 403) and b"finished" not in body
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9999", "127.0.0.1:1", "[::1]:80"])
+def test_forwarded_ports_of_loopback_are_served(server, host):
+    assert server.get("/api/runs", Host=host)[0] == 200
+
+
+def test_the_same_answer_is_not_sent_twice(server):
+    _, headers, body = server.get("/api/curves?run=live", Accept_Encoding="gzip")
+    assert headers["content-encoding"] == "gzip" and body[:2] == b"\x1f\x8b"
+    status, _, body = server.get("/api/curves?run=live", If_None_Match=headers["etag"])
+    assert (status, body) == (304, b"")
+
+
+def test_away_from_loopback_a_token_is_needed(runs):
+    with serving(runs.parent, address="0.0.0.0:0") as server:
+        assert len(server.token) >= 32
+        for target in (
+            "/",
+            "/api/runs",
+            "/static/main.js",
+            "/?token=",
+            "/?token=wrong",
+            f"/api/runs?token={server.token}",
+        ):
+            status, headers, body = server.get(target, Host="node1.example")
+            assert status == 403 and "set-cookie" not in headers and b"finished" not in body
+        status, headers, _ = server.get(f"/?token={server.token}", Host="node1.example")
+        cookie, *attributes = headers["set-cookie"].split("; ")
+        assert status == 200 and {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(attributes)
+        assert server.get("/api/runs", Cookie=cookie)[0] == 200
+        assert server.get("/api/runs", Cookie=cookie[:-1])[0] == 403
+        assert server.get("/api/runs", Cookie=cookie.replace(str(server.port), "1"))[0] == 403
+
+
+def test_token_from_a_file(runs, tmp_path):
+    file = tmp_path / "token"
+    file.write_text("0123456789abcdef\n")
+    file.chmod(0o600)
+    with serving(runs.parent, "--token-file", str(file)) as server:
+        assert server.token == "0123456789abcdef" and server.get("/")[0] == 403
+    for mode, content, reason in ((0o644, "0123456789abcdef", "other users"), (0o600, "short", "no token")):
+        file.write_text(content)
+        file.chmod(mode)
+        process = start(
+            ["python", "-m", "hvdtrain", "watch", "--serve", "127.0.0.1:0", "--token-file", str(file)], runs.parent
+        )
+        status, output = finish(process, 20)
+        assert status == 2 and reason in output
+
+
+def test_addresses_that_cannot_be_used(runs):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        cases = {
+            f"127.0.0.1:{other.getsockname()[1]}": "Address already in use; choose another port",
+            "no-such-host.invalid:0": "no host of that name",
+            "8080": "no address",
+            "127.0.0.1:99999": "no address",
+            "203.0.113.7:0": "Cannot assign requested address",
+        }
+        for address, reason in cases.items():
+            process = start(["python", "-m", "hvdtrain", "watch", "--serve", address], runs.parent)
+            status, output = finish(process, 20)
+            assert (status, output.count("\n")) == (2, 1) and reason in output, output
+
+
+def test_ends_at_ctrl_c(runs):
+    with serving(runs.parent) as server:
+        server.get("/api/runs")
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(20) == 0
+
+
+def test_several_folders(runs, tmp_path):
+    make_run(tmp_path / "other" / "runs" / "finished", 3, FINISHED)
+    with serving(runs.parent, str(runs), str(tmp_path / "other" / "runs"), str(runs / "failed")) as server:
+        found = names(server.json("runs"))
+        assert {"runs/finished", "runs-2/finished", "failed/failed"} <= found
+        assert server.json("run", run="runs-2/finished")["run"]["name"] == "runs-2/finished"
+
+
+def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, caplog):
+    monkeypatch.setattr(app, "last_messages", lambda *_: 1 / 0)
+    client = app.make_app([runs], Access("", 80)).test_client()
+    answer = client.get("/api/run?run=finished", headers={"Host": "localhost"})
+    assert answer.status_code == 500 and b"Zero" not in answer.data and b"Traceback" not in answer.data
+    assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]

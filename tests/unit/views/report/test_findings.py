@@ -1,0 +1,168 @@
+"""The sentences with which a report begins."""
+
+import csv
+import shutil
+
+import pytest
+from support.report import learning, make_run, write
+
+from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.csv_table import to_csv
+from hvdtrain.views.report.runs import collect
+
+
+def sentences(tmp_path):
+    return Report(*collect([tmp_path / "runs"])).findings
+
+
+def fastest(tmp_path):
+    return [
+        row["most_images_per_s"] for row in csv.DictReader(to_csv(Report(*collect([tmp_path / "runs"]))).splitlines())
+    ]
+
+
+def runs(tmp_path, name, speeds, **given):
+    for number, speed in enumerate(speeds):
+        make_run(tmp_path / "runs" / f"{name}-{number}", images_per_s=speed, seed=number, **given)
+
+
+TWO = {"ranks": 2, "strategy": "horovod", "controller": "MPI", "cores": 2}
+
+
+def test_the_fastest_row_is_compared_with_one_process(tmp_path, capsys, monkeypatch):
+    runs(tmp_path, "one", [1000.0, 1010.0], moved=0.0)
+    runs(tmp_path, "two", [1600.0, 1620.0], moved=9.1e-5, **TWO)
+    runs(tmp_path, "ring", [1200.0, 1210.0], moved=0.0, ranks=2, strategy="ring")
+    expected = [
+        "PyTorch: horovod over MPI with 2 ranks on 2 cores is 1.60 times as fast as one process "
+        "(1.58 to 1.62 over 2 runs).",
+        "Parameters: those of both other rows agree with a single process within 1e-4.",
+        "All test accuracies are 0.9000.",
+    ]
+    assert sentences(tmp_path) == expected
+    monkeypatch.setenv("COLUMNS", "200")
+    output = write(tmp_path, tmp_path / "runs")
+    assert " ".join(capsys.readouterr().out.split()).startswith(" ".join(expected))
+    page, text = ((output / name).read_text() for name in ("report.html", "report.md"))
+    assert "".join(f"<p>{one}</p>\n" for one in expected) in page.partition("<table")[0]
+    assert text.startswith("# Runs of hvdtrain, compared\n\n" + "\n\n".join(expected))
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "expected"),
+    [
+        ([1000.0, 1600.0], [1500.0, 1700.0],
+         "horovod over MPI with 2 ranks on 2 cores cannot be told apart from one process, with 1.23 times its speed "
+         "(0.94 to 1.70 over 2 runs)."),
+        ([1000.0, 1010.0], [500.0, 510.0],
+         "horovod over MPI with 2 ranks on 2 cores, the nearest to one process, has 0.50 times its speed "
+         "(0.50 to 0.51 over 2 runs)."),
+        ([1000.0], [1500.0],
+         "horovod over MPI with 2 ranks on 2 cores is 1.50 times as fast as one process (too few runs to know the "
+         "spread)."),
+        ([1000.0, 1010.0], [1500.0],
+         "horovod over MPI with 2 ranks on 2 cores is 1.49 times as fast as one process (too few runs to know the "
+         "spread)."),
+    ],
+)  # fmt: skip
+def test_a_difference_smaller_than_the_spread_is_none(tmp_path, one, two, expected):
+    runs(tmp_path, "one", one)
+    runs(tmp_path, "two", two, **TWO)
+    assert sentences(tmp_path)[0] == f"PyTorch: {expected}"
+
+
+def test_rows_within_the_spread_of_the_fastest_are_named(tmp_path):
+    runs(tmp_path, "one", [1000.0, 1010.0])
+    runs(tmp_path, "two", [1500.0, 1700.0], **TWO)
+    runs(tmp_path, "ddp", [1550.0, 1600.0], ranks=2, strategy="ddp")
+    runs(tmp_path, "ring", [1400.0, 1510.0], ranks=2, strategy="ring")
+    runs(tmp_path, "mpi", [1300.0, 1400.0], ranks=2, strategy="mpi")
+    assert sentences(tmp_path)[0].endswith("(1.49 to 1.70 over 2 runs), with ddp and 1 more within its spread.")
+
+
+def test_without_one_process_the_fastest_row_is_named(tmp_path):
+    runs(tmp_path, "two", [1500.0, 1700.0], **TWO)
+    assert sentences(tmp_path)[0] == (
+        "PyTorch: horovod over MPI with 2 ranks on 2 cores trains 1,600 images/s (1,500 to 1,700 over 2 runs)."
+    )
+    runs(tmp_path, "ring", [900.0], ranks=2, strategy="ring")
+    assert sentences(tmp_path)[0] == (
+        "PyTorch: of 2 rows horovod over MPI with 2 ranks on 2 cores has the most images/s, 1,600 (too few runs to "
+        "know the spread)."
+    )
+    make_run(tmp_path / "runs" / "ring-1", ranks=2, strategy="ring", images_per_s=1550.0)
+    assert sentences(tmp_path)[0] == (
+        "PyTorch: of 2 rows horovod over MPI with 2 ranks on 2 cores has the most images/s, 1,600, with ring within "
+        "its spread."
+    )
+    shutil.rmtree(tmp_path / "runs" / "ring-1")
+    make_run(tmp_path / "runs" / "ring-1", ranks=2, strategy="ring", images_per_s=950.0)
+    assert sentences(tmp_path)[0] == (
+        "PyTorch: horovod over MPI with 2 ranks on 2 cores is the fastest of 2 rows, with 1,600 images/s."
+    )
+
+
+def test_each_framework_data_set_and_machine_is_compared_by_itself(tmp_path):
+    for number, framework in enumerate(("torch", "mxnet", "tensorflow")):
+        runs(tmp_path, framework, [1000.0 + number], framework=framework)
+        runs(tmp_path, f"{framework}-2", [1500.0 + number], framework=framework, ranks=2, strategy="ring")
+    assert [one.partition(":")[0] for one in sentences(tmp_path)[:3]] == ["MXNet", "TensorFlow", "PyTorch"]
+    assert fastest(tmp_path) == ["False", "True"] * 3
+    runs(tmp_path, "other", [9000.0], data="mnist")
+    runs(tmp_path, "faster", [9000.0, 8000.0], host={"processor": "Xeon"})
+    found = sentences(tmp_path)
+    assert found[4] == "The tables have the speed of 1 more group of rows."
+    titles = {group.title for group in Report(*collect([tmp_path / "runs"])).groups}
+    machines = ("digits, AMD EPYC", "mnist, AMD EPYC", "digits, Xeon")
+    assert {f"PyTorch, data {one}, 4 cores" for one in machines} < titles
+    assert fastest(tmp_path).count("True") == 3
+
+
+def test_parameters_that_differ_are_no_agreement(tmp_path):
+    runs(tmp_path, "one", [1000.0], moved=0.0)
+    runs(tmp_path, "two", [1500.0], moved=0.25, **TWO)
+    runs(tmp_path, "unknown", [1400.0], ranks=2, strategy="ddp")
+    assert sentences(tmp_path)[1] == (
+        "Parameters: those of torch horovod over MPI, 2 × 1 differ from a single process by up to 0.25."
+    )
+    runs(tmp_path, "ring", [1300.0], moved=0.0, ranks=2, strategy="ring")
+    runs(tmp_path, "mpi", [1300.0], moved=1e-9, ranks=2, strategy="mpi")
+    (tmp_path / "runs" / "two-0" / "result.json").unlink()
+    assert sentences(tmp_path)[1] == (
+        "Parameters: those of the 2 rows that can be compared agree with a single process within 1e-9."
+    )
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "rows", "expected"),
+    [
+        ((0.80, 0.81), 1000,
+         "Test accuracies are 0.8000 to 0.8100: no difference is beyond chance in the test rows (95 %)."),
+        ((0.80, 0.83), 100_000,
+         "Test accuracies are 0.8000 to 0.8300: the highest, of torch ring, 2 × 1, is above the other beyond chance "
+         "(95 %)."),
+        ((0.80, 0.81), None,
+         "Test accuracies are 0.8000 to 0.8100; how much of that is chance is not known, as the number of test rows is "
+         "not recorded."),
+        ((0.80, None), 1000, "Test accuracy 0.8000 (95 % interval 0.7741 to 0.8236)."),
+    ],
+)  # fmt: skip
+def test_accuracies_within_chance_do_not_differ(tmp_path, accuracies, rows, expected):
+    one, two = accuracies
+    runs(tmp_path, "one", [1000.0], accuracy=one, test_rows=rows)
+    runs(tmp_path, "two", [1500.0], accuracy=two, test_rows=rows, ranks=2, strategy="ring")
+    assert sentences(tmp_path)[-1] == expected
+
+
+def test_seeds_vary_accuracy_too(tmp_path):
+    for number, (one, two) in enumerate([(0.80, 0.82), (0.82, 0.84)]):
+        make_run(tmp_path / "runs" / f"a{number}", accuracy=one, test_rows=10**6, seed=number)
+        make_run(tmp_path / "runs" / f"b{number}", accuracy=two, test_rows=10**6, seed=number, ranks=2, strategy="ring")
+    assert "no difference is beyond chance" in sentences(tmp_path)[-1]
+
+
+def test_the_rank_that_others_wait_for_is_named(tmp_path):
+    runs(tmp_path, "ring", [1000.0], ranks=4, strategy="ring", metrics=learning(ranks=4, slow=2))
+    assert sentences(tmp_path)[-1] == (
+        "Rank 2 of ring-0 takes 1.95 times as long as the median of the others, which wait for it."
+    )

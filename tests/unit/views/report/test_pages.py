@@ -1,0 +1,99 @@
+"""The HTML page, and names that must not break any page."""
+
+import html
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from base64 import b64decode
+from html.parser import HTMLParser
+
+from support.jobs import ROOT
+from support.report import images, learning, make_run, sample, table, write
+
+from hvdtrain.views.report.columns import MAIN, MORE
+
+ODD = "<script>alert(1)</script> | $x^$ & \"q\" 'r' \x1b[31m \n=1+1 `` \udce4 名"
+
+
+def test_special_characters_in_names_are_escaped(tmp_path, capsys):
+    odd = {"name": ODD, "processor": ODD}
+    given = {"data": ODD, "moved": 0.0, "shares": {"compute": 1, "communicate": 0, "update": None, "data": 0}}
+    make_run(tmp_path / "runs" / "<b>&|x", host=odd, **given)
+    slow = {"metrics": learning(ranks=2, slow=1), "started": ODD}
+    make_run(tmp_path / "runs" / "<i>two\x1b|", host=odd, strategy=ODD, ranks=2, **slow, **given)
+    (tmp_path / "runs" / "<i>stopped" / "logs").mkdir(parents=True)
+    output = write(tmp_path, tmp_path / "runs")
+    page = (output / "report.html").read_text()
+    assert "Rank 1 of &lt;i&gt;two\\x1b| takes" in page
+    assert "<script" not in page and "<b>" not in page and "<i>" not in page
+    assert html.escape('<script>alert(1)</script> | $x^$ & "q"', quote=False)[:20] in page
+    assert images(page) == 7
+    for uri in re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', page):
+        ElementTree.fromstring(b64decode(uri))
+    rows = re.findall(r"^\|.*$", (output / "report.md").read_text(), re.M)
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in rows} == {len(MAIN) + 2, len(MORE) + 2}
+    texts = [capsys.readouterr().out, *(path.read_text() for path in output.iterdir())]
+    assert not any(character in text for text in texts for character in "\x1b\r\udce4")
+    assert not any(character in "".join(rows) for character in "<>")
+    assert r"\$x^\$" in "".join(rows)
+
+
+def test_spreadsheets_run_no_cell(tmp_path):
+    make_run(tmp_path / "run", strategy="=1+1", framework="@SUM(1)", data="-2")
+    make_run(tmp_path / "two", strategy="=1+1", framework="@SUM(1)", data="-2", ranks=2)
+    for row in table(write(tmp_path, tmp_path)):
+        assert row["strategy"] == "'=1+1"
+        assert not any(cell.startswith(("=", "+", "-", "@")) for cell in row.values())
+
+
+class Outline(HTMLParser):
+    """The tags and links of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.links = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.tags.append((tag, values))
+        self.links += [values[name] for name in ("src", "href") if name in values]
+
+    def named(self, tag):
+        return [values for name, values in self.tags if name == tag]
+
+
+def test_page_is_self_contained_and_accessible(tmp_path):
+    page = (write(tmp_path, sample(tmp_path / "runs")) / "report.html").read_text()
+    outline = Outline(page)
+    assert all(link.startswith("data:") for link in outline.links)
+    assert not re.search(r"url\(|@import", page)
+    assert outline.named("html") == [{"lang": "en"}]
+    assert {values.get("name") for values in outline.named("meta")} >= {"viewport", "color-scheme"}
+    assert [len(values["alt"]) > 50 for values in outline.named("img")] == [True] * 7
+    assert {values["scope"] for values in outline.named("th")} == {"col", "row", "rowgroup"}
+    assert len(outline.named("caption")) == len(outline.named("table"))
+    assert len(outline.named("title")) == len(outline.named("h1")) == 1
+    assert "Not shown" not in page
+    drawn = [b64decode(uri).decode() for uri in re.findall(r"svg\+xml;base64,([^\"]+)", page)]
+    assert not any("math" in drawing for drawing in drawn)  # a drawing has each text as a comment as well
+    axes = ("images/s", "replicas", "test accuracy", "epoch", "largest", "share of a step", "share of the time")
+    for drawing, axis in zip(drawn, axes, strict=True):
+        assert f"<!-- {axis}" in drawing
+
+
+def test_report_is_reproducible_byte_by_byte(tmp_path):
+    runs = sample(tmp_path / "runs")
+    first = {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()}
+    assert {path.name: path.read_bytes() for path in write(tmp_path, runs).iterdir()} == first
+
+
+def test_no_framework_is_imported(tmp_path):
+    run = make_run(tmp_path / "run", moved=0.0)
+    code = "import sys; from hvdtrain.cli import report; report.main(sys.argv[1:]); print(*sys.modules)"
+    command = [sys.executable, "-c", code, str(run), "--output", str(tmp_path / "out")]
+    output = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=True).stdout
+    loaded = {name.split(".")[0] for name in output.splitlines()[-1].split()}
+    assert not loaded & {"torch", "mxnet", "tensorflow", "horovod"}
+    assert "matplotlib.pyplot" not in output

@@ -1,0 +1,209 @@
+"""Rows of the report: which runs are repetitions, and what the table shows of them."""
+
+import json
+import re
+
+import pytest
+from support.networks import shaped
+from support.report import images, lines, make_run, number, sample, table, write
+
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.views.report.content import Report
+from hvdtrain.views.report.runs import collect
+
+
+def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
+    for name, speed, seed in (("a", 900.0, 0), ("b", 1100.0, 1), ("c", 1000.0, 0)):
+        given = {"epoch_s": speed / 100, "peak_rss_mb": speed / 2, "accuracy": speed / 2000, "seed": seed}
+        parts = {"compute": 0.5, "communicate": 0.25, "update": 0.125, "data": 0.125}
+        profile = {"shares": parts, "peak_flops": 1e9} if name != "c" else {"shares": None}
+        profile |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e5}
+        make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", **profile, **given)
+    row = lines(write(tmp_path, tmp_path / "runs"))["mxnet", "single", "1", "1"]
+    expected = {
+        "runs": 3, "images_per_s_median": 1000, "images_per_s_least": 900, "images_per_s_greatest": 1100,
+        "epoch_s": 10, "peak_rss_mb": 550, "accuracy_median": 0.5, "accuracy_least": 0.45, "accuracy_greatest": 0.55,
+        "compute_share": 0.5, "communicate_share": 0.25, "update_share": 0.125, "data_share": 0.125, "step_s": 0.025,
+        "images_per_core_s": 500, "peak_share": 0.1, "speedup": 1, "efficiency": 1,
+    }  # fmt: skip
+    assert {name: number(row, name) for name in expected} == pytest.approx(expected)
+    page = (tmp_path / "out" / "report.md").read_text()
+    assert (
+        "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
+        "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — |\n"
+    ) in page
+    assert "| single | 1 × 1 | 500 | 10% | 10.00 | 25.0 ms: 50% / 25% / 12% / 12% | — | 550 |\n" in page
+    assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
+    output = capsys.readouterr().out.splitlines()
+    (shown,) = (line for line in output if line.startswith("  single"))
+    assert re.sub("  +", " | ", shown.strip()).split(" | ") == (
+        ["single", "1 × 1", "1,000", *(["900 to 1,100, 3 runs"] if "900 to" in shown else []), "base", "0.5000", "—"]
+    )
+    assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
+
+
+def test_what_was_not_measured_is_an_empty_part(tmp_path):
+    """The update of a framework's own loop; everything but shares in a run of an older version."""
+    make_run(tmp_path / "fit", step_s=0.02, shares={"compute": 0.9, "communicate": 0, "update": None, "data": 0.1})
+    old = {"compute": 0.5, "communicate": 0.25, "data": 0.25}
+    make_run(tmp_path / "old", framework="mxnet", shares=old, without=("step_s", "cores", "peak_flops"))
+    text = (write(tmp_path, tmp_path) / "report.md").read_text()
+    assert "| — | — | 2.00 | 20.0 ms: 90% / 0% / — / 10% | — | 400 |" in text
+    assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / — / 25% |" in text
+    assert [row["update_share"] for row in table(tmp_path / "out")] == ["", ""]
+
+
+def test_runs_over_gloo_and_over_mpi_are_no_repetitions(tmp_path):
+    for name, controller in (("a", "Gloo"), ("b", "MPI"), ("c", "MPI")):
+        make_run(tmp_path / name, strategy="horovod", ranks=2, controller=controller)
+    rows = table(write(tmp_path, tmp_path))
+    assert [(row["strategy"], row["controller"], row["runs"]) for row in rows] == [
+        ("horovod", "Gloo", "1"), ("horovod", "MPI", "2"),
+    ]  # fmt: skip
+    assert "| horovod over MPI |" in (tmp_path / "out" / "report.md").read_text()
+
+
+def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    write(tmp_path, sample(tmp_path / "runs"))
+    printed = capsys.readouterr().out.splitlines()[:-1]
+    assert max(map(len, printed)) <= 60
+    table = Report(*collect([tmp_path / "runs"])).terminal_table()
+    assert table.terminal(60) in "\n".join(printed)
+    for width in (40, 60, 80, 120):
+        shown = table.terminal(width)
+        assert max(map(len, shown.splitlines())) <= width
+        assert re.findall("  single +1 × 1 .*1,025", shown)
+        found = [text in shown for text in ("0.9100", "4e-07", "1,000 to 1,050, 2 runs")]
+        assert found == [width >= 60, width >= 80, width >= 120]
+
+
+def test_runs_with_the_default_style_named_or_not_are_repetitions(tmp_path):
+    for name, api in (("a", "auto"), ("b", "gluon"), ("c", "module")):
+        make_run(tmp_path / name, framework="mxnet", api=api)
+    make_run(tmp_path / "d", framework="mxnet", strategy="kvstore", kvstore="dist_sync", ranks=2)
+    text = (write(tmp_path, tmp_path) / "report.md").read_text()
+    assert re.findall(r"^\| (.*?) \| (\d × 1) \| (1,000 .*?) \|", text, re.M) == [
+        ("single", "1 × 1", "1,000 (1,000 to 1,000, 2 runs)"),
+        ("single (module)", "1 × 1", "1,000 (1 run)"),
+        ("kvstore dist_sync", "2 × 1", "1,000 (1 run)"),
+    ]
+
+
+def test_a_row_names_settings_that_differ_from_most_runs(tmp_path):
+    for name in ("a", "b"):
+        make_run(tmp_path / name, framework={"a": "torch", "b": "mxnet"}[name])
+    make_run(tmp_path / "c", precision="bf16", lr=0.1)
+    folder = write(tmp_path, tmp_path)
+    assert [row["settings"] for row in table(folder)] == [
+        "",
+        "",
+        "lr 0.1, precision bf16",
+    ]
+    text = (folder / "report.md").read_text()
+    assert "- precision: differs: fp32 (2 runs), bf16 (1 run)\n" in text
+    assert "- momentum: 0.9\n" in text
+
+
+def test_runs_of_one_model_with_other_layers_are_no_repetitions(tmp_path):
+    """Nor a base of each other, or a reference."""
+    other = shaped_to_record(shaped("cifar_lenet"))
+    make_run(tmp_path / "a", moved=0.0)
+    make_run(tmp_path / "b", moved=0.0, seed=1)
+    make_run(tmp_path / "c", network=other)
+    make_run(tmp_path / "d", network=other, moved=0.5, ranks=2, strategy="ring")
+    make_run(tmp_path / "e", model="resnet20", network=shaped_to_record(shaped("resnet20")))
+    rows = table(write(tmp_path, tmp_path))
+    found = {(row["strategy"], row["settings"].split(" ")[0], row["runs"]) for row in rows}
+    assert found == {("single", "", "2"), ("single", "layers", "1"), ("ring", "layers", "1"), ("single", "model", "1")}
+    (ring,) = (row for row in rows if row["strategy"] == "ring")
+    assert ring["max_parameter_difference"] == ""
+    assert ring["scaling_base"] == f"torch single, 1 × 1, {ring['settings']}"
+
+
+def test_runs_have_their_names_and_dates(tmp_path):
+    runs = tmp_path / "runs"
+    make_run(runs / "first", started="2026-02-01T10:20:30+0100")
+    make_run(runs / "second", seed=1, started="2026-02-03T11:00:00+0100")
+    make_run(tmp_path / "others" / "second", ranks=2, strategy="ring", started="yesterday")
+    folder = write(tmp_path, runs, tmp_path / "others")
+    text, page = ((folder / name).read_text() for name in ("report.md", "report.html"))
+    assert "- torch single, 1 × 1: first, 2026-02-01 10:20; runs/second, 2026-02-03 11:00\n" in text
+    assert "- torch ring, 2 × 1: others/second, yesterday\n" in text
+    assert "<dd>first, 2026-02-01 10:20<br>runs/second, 2026-02-03 11:00</dd>" in page
+    assert "3 runs in 2 rows, started 2026-02-01 10:20 to yesterday." in text
+    assert table(folder)[0]["started"] == "2026-02-01T10:20:30+0100 2026-02-03T11:00:00+0100"
+
+
+def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
+    for framework, speed in (("torch", 1000.0), ("mxnet", 2000.0)):
+        make_run(tmp_path / framework, framework=framework, images_per_s=speed)
+        make_run(tmp_path / f"{framework}-2", framework=framework, images_per_s=1.5 * speed, ranks=2, strategy="ring")
+    make_run(tmp_path / "tensorflow", framework="tensorflow")
+    folder = write(tmp_path, tmp_path)
+    shown, text, page = (
+        capsys.readouterr().out,
+        (folder / "report.md").read_text(),
+        (folder / "report.html").read_text(),
+    )
+    assert re.findall(r"^  (\S+) .* \* ([\d,]+) ", shown, re.M) == [("ring", "3,000"), ("ring", "1,500")]
+    assert "* most images/s of its table" in shown
+    assert re.findall(r"^\| (\S+) .*\*\*([\d,]+) ", text, re.M) == [("ring", "3,000"), ("ring", "1,500")]
+    assert re.findall(r"^### (.*)$", text, re.M) == ["MXNet", "TensorFlow", "PyTorch"] * 2
+    marked = re.findall(r">(\w+)<span class=\"badge\">most images/s</span></th>", page)
+    assert marked == ["ring"] * 4  # in both tables
+
+
+def test_old_runs_without_newer_values(tmp_path):
+    folder = make_run(
+        tmp_path / "old", without=("devices", "epoch_s", "global_batch", "shares", "places"), ranks=2,
+        strategy="horovod", batch_scope="per-rank", images_per_s=0.0,
+    )  # fmt: skip
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("api", "kvstore", "on_nan"):
+        del config["config"][name]
+    (folder / "config.json").write_text(json.dumps(config))
+    output = write(tmp_path, folder)
+    row = lines(output)["torch", "horovod", "2", "1"]
+    assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
+    text = (output / "report.html").read_text()
+    assert "Speed: no run measured its speed." in text
+    assert "Shares of a step: no run measured them" in text
+    assert "Scaling: no row with several replicas" in text
+    assert "Difference from a single process: no run has" in text
+    assert images(text) == 1  # accuracy
+
+
+def test_numbers_that_are_not_finite_count_as_not_measured(tmp_path):
+    make_run(tmp_path / "a", accuracy=float("nan"), images_per_s=float("inf"), epoch_s=10**400, peak_rss_mb="1e9")
+    output = write(tmp_path, tmp_path / "a")
+    for path in output.iterdir():
+        text = re.sub('base64,[^"]*|on-nan', "", path.read_text())
+        assert not re.search(r"\b(nan|NaN|inf|Infinity|None)\b", text), path
+    assert "Not shown:" in (output / "report.html").read_text()
+
+
+def test_unfinished_runs_are_listed(tmp_path):
+    make_run(tmp_path / "runs" / "whole")
+    make_run(tmp_path / "runs" / "ended early").joinpath("result.json").unlink()
+    (tmp_path / "runs" / "at once" / "logs").mkdir(parents=True)
+    (tmp_path / "runs" / "no run").mkdir()
+    (tmp_path / "runs" / "file").write_text("")
+    output = write(tmp_path, tmp_path / "runs", tmp_path / "runs" / "whole")
+    for name in ("report.md", "report.html"):
+        text = (output / name).read_text()
+        assert "ended early: no result.json" in text
+        assert "at once: no config.json and no result.json" in text
+        assert "runs/no run" not in text
+    assert [row["runs"] for row in table(output)] == ["1"]  # named twice, counted once
+
+
+def test_runs_on_other_machines_are_in_other_rows(tmp_path):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b", host={"name": "node2", "processor": "Xeon"})
+    make_run(tmp_path / "c", host={"name": "node3"})
+    output = write(tmp_path, tmp_path)
+    text = (output / "report.md").read_text()
+    assert "- node2: Xeon, 4 cores, Linux (1 run)\n" in text
+    assert "These are 3 machines" in text
+    assert [row["runs"] for row in table(output)] == ["2", "1"]
