@@ -1,6 +1,7 @@
 """The errors that end a command, and the exit status of each.
 
-An error has two parts: `reason`, what happened and where, and `remedy`, what the user can do about it.
+An error has two sentences for people: `reason`, what happened and where, and `remedy`, what the user can do about it.
+What code has to know about it is in fields of its own: no code reads the sentences.
 """
 
 INTERRUPTED = 130
@@ -12,15 +13,18 @@ class HvdtrainError(Exception):
 
     reason: what happened and where, without a final period.
     remedy: what to do about it; empty if the reason is enough.
+    option: the option whose value is at fault, as the field of Config or RuntimeOptions is named; empty if none is.
+    rank: the rank that has the error, where another rank reports it; None for the rank that raises it.
     """
 
     exit_status = 1
     retry = True
     """Whether the same command may succeed when a launcher starts it again."""
 
-    def __init__(self, reason: str, remedy: str = "") -> None:
+    def __init__(self, reason: str, remedy: str = "", *, option: str = "", rank: int | None = None) -> None:
         super().__init__(reason, remedy)
         self.reason, self.remedy = reason, remedy
+        self.option, self.rank = option, rank
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
