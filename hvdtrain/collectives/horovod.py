@@ -17,6 +17,7 @@ import numpy as np
 from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import crashes, rank_info
+from hvdtrain.system.phases import collective
 
 BLOCKING = "hvdtrain."
 """In the names of tensors that are no gradients: this rank waits for each of them."""
@@ -55,22 +56,27 @@ class HorovodGroup:
         seconds = self._waiting_seconds()
         return seconds if seconds >= 0 else None
 
+    @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         tensor = self._to_tensor(np.asarray(values, np.float64))
         return self._to_numpy(self._hvd.allreduce(tensor, name=f"{BLOCKING}sum", op=self._hvd.Sum))
 
+    @collective
     def gather(self, value: Any) -> list[Any]:
         return self._hvd.allgather_object(value, name=f"{BLOCKING}gather")
 
+    @collective
     def broadcast(self, value: Any) -> Any:
         # Not broadcast_object: MXNet's returns on rank 0 before it is complete, so that a second call with the same
         # name hangs.
         return self.gather(value if self.rank == 0 else None)[0]
 
+    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         tensor = self._to_tensor(values)  # MXNet reads it after the call, so that it may not be freed before
         values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name=f"{BLOCKING}broadcast"))
 
+    @collective
     def close(self) -> None:
         if not self._hvd.mpi_enabled():  # a process can initialize MPI only once; Horovod ends it when the process does
             self._hvd.shutdown()

@@ -9,6 +9,7 @@ import numpy as np
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
+from hvdtrain.system.phases import collective
 
 MOST_ELEMENTS = 1 << 30
 """Of a message: MPI counts them in 32 bits."""
@@ -42,19 +43,24 @@ class MPIGroup(CommunicationTime):
             for start in range(0, len(values), MOST_ELEMENTS):
                 self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MOST_ELEMENTS])
 
+    @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)
         self.allreduce(total)
         return total
 
+    @collective
     def gather(self, value: Any) -> list[Any]:
         return self._world.allgather(value)
 
+    @collective
     def broadcast(self, value: Any) -> Any:
         return self._world.bcast(value)
 
+    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         self._world.Bcast(values, root)
 
+    @collective
     def close(self) -> None:
         self._world.Barrier()

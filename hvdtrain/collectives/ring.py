@@ -26,6 +26,7 @@ from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import rank_info, tokens
+from hvdtrain.system.phases import collective
 from hvdtrain.system.processes import PortReservation
 from hvdtrain.system.running_time import TICK_S, RunningTime
 
@@ -144,11 +145,13 @@ class RingGroup(CommunicationTime):
             host = "its host"
         return TrainingError(f"lost the ring neighbor, rank {neighbor} on {host} ({why})", "see its log")
 
+    @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)
         self.allreduce(total)
         return total
 
+    @collective
     def gather(self, value: Any) -> list[Any]:
         rank, size = self.rank, self.size
         packed = [b""] * size
@@ -167,9 +170,11 @@ class RingGroup(CommunicationTime):
         self._exchange(np.frombuffer(out, np.uint8), into, add=False)
         return into.tobytes()
 
+    @collective
     def broadcast(self, value: Any) -> Any:
         return self.gather(value if self.rank == 0 else None)[0]
 
+    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         nothing = np.empty(0, np.uint8)
         if self.rank != root:
@@ -177,6 +182,7 @@ class RingGroup(CommunicationTime):
         if (self.rank + 1) % self.size != root:
             self._exchange(values, nothing, add=False)
 
+    @collective
     def close(self) -> None:
         if self.size > 1:
             with contextlib.suppress(TrainingError):  # a neighbor may have passed this barrier and exited already

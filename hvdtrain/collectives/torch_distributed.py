@@ -14,6 +14,7 @@ import numpy as np
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
 from hvdtrain.system import rank_info
+from hvdtrain.system.phases import collective
 
 
 class TorchDistributedGroup(CommunicationTime):
@@ -43,25 +44,30 @@ class TorchDistributedGroup(CommunicationTime):
             timeout=datetime.timedelta(seconds=LIBRARY_TIMEOUT_S),
         )
 
+    @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         with self.communicating:
             return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
 
+    @collective
     def gather(self, value: Any) -> list[Any]:
         gathered = [None] * self.size
         self._dist.all_gather_object(gathered, value)
         return gathered
 
+    @collective
     def broadcast(self, value: Any) -> Any:
         values = [value]
         self._dist.broadcast_object_list(values, src=0)
         return values[0]
 
+    @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         sent = [values if self.rank == root else None]
         self._dist.broadcast_object_list(sent, src=root)
         values[:] = sent[0]
 
+    @collective
     def close(self) -> None:
         self._dist.barrier()
         atexit.register(_exit_without_destructors)

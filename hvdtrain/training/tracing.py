@@ -24,7 +24,7 @@ from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.json_text import to_json
-from hvdtrain.system.recorder import FIT, LOOP, SCRIPT, Span, StepSpans, now, recorder
+from hvdtrain.system.phases import FIT, LOOP, SCRIPT, Span, StepSpans, now
 from hvdtrain.training.run import Run
 
 WARM_UP = 2

@@ -13,8 +13,8 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_loop
 from hvdtrain.interfaces import Group
+from hvdtrain.system.phases import FORWARD, SCRIPT, phases
 from hvdtrain.system.python_files import is_script
-from hvdtrain.system.recorder import FORWARD, SCRIPT, recorder
 from hvdtrain.tasks.script import Script, make_script
 from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
@@ -148,8 +148,7 @@ class UserLoop:
             for batch in batches:
                 self._loss = None
                 arrays = self._learner.prepare(batch)
-                if recorder.on:
-                    recorder.part(FORWARD)
+                phases.begin(FORWARD)
                 yield arrays
                 self._count_step(started)
             training.end_epoch()
@@ -164,8 +163,7 @@ class UserLoop:
             raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
         self._loss = self._learner.step(losses)
         self._has_steps = True
-        if recorder.on:
-            recorder.part(SCRIPT)
+        phases.begin(SCRIPT)
 
     def _count_step(self, started: StartedRun) -> None:
         if self._loss is None:

@@ -10,7 +10,7 @@ from support.jobs import ROOT, finish, launcher, pids_of_ranks, run, several, st
 from support.slowed import slowed
 from support.traces import NS, Trace
 
-from hvdtrain.system.recorder import (
+from hvdtrain.system.phases import (
     BACKWARD,
     CHECKPOINT,
     DATA,

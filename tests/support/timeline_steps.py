@@ -1,7 +1,7 @@
 """Steps and messages of timelines, made up."""
 
 from hvdtrain.runs.timeline.horovod_events import Message
-from hvdtrain.system.recorder import BACKWARD, DATA, FORWARD, GRADIENTS, UPDATE, Span, StepSpans
+from hvdtrain.system.phases import BACKWARD, DATA, FORWARD, GRADIENTS, UPDATE, Span, StepSpans
 
 MS = 1_000_000
 LENGTHS = {DATA: 1, FORWARD: 2, BACKWARD: 4, GRADIENTS: 2, UPDATE: 1}

@@ -6,7 +6,7 @@ import horovod.mxnet as hvd
 import mxnet as mx
 from mxnet import gluon
 
-from hvdtrain.system.recorder import recorder
+from hvdtrain.system.phases import phases
 
 Groups = list[list[str]]
 """Canonical names of the parameters whose gradients share a message, from `collectives.grouping`."""
@@ -22,8 +22,7 @@ def allreduce_groups(gradients: dict[str, mx.nd.NDArray], groups: Groups, op: in
     for i, names in enumerate(groups):
         tensors = [gradients[name] for name in names]
         name = f"{names[0]}:{names[-1]}"
-        if recorder.on:
-            recorder.enqueued(name)
+        phases.enqueued(name)
         hvd.grouped_allreduce_(tensors, op=op, name=name, priority=-i)
 
 

@@ -18,7 +18,7 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.registry import Target
 
 CLIP_EPSILON = 1e-6
@@ -53,14 +53,13 @@ def update(trainer: gluon.Trainer, parameters: Parameters, config: Config, divis
 
     waits: whether gradients are combined, and not only those of one device.
     """
-    if not config.clip_norm and config.on_nan != "skip" and not recorder.on:
+    if not config.clip_norm and config.on_nan != "skip" and not phases.is_recording:
         trainer.step(divisor)
         return True
-    if recorder.on and waits:
-        recorder.part(GRADIENTS)
+    if waits:
+        phases.begin(GRADIENTS)
     trainer.allreduce_grads()
-    if recorder.on:
-        recorder.part(UPDATE)
+    phases.begin(UPDATE)
     checked = config.clip_norm or config.on_nan == "skip"
     is_finite = not checked or _clip(parameters, config, trainer._scale / divisor)
     if is_finite:
@@ -115,8 +114,7 @@ class MXNetLearner:
                 self._states.create(updater, device, index, names[id(parameter)], parameter.data(context))
 
     def train_step(self, batch: Batch) -> LazyLoss:
-        if recorder.on:
-            recorder.part(FORWARD)
+        phases.begin(FORWARD)
         self._states.set_lr(batch.lr)
         losses = self._objective.backward(batch)
         self.skipped += not update(self._trainer, self._parameters, self._config, self._gradient_divisor, self._waits)

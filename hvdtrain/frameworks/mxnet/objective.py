@@ -26,7 +26,7 @@ from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, nam
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.system.recorder import BACKWARD, recorder
+from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks import errors
 from hvdtrain.tasks.registry import Target
 from hvdtrain.tasks.seeds import step_seeds
@@ -104,8 +104,7 @@ class NetworkObjective:
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
-        if recorder.on:
-            recorder.part(BACKWARD)
+        phases.begin(BACKWARD)
         autograd.backward(losses)
         if self._over_ranks:
             mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
@@ -226,8 +225,7 @@ class TaskObjective:
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
-        if recorder.on:
-            recorder.part(BACKWARD)
+        phases.begin(BACKWARD)
         autograd.backward(losses)
         return losses
 

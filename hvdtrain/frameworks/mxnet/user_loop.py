@@ -21,7 +21,7 @@ from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, nam
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import BACKWARD, recorder
+from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
 
@@ -85,8 +85,7 @@ class MXNetUserLoop:
         check_by_row("step()", losses, len(self._weights), mx.nd.NDArray)
         with autograd.pause():
             weights = load_array(self._weights.astype(losses.dtype), self._context)
-            if recorder.on:
-                recorder.part(BACKWARD)
+            phases.begin(BACKWARD)
             self._backward(losses, weights)
             strategy = self._strategy
             is_finite = update(self._trainer, self._parameters, self._config, strategy.gradient_divisor, strategy.waits)

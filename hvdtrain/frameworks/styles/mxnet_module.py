@@ -37,7 +37,7 @@ from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.system.recorder import FIT, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 
 
 class ModuleStrategy(MXNetStrategy):
@@ -119,14 +119,12 @@ class ReducingModule(mx.mod.Module):
         group = self._exec_group
         self.take_statistics(group.slices[0].stop - group.slices[0].start)
         pairs = zip(group.param_names, group.grad_arrays, strict=True)
-        if recorder.on and self.waits:
-            recorder.part(GRADIENTS)
+        if self.waits:
+            phases.begin(GRADIENTS)
         self.reduce({canonical_name(name): on_devices[0] for name, on_devices in pairs})
-        if recorder.on:
-            recorder.part(UPDATE)
+        phases.begin(UPDATE)
         super().update()
-        if recorder.on:
-            recorder.part(FIT)
+        phases.begin(FIT)
 
 
 class ModuleFeed(mx.io.DataIter):

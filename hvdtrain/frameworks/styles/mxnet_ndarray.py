@@ -26,7 +26,7 @@ from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
-from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 
 Arrays = dict[str, nd.NDArray]
 
@@ -146,14 +146,11 @@ class NDArrayLearner:
         self._momentum = [{name: nd.zeros_like(params[name]) for name in self._names} for params in self._params]
 
     def train_step(self, batch: Batch) -> LazyLoss:
-        if recorder.on:
-            recorder.part(FORWARD)
+        phases.begin(FORWARD)
         losses = self._backward(batch)
-        if recorder.on:
-            recorder.part(GRADIENTS)
+        phases.begin(GRADIENTS)
         self._strategy.reduce({name: [params[name].grad for params in self._params] for name in self._names})
-        if recorder.on:
-            recorder.part(UPDATE)
+        phases.begin(UPDATE)
         for params, momentum in zip(self._params, self._momentum, strict=True):
             self._sgd(params, momentum, batch.lr)
         return LazyLoss(losses)
@@ -173,8 +170,7 @@ class NDArrayLearner:
             losses = [self._loss(params, *rows) for params, rows in zip(self._params, parts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
-        if recorder.on:
-            recorder.part(BACKWARD)
+        phases.begin(BACKWARD)
         autograd.backward(losses)
         if self._over_ranks:
             nd.waitall()  # the layers' collectives must be done before this thread calls others

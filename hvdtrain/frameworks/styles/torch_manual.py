@@ -28,7 +28,7 @@ from hvdtrain.frameworks.torch.objective import (
 )
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.registry import Target
 
 Tensors = dict[str, torch.Tensor]
@@ -100,16 +100,13 @@ class TorchManualLearner:
         return torch.func.functional_call(self._model, params, self._objective.prepared(tuple(inputs)))
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        if recorder.on:
-            recorder.part(FORWARD)
+        phases.begin(FORWARD)
         loss = self.compute_gradients(batch)
         with torch.no_grad():
-            if recorder.on:
-                recorder.part(GRADIENTS)
+            phases.begin(GRADIENTS)
             for name in self._names:
                 allreduce([params[name].grad for params in self._params])
-            if recorder.on:
-                recorder.part(UPDATE)
+            phases.begin(UPDATE)
             for params, momentum in zip(self._params, self._momentum, strict=True):
                 self._sgd(params, momentum, batch.lr)
         return loss
@@ -119,14 +116,12 @@ class TorchManualLearner:
         losses, count = [], self._objective.inputs
         parts = split_batch(self._device_names, *self._objective.rows(batch))
         for params, (weights, *tensors) in zip(self._params, parts, strict=True):
-            if recorder.on:
-                recorder.part(FORWARD)
+            phases.begin(FORWARD)
             for name in self._names:
                 params[name].grad = torch.zeros_like(params[name])
             outputs = self._outputs(params, tensors[:count])
             loss = self._objective.losses(outputs, tuple(tensors[count:])) @ weights
-            if recorder.on:
-                recorder.part(BACKWARD)
+            phases.begin(BACKWARD)
             loss.backward()  # on GPUs this only queues the work, so the devices compute at the same time
             losses.append(loss.detach())
         return sum(loss.to(self.device) for loss in losses)

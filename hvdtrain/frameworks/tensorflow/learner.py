@@ -17,7 +17,7 @@ from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
 from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import FORWARD, STEP, UPDATE, recorder
+from hvdtrain.system.phases import FORWARD, STEP, UPDATE, phases
 from hvdtrain.tasks.registry import Target
 
 
@@ -133,14 +133,13 @@ class TensorFlowLearner:
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
     def train_step(self, batch: Batch) -> tf.Tensor:
-        if recorder.on:
-            recorder.part(FORWARD if self._strategy.one_device else STEP)
+        phases.begin(FORWARD if self._strategy.one_device else STEP)
         self._objective.seed_step(batch.step)
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)
         lr = tf.constant(batch.lr, tf.float32)
-        if recorder.on and self._strategy.one_device:
+        if phases.is_recording and self._strategy.one_device:
             loss, times = self._stamped_step(*map(tf.constant, rows), lr)
-            recorder.parts_at(zip(self._stamped_parts, monotonic_ns(times.numpy()), strict=True))
+            phases.split(zip(self._stamped_parts, monotonic_ns(times.numpy()), strict=True))
             return loss
         return self._strategy.run(self._step, rows, lr)
 

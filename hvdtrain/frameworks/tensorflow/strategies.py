@@ -26,8 +26,8 @@ from hvdtrain.frameworks.tensorflow.tracing import Stamps
 from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.system import rank_info
+from hvdtrain.system.phases import GRADIENTS
 from hvdtrain.system.rank_info import TF_CONFIG
-from hvdtrain.system.recorder import GRADIENTS
 
 Step = Any
 """A `tf.function` step(*rows, lr): trains on one device, and returns its loss."""

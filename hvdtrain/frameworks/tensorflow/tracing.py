@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.system.recorder import BACKWARD
+from hvdtrain.system.phases import BACKWARD
 
 
 class Stamps:

@@ -32,7 +32,7 @@ from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.registry import Target
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -128,8 +128,7 @@ class TorchLearner:
         return self._objective.losses(self._outputs(model, tensors[:count]), tuple(tensors[count:]))
 
     def train_step(self, batch: Batch) -> torch.Tensor:
-        if recorder.on:
-            recorder.part(FORWARD)
+        phases.begin(FORWARD)
         if self._graphed:
             self._objective.seed_step(batch.step, self.group.rank)
             return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
@@ -149,14 +148,12 @@ class TorchLearner:
         return loss
 
     def _backward(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
-        if recorder.on:
-            recorder.part(FORWARD)
+        phases.begin(FORWARD)
         for one in self._synchronized:
             one.real_rows = (row_weights > 0).float()
         losses = self._losses(self._training_model, list(tensors))
         loss = losses @ row_weights
-        if recorder.on:
-            recorder.part(BACKWARD)
+        phases.begin(BACKWARD)
         self._scaler.scale(loss).backward()
         return loss.detach()
 
@@ -205,11 +202,10 @@ class TorchLearner:
 
 def combine(strategy: TorchStrategy, optimizer: Any) -> None:
     """Return when the gradients are those of the global batch; what follows is the update."""
-    if recorder.on and strategy.waits:
-        recorder.part(GRADIENTS)
+    if strategy.waits:
+        phases.begin(GRADIENTS)
     strategy.reduce(optimizer)
-    if recorder.on:
-        recorder.part(UPDATE)
+    phases.begin(UPDATE)
 
 
 def clip_and_check(parameters: Iterable[nn.Parameter], config: Config) -> bool:

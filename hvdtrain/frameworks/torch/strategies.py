@@ -21,7 +21,7 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
-from hvdtrain.system.recorder import recorder
+from hvdtrain.system.phases import phases
 
 
 class TorchStrategy(Strategy):
@@ -111,7 +111,7 @@ class TorchHorovod(TorchStrategy):
 
 
 def _record_messages(optimizer: Any) -> None:
-    """Let Horovod's optimizer tell the recorder when it gives the gradients of a message to Horovod."""
+    """Let Horovod's optimizer tell the timeline when it gives the gradients of a message to Horovod."""
     send_group, send_one, names = (
         optimizer._grouped_allreduce_grad_async,
         optimizer._allreduce_grad_async,
@@ -119,13 +119,11 @@ def _record_messages(optimizer: Any) -> None:
     )
 
     def recorded_group(parameters: Any) -> Any:
-        if recorder.on:
-            recorder.enqueued(str(names.get(parameters[0])))
+        phases.enqueued(str(names.get(parameters[0])))
         return send_group(parameters)
 
     def recorded_one(parameter: Any) -> Any:
-        if recorder.on:
-            recorder.enqueued(str(names.get(parameter)))
+        phases.enqueued(str(names.get(parameter)))
         return send_one(parameter)
 
     optimizer._grouped_allreduce_grad_async, optimizer._allreduce_grad_async = recorded_group, recorded_one

@@ -27,7 +27,7 @@ from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import BACKWARD, recorder
+from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
 
@@ -125,8 +125,7 @@ class TorchUserLoop:
                 "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
             )
         loss = losses.float() @ self._weights
-        if recorder.on:
-            recorder.part(BACKWARD)
+        phases.begin(BACKWARD)
         self._optimizer.zero_grad()
         loss.backward()
         self._fill_gradients()

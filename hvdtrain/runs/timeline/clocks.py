@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.interfaces import Group
-from hvdtrain.system.recorder import now
+from hvdtrain.system.phases import now
 
 ROUNDS = 30
 """Allreduces whose times are compared."""

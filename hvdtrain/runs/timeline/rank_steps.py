@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from hvdtrain.runs.timeline.horovod_events import Message
-from hvdtrain.system.recorder import GRADIENTS, StepSpans
+from hvdtrain.system.phases import GRADIENTS, StepSpans
 
 
 class RankSteps(NamedTuple):

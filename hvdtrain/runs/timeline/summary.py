@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from hvdtrain.runs.timeline.horovod_events import Message
 from hvdtrain.runs.timeline.rank_steps import RankSteps
-from hvdtrain.system.recorder import (
+from hvdtrain.system.phases import (
     BACKWARD,
     CHECKPOINT,
     DATA,

@@ -3,7 +3,7 @@
 import itertools
 import time
 
-from hvdtrain.system.recorder import BACKWARD, DATA, FORWARD, LOOP, UPDATE, Recorder, now
+from hvdtrain.system.phases import BACKWARD, DATA, FORWARD, LOOP, UPDATE, Recorder, now
 
 
 def lengths(step):

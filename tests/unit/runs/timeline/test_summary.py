@@ -5,7 +5,7 @@ from support.timeline_steps import sent, step
 
 from hvdtrain.runs.timeline.rank_steps import RankSteps
 from hvdtrain.runs.timeline.summary import summary
-from hvdtrain.system.recorder import BACKWARD, FIT
+from hvdtrain.system.phases import BACKWARD, FIT
 
 
 def job(*by_rank, steps=10):

@@ -1,0 +1,114 @@
+"""This rank's rows of each step: their order, reading ahead, rows that cannot be read, and rows kept on the device."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from hvdtrain.datasets import sharding
+from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.reader import Part, Reader
+from hvdtrain.datasets.sources.rows import RowError, Rows
+from hvdtrain.interfaces import Batch, Group, Position
+from hvdtrain.runs.console import log, log_to_file
+from hvdtrain.system.phases import DATA, LOOP, phases
+from hvdtrain.training.run import Run
+from hvdtrain.training.step_timer import StepTimer
+
+MAX_ROWS = 8
+"""Rows that an error message lists."""
+
+
+class Batches:
+    """This rank's share of each global batch. reader: of the run's data. timer: counts the rows."""
+
+    def __init__(self, run: Run, reader: Reader, timer: StepTimer) -> None:
+        self._run, self._timer = run, timer
+        self.reader, self.bad_rows = reader, BadRows()
+        self._rows_kept = False
+        """Whether the learner has the training rows already."""
+
+    def prepare(self) -> None:
+        """Before the first step: keep the rows on the device, or wait until all processes can read them."""
+        self._rows_kept = keep_rows(self._run)
+        self.reader.wait_until_loaded()
+
+    def of_epoch(self, at: Position, steps: int) -> Iterator[Batch]:
+        """The batches of so many steps of an epoch, from `at` on; workers read them ahead."""
+        run = self._run
+        self._start, self._order = at, sharding.order(run.config.seed, at.epoch, run.samples)[at.rows_in_epoch :]
+        slices = sharding.batches(self._order, run.global_batch, run.remainder, run.group.rank, run.group.size)
+        return self._batches(itertools.islice(slices, steps), at)
+
+    def _batches(self, slices: Iterator[sharding.Slice], at: Position) -> Iterator[Batch]:
+        batches_of_rows: Iterator[Rows] = itertools.repeat(Rows(()))
+        if not self._rows_kept:
+            slices, ahead = itertools.tee(slices)
+            batches_of_rows = self.reader.batches("train", (part.rows for part in ahead), at.epoch)
+        for step, part in enumerate(slices, at.step):
+            phases.begin(DATA)
+            rows = next(batches_of_rows)
+            phases.begin(LOOP)
+            if rows.bad:
+                part.weights[list(rows.bad)] = 0
+                self.bad_rows.add("train", part.rows, rows.bad)
+            self._timer.rows += int(np.count_nonzero(part.weights))
+            batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
+            phases.begin(phases.between)
+            yield batch
+
+    def describe_rows(self, rank: int, step: int) -> str:
+        """Numbers of the training rows that a rank had in a step of this epoch, for a message."""
+        run = self._run
+        part = sharding.slice_of_step(
+            self._order, step - self._start.step, run.global_batch, run.remainder, rank, run.group.size
+        )
+        rows = np.sort(part.rows[part.weights > 0])
+        more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
+        return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"
+
+
+class BadRows:
+    """This rank's bad rows since training started.
+
+    The rule: a bad row has weight 0, and the other rows of the global batch keep their weights. So a step's gradient is
+    the mean over the global batch with the bad row's loss as 0, on any number of ranks and without communication.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Part, set[int]] = {"train": set(), "test": set()}
+
+    def add(self, part: Part, rows: np.ndarray, bad: Mapping[int, RowError]) -> None:
+        """Bad rows of a batch, by position in `rows`, the batch's row numbers; the log names those that are new."""
+        for position, error in bad.items():
+            row = int(rows[position])
+            if row not in self._known[part]:
+                self._known[part].add(row)
+                log_to_file(logging.WARNING, f"skipped a row of {part}: {error.reason}")
+
+    def count(self, group: Group) -> dict[Part, int]:
+        """Number of different bad rows of all ranks, by part; call it on every rank."""
+        gathered = group.gather([sorted(self._known["train"]), sorted(self._known["test"])])
+        return {
+            "train": len({row for train, _ in gathered for row in train}),
+            "test": len({row for _, test in gathered for row in test}),
+        }
+
+
+def keep_rows(run: Run) -> bool:
+    """Let the learner keep the training data if it is in memory and fits (`--device-data`); whether it does.
+
+    Each rank decides by itself. A task's rows of --on-bad-row skip are checked when they are read, on the host.
+    """
+    learner, source = run.learner, run.dataset.train
+    checked = isinstance(run.target, UserTask) and run.config.on_bad_row == "skip"
+    if run.runtime.device_data == "off" or checked or not isinstance(source, ArraySource):
+        return False
+    if not (isinstance(learner, RowKeepingLearner) and learner.keep_rows(source.arrays)):
+        return False
+    size = sum(array.nbytes for array in source.arrays)
+    log.info("the training data, %.0f MB, is kept on %s (--device-data)", size / 1e6, learner.device)
+    return True

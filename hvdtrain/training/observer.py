@@ -1,0 +1,56 @@
+"""What the loop announces to those who only watch it: records, progress, step times, timeline and watchdog."""
+
+from __future__ import annotations
+
+from hvdtrain.interfaces import Position
+from hvdtrain.training.evaluation import Evaluation
+from hvdtrain.training.ranks import Interval
+
+
+class Observer:
+    """Watches the loop of `Training`; each method is called on every rank, in the thread that trains.
+
+    Because all ranks call it, an observer may exchange values between them. at: where training is.
+
+        started
+        for each epoch:
+            epoch_started
+            for each step:
+                step_done
+                joined              at a logging step
+                saved               at a checkpoint
+                step_ended          but for the last step of an epoch
+            joined
+            evaluating              after each batch of the evaluation
+            evaluated
+            saved
+            step_ended
+        ended
+    """
+
+    def started(self, at: Position) -> None:
+        """The first step comes next."""
+
+    def epoch_started(self, at: Position) -> None:
+        """The steps of an epoch, or of what is left of it, come next."""
+
+    def step_done(self, at: Position) -> None:
+        """A step was trained."""
+
+    def joined(self, at: Position, interval: Interval) -> None:
+        """A logging step: the ranks have exchanged what they computed since the one before."""
+
+    def evaluating(self, at: Position, batches: int) -> None:
+        """So many batches of the evaluation are done on this rank."""
+
+    def evaluated(self, at: Position, evaluation: Evaluation) -> None:
+        """The evaluation is done on all ranks."""
+
+    def saved(self, at: Position) -> None:
+        """A checkpoint was written."""
+
+    def step_ended(self, at: Position) -> None:
+        """The step has ended, with all that is due after it."""
+
+    def ended(self) -> None:
+        """No more steps follow."""
