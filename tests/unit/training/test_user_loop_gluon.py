@@ -7,7 +7,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
-from support.own_loop_runs import CONFIG, NUMBERS, starter
+from support.user_loop_runs import CONFIG, NUMBERS, starter
 
 import hvdtrain
 from hvdtrain.cli.training_options import parse
