@@ -204,7 +204,7 @@ class RunEnd(NamedTuple):
         """The one in a run's folder; None where there is none, or what is there was not written by `write`."""
         try:
             values: dict[str, Any] = read_json(folder / FILE)
-            failure = Failure.from_record(values)
+            failure = Failure.from_record({"stands_alone": True, **values})
             exit_status, when = values.get("exit_status", 0), values.get("time", 0.0)
             end = cls(values["status"], exit_status, failure if failure.reason else None, when)
         except (OSError, ValueError, TypeError, KeyError, RecursionError):
