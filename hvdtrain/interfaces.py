@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
@@ -376,6 +376,11 @@ class Position:
     global_batch: int = 0
     """Rows per step over all ranks, by which `step` counts."""
     seed: int = 0
+
+    def after_step(self, samples: int) -> Position:
+        """After one more step, of an epoch of so many rows."""
+        rows = min(self.rows_in_epoch + self.global_batch, samples)
+        return replace(self, step=self.step + 1, rows_in_epoch=rows)
 
 
 @dataclass(frozen=True)

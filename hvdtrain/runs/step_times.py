@@ -12,11 +12,11 @@ import numpy as np
 DIGITS = 4
 """Significant digits of seconds in records."""
 SLOW_SHARE, RECOVERED_SHARE, MIN_S = 0.5, 0.25, 0.1
-"""A rank is slow if computing, or waiting for rows, takes it longer than the other ranks by this share of what computing
-takes them, and by this time. One that was slow has recovered below the second share."""
+"""A rank is slow if computing, or waiting for rows, takes it longer than the other ranks by this share of what they
+compute, and by this time. One that was slow has recovered below the second share."""
 WINDOW_S, PART_S = 5.0, 1.0
-"""While a job trains, its ranks are compared over this time of steps, and over each part of it that is this long: another
-program that starts may take a core for a moment."""
+"""While a job trains, its ranks are compared over this time of steps, and over each part of it that is this long:
+another program that starts may take a core for a moment."""
 KINDS = ("compute", "data")
 """What can take a rank long: computing, and waiting for rows."""
 
@@ -42,7 +42,7 @@ class StepTime(NamedTuple):
         return StepTime(self.compute_s + other.compute_s, communicate_s, self.data_s + other.data_s)
 
     def as_columns(self, rank: int, size: int) -> np.ndarray:
-        """What `StepTimes.from_columns` reads when it is summed over ranks: (4, size), zero but in this rank's column."""
+        """(4, size), zero outside this rank's column: summed over ranks, it is what `StepTimes.from_columns` reads."""
         columns = np.zeros((len(self) + 1, size))
         columns[:, rank] = [self.compute_s, self.communicate_s or 0.0, self.data_s, self.communicate_s is None]
         return columns
@@ -101,11 +101,12 @@ def slow_ranks(times: Sequence[StepTime], share: float = SLOW_SHARE) -> list[Slo
     normal = _of_others(seconds)
     more, step_s = seconds - normal, max(time.step_s for time in times)
     slow = np.argwhere(more > np.maximum(share * normal[0], MIN_S))
-    found = [
-        SlowRank(int(rank), KINDS[kind], float(1 + more[kind, rank] / max(normal[0, rank], 1e-9)), more[kind, rank] / step_s)
+    factors = 1 + more / np.maximum(normal[0], 1e-9)
+    ranks = [
+        SlowRank(int(rank), KINDS[kind], float(factors[kind, rank]), float(more[kind, rank] / step_s))
         for kind, rank in slow
     ]
-    return sorted(found, key=lambda slow: -slow.factor)
+    return sorted(ranks, key=lambda slow: -slow.factor)
 
 
 def _of_others(seconds: np.ndarray) -> np.ndarray:

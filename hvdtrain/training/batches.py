@@ -12,9 +12,10 @@ from hvdtrain.datasets import sharding
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.reader import Part, Reader
 from hvdtrain.datasets.sources.rows import RowError, Rows
-from hvdtrain.interfaces import Batch, Group, Position
+from hvdtrain.interfaces import Batch, Group, Position, RowKeepingLearner
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.run import Run
 from hvdtrain.training.step_timer import StepTimer
 

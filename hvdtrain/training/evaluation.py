@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -13,20 +12,19 @@ import numpy as np
 
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.datasets import sharding
-from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
+from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
+from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
 from hvdtrain.tasks.user import UserTask
-from hvdtrain.training.bad_rows import BadRows
-from hvdtrain.training.reduction import sum_arrays
+from hvdtrain.training.batches import Batches
+from hvdtrain.training.ranks import sum_arrays
 from hvdtrain.training.run import Run
 
 BATCH = 256
 """Images of one evaluation step on one rank."""
-SLOW_FACTOR, SLOW_S = 1.5, 0.1
-"""A rank is slow if it takes this multiple of the median rank's time, and this many seconds more."""
 
 
 class Scores(NamedTuple):
@@ -56,28 +54,40 @@ class Scores(NamedTuple):
             return list(self.confusion.diagonal() / counts)
 
 
-def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[], None]) -> tuple[Scores, list[float]]:
-    """The scores, and the seconds that each rank took for its share; `on_batch` is called after each batch.
+class Evaluation(NamedTuple):
+    """An evaluation over all ranks."""
 
-    Rows that are skipped as they cannot be read are added to `bad_rows`, and count in no score.
+    scores: Scores
+    seconds: list[float]
+    """What each rank took for its share."""
 
-    Call it on every rank. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only
-    here each one works without waiting.
+
+def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Evaluation:
+    """Evaluate the weights on the test data; call it on every rank.
+
+    on_batch: called after each batch, with their number so far. Rows that are skipped because they cannot be read count
+    in no score. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only here each
+    one works without waiting. Raises UserError if no row can be read.
     """
+    phases.begin(EVALUATION)
     if not len(run.dataset.test):
-        return Scores(None, {}, None), [0.0] * run.group.size
+        return Evaluation(Scores(None, {}, None), [0.0] * run.group.size)
     began = time.perf_counter()
     sums = Sums(0 if isinstance(run.target, UserTask) else len(run.dataset.classes))
     share_local_arrays(run.learner)
     parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
-    for rows, found in zip(parts, reader.batches("test", ahead), strict=True):
-        bad_rows.add("test", rows, found.bad)
-        arrays = tuple(np.delete(array, list(found.bad), 0) if found.bad else array for array in found.arrays)
+    phases.begin(EVALUATION_DATA)
+    for count, (numbers, rows) in enumerate(zip(parts, batches.reader.batches("test", ahead), strict=True)):
+        phases.begin(EVALUATION)
+        batches.bad_rows.add("test", numbers, rows.bad)
+        arrays = tuple(np.delete(array, list(rows.bad), 0) if rows.bad else array for array in rows.arrays)
         if len(arrays[0]):
             sums.add(run.learner.eval_step(arrays), arrays)
-        on_batch()
+        on_batch(count)
+        phases.begin(EVALUATION_DATA)
+    phases.begin(EVALUATION)
     seconds = _compare_ranks(run.group, time.perf_counter() - began)
-    return sums.join(run.group), seconds
+    return Evaluation(sums.join(run.group), seconds)
 
 
 class Sums:
@@ -113,19 +123,13 @@ class Sums:
 
 
 def _compare_ranks(group: Group, seconds: float) -> list[float]:
-    """The seconds of all ranks; logs those that took much longer than the median."""
+    """The seconds of all ranks; logs those that are slow."""
     gathered = group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for rank in slow_ranks(by_rank):
+    for slow in slow_ranks([StepTime(taken) for taken in by_rank]):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the median rank took %.2f s; in training "
             "all other ranks wait for it: check that host with python -m hvdtrain doctor",
-            *(rank, gathered[rank][0], by_rank[rank], np.median(by_rank)),
+            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank], np.median(by_rank)),
         )
     return by_rank
-
-
-def slow_ranks(seconds: list[float]) -> list[int]:
-    """Ranks that took much longer than the median rank; `seconds` by rank, for equal work without waiting."""
-    median = statistics.median(seconds)
-    return [rank for rank, taken in enumerate(seconds) if taken > max(SLOW_FACTOR * median, median + SLOW_S)]

@@ -1,4 +1,7 @@
-"""The heartbeats of all ranks, in files of the run's folder: each rank writes its own, and after a hang reads all."""
+"""The heartbeats of all ranks, in files of the run's folder, and from them which rank the others wait for.
+
+Each rank writes its own, and reads all after a hang.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,76 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NamedTuple
 
 from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.system.running_time import TICK_S, RunningTime
-from hvdtrain.training.hang_report import Heartbeat, Observation
 
 HEARTBEAT_S = TICK_S
 SILENT_S = 4.0
 """A rank whose heartbeat does not change for this long does not run."""
 SILENT_WRITES = 3
 """In a slow folder, a rank must be silent for as long as this number of heartbeats take."""
+
+
+class Heartbeat(NamedTuple):
+    """The state of a rank; written as JSON."""
+
+    rank: int
+    pid: int
+    host: str
+    step: int
+    doing: str
+    """Where the training thread is, for people: a phase, or a place in the code."""
+    waits: bool
+    """Whether it computes its step or waits for other ranks: see `Phases.waits`."""
+    idle_s: float
+    """Seconds without progress, by this rank's own clock: the clocks of two hosts are never compared."""
+    number: int
+    """Counts the heartbeats of this process: a rank whose number grows is running."""
+    time: float = 0.0
+    """Seconds since the epoch, by the clock of this host; for readers of the folder, like all that follows."""
+    memory: int = 0
+    """Bytes of this process that are in memory."""
+    compute_s: float = 0.0
+    """Since training began in this process, see `StepTime`, as are the next two."""
+    communicate_s: float | None = 0.0
+    data_s: float = 0.0
+    rows: int = 0
+    """Number of rows that this rank has trained on since then."""
+
+
+class Observation(NamedTuple):
+    """The heartbeats of all ranks, as one rank saw them."""
+
+    beats: dict[int, Heartbeat]
+    """The latest heartbeat of each rank that has one."""
+    silent: frozenset[int]
+    """Ranks whose heartbeat did not change while it was observed."""
+
+    @property
+    def living(self) -> list[int]:
+        """Ranks that run, in order."""
+        return sorted(set(self.beats) - self.silent)
+
+    @property
+    def busy(self) -> list[Heartbeat]:
+        """The ranks for which the others wait in a step; empty if there is no such difference between ranks."""
+        beats = self.beats.values()
+        first, last = (choose(beat.step for beat in beats) for choose in (min, max))
+        busy = [beat for beat in beats if not beat.waits or beat.step == first < last]
+        return busy if len(busy) < len(beats) else []
+
+    @property
+    def culprit(self) -> tuple[int | None, str]:
+        """The rank for which the others wait, and its host; None if none is known."""
+        culprits = [self.beats[rank] for rank in sorted(self.silent)] or self.busy
+        return (culprits[0].rank, culprits[0].host) if culprits else (None, "")
+
+    def works(self, within_s: float) -> bool:
+        """Whether a rank that runs made progress in the last `within_s` seconds."""
+        return any(self.beats[rank].idle_s < within_s for rank in self.living)
 
 
 class Heartbeats:
@@ -94,3 +156,40 @@ class Heartbeats:
 
     def _path(self, rank: int) -> Path:
         return self._folder / f"rank-{rank}.json"
+
+
+def place_of(frame: FrameType | None) -> str:
+    """Where a thread is in the code, for people."""
+    if frame is None:
+        return "its end"
+    code = frame.f_code
+    return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+
+
+def state_of(frame: FrameType | None) -> tuple[int, ...]:
+    """Changes as long as a thread runs: its place in the code, and its local variables, which change in a loop."""
+    state: list[int] = []
+    while frame is not None:
+        state += [id(frame.f_code), frame.f_lasti, *map(id, frame.f_locals.values())]
+        frame = frame.f_back
+    return tuple(state)
+
+
+def explain(seen: Observation, size: int, seconds: float) -> str:
+    """Which rank the others wait for, in one sentence, after `seconds` without a step."""
+    hang, beats = f"no step for {seconds:.0f} s", seen.beats
+    if seen.silent:
+        silent = [beats[rank] for rank in sorted(seen.silent)]
+        who = ", ".join(f"rank {beat.rank} (process {beat.pid} on {beat.host}, step {beat.step})" for beat in silent)
+        return f"{hang}: no heartbeat of {who}: it is stopped, or its host is down; the other ranks wait for it"
+    missing = [rank for rank in range(size) if rank not in beats]
+    if missing:
+        ranks = ", ".join(map(str, missing))
+        return f"{hang}, and no heartbeat file of rank {ranks}: the run's folder may not be on a shared disk"
+    if seen.busy:
+        who = ", ".join(
+            f"rank {b.rank} (process {b.pid} on {b.host}) is at {b.doing}, step {b.step}" for b in seen.busy
+        )
+        return f"{hang}: {who}, and the other ranks wait for it"
+    places, step = sorted({beat.doing for beat in beats.values()}), min(beat.step for beat in beats.values())
+    return f"{hang}: all ranks are at {', '.join(places)}, step {step}"

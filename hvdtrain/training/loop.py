@@ -6,9 +6,11 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsFloat
 
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.interfaces import Batch, Learner, Position
 from hvdtrain.system.phases import CHECKPOINT, LOOP, phases
 from hvdtrain.training.batches import Batches
+from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks
 from hvdtrain.training.run import Run
@@ -25,8 +27,8 @@ class Training:
                 every --checkpoint-every steps:  save
             join the ranks, evaluate, save
 
-    `train` does all of it. A script with a loop of its own calls `begin`, then in each epoch `start_epoch`, `after_step`
-    for each batch, and `end_epoch`. at: where training starts, and then where it is. observers: those who only watch.
+    `train` does all of it. The loop of a script calls `begin`, then in each epoch `start_epoch`, `after_step` for each
+    batch, and `end_epoch`. at: where training starts, and then where it is. observers: those who only watch.
     """
 
     def __init__(
@@ -89,11 +91,15 @@ class Training:
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
         self._ranks.stop_if_asked(self.at, self._save)
-        evaluation = self._batches.evaluate(lambda count: self._announce(Observer.evaluating, count))
-        self._announce(Observer.evaluated, evaluation)
-        self._save(evaluation.score)
+        self._save(self.evaluate().scores.score)
         self._saver.commit(self.at)
         self._announce(Observer.step_ended)
+
+    def evaluate(self) -> Evaluation:
+        """Evaluate the weights as they are; call it on every rank."""
+        evaluation = evaluate(self._run, self._batches, lambda count: self._announce(Observer.evaluating, count))
+        self._announce(Observer.evaluated, evaluation)
+        return evaluation
 
     def _join(self) -> bool:
         """A logging step; returns whether it is time for a checkpoint, the same on every rank."""

@@ -8,8 +8,10 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
-from hvdtrain.errors import INTERRUPTED
+from hvdtrain.errors import INTERRUPTED, Stopped
+from hvdtrain.interfaces import Group
 from hvdtrain.system.processes import is_second_request
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
@@ -31,7 +33,7 @@ class StopRequest:
         """Install the signal handlers; Python allows that in the main thread only."""
         if threading.current_thread() is threading.main_thread():
             # Where the parent has this process ignore Ctrl-C, as shells do in the background, that stays.
-            numbers = [one for one in SIGNALS if signal.getsignal(one) != signal.SIG_IGN]
+            numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
             self._handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
         return self
 
@@ -76,6 +78,14 @@ class StopRequest:
             signal.signal(number, signal.SIG_IGN)
             del self._handlers[number]
 
-    def remove_file(self) -> None:
-        """Remove the file STOP, so that the run can be resumed."""
-        self._file.unlink(missing_ok=True)
+    def raise_stopped(self, group: Group, rank: int, folder: Path, step: int) -> NoReturn:
+        """Raise Stopped on all ranks, after the checkpoint of this step, because `rank` was asked to stop."""
+        reason = group.gather(self.reason())[rank]
+        if group.rank == 0:
+            self._file.unlink(missing_ok=True)  # so that the run can be resumed
+        raise Stopped(
+            f"rank {rank} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"resume with --resume {folder}",
+            rank=rank,
+            step=step,
+        )

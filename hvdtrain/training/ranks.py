@@ -1,4 +1,4 @@
-"""The ranks at a logging step: their losses, their times, and whether one of them must stop, joined in one allreduce."""
+"""The ranks at a logging step: one allreduce joins their losses, their times, and whether one of them must stop."""
 
 from __future__ import annotations
 
@@ -66,12 +66,14 @@ class Ranks:
         """
         phases.begin(LOGGING)
         self._run.lock.check(within_s=STALE_S / 2)
+        stop_requested = bool(self._stop.reason())
         phases.begin(FINISHING)
         weights = self._run.learner.weights()
         losses = self._read_losses()
         phases.begin(JOINING)
         group, times = self._run.group, self._timer.take()
-        interval = join(group, losses, bool(self._stop.reason()), checkpoint_due, times.as_columns(group.rank, group.size))
+        columns = times.as_columns(group.rank, group.size)
+        interval = join(group, losses, stop_requested, checkpoint_due, columns)
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -82,14 +84,16 @@ class Ranks:
     def _read_losses(self) -> list[tuple[int, float]]:
         """The steps since the last logging step and their losses."""
         pending, self._pending = self._pending, []
-        return list(zip([step for step, _ in pending], self._run.learner.read_losses([loss for _, loss in pending]), strict=True))
+        losses = self._run.learner.read_losses([loss for _, loss in pending])
+        return [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)]
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         rows = self._batches.describe_rows(bad.rank, bad.step)
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {rows}"
         if self._run.config.on_nan == "stop":
-            raise NotFiniteError(text, "lower the learning rate, check these rows, or use --on-nan skip")
+            remedy = "lower the learning rate, check these rows, or use --on-nan skip"
+            raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def check_same_weights(self, step: int) -> None:
@@ -103,7 +107,7 @@ class Ranks:
         if self._stopping_rank is not None:
             self._stop.stopping()
             save()
-            self._stop.raise_stopped(self._run.group, self._stopping_rank, at.step)
+            self._stop.raise_stopped(self._run.group, self._stopping_rank, self._run.folder, at.step)
         if at.step >= self._run.last_step:
             self._stop.finishing()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import statistics
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -10,16 +12,19 @@ from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
-from hvdtrain.system import cores, rank_info
+from hvdtrain.runs.step_times import StepTimes
+from hvdtrain.system import cores
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.user import UserTask
-from hvdtrain.training.evaluation import Scores
-from hvdtrain.training.losses import SpikeDetector
+from hvdtrain.training.batches import Batches
+from hvdtrain.training.evaluation import Evaluation
+from hvdtrain.training.observer import Observer
+from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
-from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.step_times import RankTimes
+from hvdtrain.training.slow_ranks import SlowRankLog
+from hvdtrain.training.throughput import Throughput
 
-LEAST_WAIT_SHARE = 0.05
+MIN_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
 
 
@@ -36,7 +41,7 @@ class DataFigures(NamedTuple):
         """What is worth showing."""
         worst = max(self.wait_shares)
         texts = []
-        if worst >= LEAST_WAIT_SHARE:
+        if worst >= MIN_WAIT_SHARE:
             rank = self.wait_shares.index(worst)
             texts.append(f"rank {rank} waited for data {worst:.0%} of the time (raise --workers, now {self.workers})")
         if self.train or self.test:
@@ -44,25 +49,48 @@ class DataFigures(NamedTuple):
         return texts
 
 
-class Reporter:
+SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
+"""A loss is a spike if it exceeds this multiple of the recent median, and the median by this much."""
+SPIKE_HISTORY, SPIKE_MIN = 20, 5
+"""Number of recent intervals that the median is taken over, and how many it needs at least."""
+
+
+class SpikeDetector:
+    """Remembers the losses of recent intervals, and recognizes one that is far above them."""
+
+    def __init__(self) -> None:
+        self._recent: deque[float] = deque(maxlen=SPIKE_HISTORY)
+
+    def exceeded_median(self, loss: float) -> float | None:
+        """The median of the recent intervals if `loss` (nats) is a spike above it, else None."""
+        median = statistics.median(self._recent) if len(self._recent) >= SPIKE_MIN else math.inf
+        if math.isfinite(loss):
+            self._recent.append(loss)
+        return median if loss > max(SPIKE_FACTOR * median, median + SPIKE_NATS) else None
+
+
+class Reporter(Observer):
     """Rank 0 writes metrics and shows progress; every rank logs warnings.
 
     track: called on rank 0 with each record. Raises OSError if the metrics file cannot be created.
     """
 
-    def __init__(self, run: Run, first_step: int, track: Callable[[dict[str, Any]], None]) -> None:
-        self._run = run
+    def __init__(
+        self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
+    ) -> None:
+        self._run, self._batches, self._throughput = run, batches, throughput
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
         shown = run.is_rank_0 and not run.runtime.quiet
-        self._display = Display(run.last_step, run.config.epochs, first_step, shown)
+        self._display = Display(run.last_step, run.config.epochs, at.step, shown)
         self._spikes = SpikeDetector()
-        self._epoch = EpochFigures(first_step)
+        self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
-        self._slow_ranks: SlowRanks | None = None
+        self._slow_ranks = SlowRankLog(run)
+        self.evaluation: Evaluation | None = None
+        """The last one of this process."""
 
-    def started(self) -> None:
+    def introduce(self) -> None:
         """Show what is trained, and where, and warn of data that cannot be learned from; call it on every rank."""
-        self._slow_ranks = SlowRanks(self._run.group.gather(rank_info.host_name()))
         run, config = self._run, self._run.config
         learner, size = run.learner, run.group.size
         where = f"{learner.devices} devices ({learner.device})" if learner.devices > 1 else learner.device
@@ -83,11 +111,18 @@ class Reporter:
         for problem in find_problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 
-    def interval(self, position: Position, loss: float, speed: dict[str, float], times: RankTimes) -> None:
-        """The steps up to `position` since the last logging step: mean loss (nats), what `Throughput` measured, and
-        how long they took each rank.
-        """
-        run, step = self._run, position.step
+    def started(self, at: Position) -> None:
+        """Learn where the ranks are."""
+        self._slow_ranks.started(at)
+
+    def joined(self, at: Position, interval: Interval) -> None:
+        """Record the steps since the last logging step, and warn of what is unusual."""
+        self._slow_ranks.joined(at, interval)
+        if speed := self._throughput.interval(at):  # else no step was made since then
+            self._report(at, interval.loss, speed, interval.times)
+
+    def _report(self, at: Position, loss: float, speed: dict[str, float], times: StepTimes) -> None:
+        run, step = self._run, at.step
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
         if self._writer:
@@ -96,22 +131,24 @@ class Reporter:
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
-        assert self._slow_ranks, "started() was called"
-        self._slow_ranks.add(times)
         figures = [f"{images_per_s:,.0f} {run.unit}/s", f"loss {loss:.4f}", *self._metrics, f"lr {lr:.3g}"]
         figures[:0] = self._slow_ranks.figures
-        self._display.update(step, position.epoch + 1, figures)
+        self._display.update(step, at.epoch + 1, figures)
 
-    def evaluated(self, position: Position, scores: Scores, seconds: list[float], data: DataFigures) -> None:
-        """An evaluation, and the seconds that each rank took for its share; data: since the last evaluation."""
+    def evaluated(self, at: Position, evaluation: Evaluation) -> None:
+        """Record an evaluation, and how reading went since the last one; exchanges values of all ranks."""
+        self.evaluation = evaluation
+        group, scores = self._run.group, evaluation.scores
+        wait_shares = group.gather(self._throughput.take_wait_share())
+        data = DataFigures(wait_shares, self._batches.reader.workers, **self._batches.bad_rows.count(group))
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
-        step, epoch = position.step, position.step / self._run.steps_per_epoch
+        step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
-            self._writer.write("ranks", step, evaluation_s=seconds)
+            self._writer.write("ranks", step, evaluation_s=evaluation.seconds)
         if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
-        epochs, part = self._run.config.epochs, position.rows_in_epoch / self._run.samples
-        name = f"{position.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{position.epoch}/{epochs}"
+        epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
+        name = f"{at.epoch + 1}/{epochs} ({part:.0%} of it)" if part else f"{at.epoch}/{epochs}"
         test = [] if scores.loss is None else [f"test loss {scores.loss:.4f}"]
         test += [f"test {metric}" for metric in self._metrics]
         train = self._epoch.texts(self._run.unit)

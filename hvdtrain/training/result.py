@@ -10,30 +10,35 @@ import numpy as np
 from hvdtrain.networks.arithmetic import training_flops
 from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
+from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency, cores
 from hvdtrain.training.evaluation import Scores
-from hvdtrain.training.loop import Training
-from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import must_write
+from hvdtrain.training.start import StartedRun
 from hvdtrain.training.step_profile import step_shares
 
 
-def write(run: Run, scores: Scores, training: Training, reporter: Reporter) -> None:
-    """Compare the ranks a last time and write the result; call it on every rank.
+def finish(started: StartedRun) -> None:
+    """Write the result, and leave the job in order; call it on every rank, after the last step.
 
     Raises TrainingError if ranks differ or the result cannot be written.
     """
+    run, reporter = started.run, started.reporter
+    started.tracing.ended(started.training.at)
+    evaluation = reporter.evaluation or started.training.evaluate()
+    reporter.close()
+    phases.begin(RESULT)
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "after the last step")
     log.info("rank %d ends with parameters %s", run.group.rank, parameters)
-    content = _content(run, scores, training, parameters)
-    if not run.is_rank_0:
-        return
-    _store(run, content)
-    speed = f"{training.throughput.images_per_s:,.0f} {run.unit}/s"
-    texts = (_summary(scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
-    reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}")
+    content = _content(started, evaluation.scores, parameters)
+    if run.is_rank_0:
+        _store(run, content)
+        speed = f"{started.throughput.images_per_s:,.0f} {run.unit}/s"
+        texts = (_summary(evaluation.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
+        reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}")
+    run.group.close()
 
 
 def _summary(scores: Scores, per_class: dict[str, float]) -> str:
@@ -47,21 +52,21 @@ def _summary(scores: Scores, per_class: dict[str, float]) -> str:
     return ", ".join(texts)
 
 
-def _content(run: Run, scores: Scores, training: Training, parameters: str) -> dict[str, Any]:
+def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, Any]:
     """The content of `result.json`; call it on every rank."""
-    throughput = training.throughput
+    run, throughput = started.run, started.throughput
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
     profiled = bool(run.runtime.profile)
-    compile_s = max(run.group.gather(training.compile_s))
+    compile_s = max(run.group.gather(started.compile_s))
     wait_share = max(run.group.gather(throughput.wait_share))
-    bad_rows = training.bad_rows.count(run.group)
+    bad_rows = started.batches.bad_rows.count(run.group)
     return {
         "accuracy": scores.metrics.get("accuracy"),
         "metrics": scores.metrics,
         "loss": scores.loss,
         "test_rows": scores.rows,
-        "steps": training.position.step,
+        "steps": started.training.at.step,
         "parameters": parameters,
         "images_per_s": throughput.images_per_s,
         "step_s": step_s,
@@ -72,7 +77,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "data_wait_share": wait_share,
         "bad_rows": bad_rows["train"],
         "bad_test_rows": bad_rows["test"],
-        "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
+        "shares": step_shares(run, throughput, started.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
         "peak_flops": cores.peak_flops(run) if profiled else None,
         "flops_per_image": None if isinstance(run.target, UserTask) else training_flops(run.target),

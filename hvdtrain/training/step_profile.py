@@ -11,8 +11,8 @@ import numpy as np
 
 from hvdtrain.frameworks.registry import build_without_communication
 from hvdtrain.interfaces import Batch, FitLearner, GradientLearner, Learner
-from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.run import Run
+from hvdtrain.training.start import compile_step
 from hvdtrain.training.throughput import Throughput
 from hvdtrain.training.watchdog import END, Watchdog
 

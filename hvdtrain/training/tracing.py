@@ -14,7 +14,7 @@ from typing import Any
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.step_range import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
-from hvdtrain.interfaces import BaseLearner, FitLearner, UserLoopLearner
+from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
 from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message
@@ -24,21 +24,19 @@ from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.json_text import to_json
-from hvdtrain.system.phases import FIT, LOOP, SCRIPT, Span, StepSpans, now
+from hvdtrain.system.phases import Span, StepSpans, now, phases
+from hvdtrain.training.observer import Observer
+from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
 
 WARM_UP = 2
 """Steps before the first one that are made like recorded ones, as TensorFlow compiles a graph for them."""
-LEAST_NORMAL = 5
+MIN_NORMAL = 5
 """Steps that are not recorded, to tell how long they take."""
 
 
-class Tracing:
-    """The timeline of a run: call `begin` before the first step of this process, `step_ended` after each, `end` after
-    the last, and on every rank.
-
-    show: prints a line on rank 0's console, and writes it to each rank's log.
-    """
+class Tracing(Observer):
+    """The timeline of a run. prints a line on rank 0's console, and writes it to each rank's log."""
 
     def __init__(self, run: Run, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
@@ -50,15 +48,14 @@ class Tracing:
         self._logged: deque[tuple[int, int]] = deque(maxlen=3)
         """When the latest logging steps ended, and the number of steps done."""
         self._normal_s: float | None = None
-        recorder.stop()
+        phases.stop_recording()
 
-    def begin(self, done: int) -> None:
-        """`done` steps are done, before this process began."""
-        steps, learner = self.steps, self._run.learner
+    def started(self, at: Position) -> None:
+        """Steps up to `at` were done before this process began."""
+        steps, learner, done = self.steps, self._run.learner, at.step
         if not steps:
             return
-        recorder.between = _between_parts(learner)
-        recorder.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
+        phases.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
         elif steps.first >= self._run.last_step:
@@ -66,26 +63,27 @@ class Tracing:
         else:
             self._after(done)
 
-    def step_ended(self, done: int) -> None:
-        """The step after which `done` steps are done has ended, with logging and all that is due after it."""
+    def step_ended(self, at: Position) -> None:
+        """Record the step, and start or stop to record."""
+        done = at.step
         if not self.steps or done == self._done:  # leaving an epoch before its end is no step
             return
         self._done = done
-        if recorder.on:
-            recorder.end_step(done - 1)
+        if phases.is_recording:
+            phases.end_step(done - 1)
         self._after(done)
 
-    def interrupted(self) -> None:
-        """What takes long, and belongs to no step: evaluation and checkpoints."""
+    def saved(self, at: Position) -> None:
+        """Checkpoints, and evaluations before them, take long and belong to no step."""
         self._logged.clear()
 
-    def logged(self, done: int) -> None:
-        """A logging step, at which the framework has computed all that it was asked for."""
-        if self.steps and not recorder.on:
-            self._logged.append((now(), done))
+    def joined(self, at: Position, interval: Interval) -> None:
+        """The framework has computed all that it was asked for."""
+        if self.steps and not phases.is_recording:
+            self._logged.append((now(), at.step))
 
-    def end(self) -> None:
-        """The job makes no more steps."""
+    def ended(self, at: Position) -> None:
+        """Write what was recorded."""
         if self._is_recording:
             self._finish()
         elif self.steps:
@@ -94,7 +92,7 @@ class Tracing:
     def _give_up(self, why: str) -> None:
         log.warning("--timeline %s: %s; there is no timeline", self.steps, why)
         self.steps = None
-        recorder.stop()
+        phases.stop_recording()
 
     def _after(self, done: int) -> None:
         assert self.steps
@@ -103,17 +101,17 @@ class Tracing:
                 self._finish()
         elif done >= self.steps.first:
             self._start()
-        elif done >= self.steps.first - WARM_UP and not recorder.on:
-            recorder.start()  # which waits for all that has been queued
+        elif done >= self.steps.first - WARM_UP and not phases.is_recording:
+            phases.record()  # which waits for all that has been queued
             self._measure_normal(done)
 
     def _measure_normal(self, done: int) -> None:
-        if self._logged and done - self._logged[0][1] >= LEAST_NORMAL:
+        if self._logged and done - self._logged[0][1] >= MIN_NORMAL:
             began, step = self._logged[0]
             self._normal_s = (now() - began) / 1e9 / (done - step)
 
     def _start(self) -> None:
-        recorder.stop()
+        phases.stop_recording()
         self._is_recording = True
         group, self._folder = self._run.group, contextlib.ExitStack()
         self._horovod_file = Path(os.devnull)
@@ -123,12 +121,12 @@ class Tracing:
         self._has_horovod = isinstance(group, HorovodGroup) and group.start_timeline(self._horovod_file)
         self._profiler = self._start_profiler()
         self._before = read_clocks(group)
-        recorder.start()
+        phases.record()
 
     def _finish(self) -> None:
         """Stop, and write what all ranks have recorded."""
         assert self.steps
-        own, self._is_recording = recorder.stop(), False
+        steps, self._is_recording = phases.stop_recording(), False
         group = self._run.group
         after = read_clocks(group)
         if self._has_horovod and isinstance(group, HorovodGroup):
@@ -136,7 +134,7 @@ class Tracing:
         if self._profiler:
             with _warning("the profile of the framework"):
                 self._profiler.stop()
-        gathered = group.gather([rank_info.host_name(), [_as_list(step) for step in own]])
+        gathered = group.gather([rank_info.host_name(), [_as_list(step) for step in steps]])
         with self._folder, _warning("the timeline"):
             if self._run.is_rank_0:
                 self._write(gathered, after)
@@ -173,16 +171,16 @@ class Tracing:
         if not self._has_horovod or not rank_0.steps:
             return []
         try:
-            found = HorovodFile(self._horovod_file)
+            horovod = HorovodFile(self._horovod_file)
         except OSError as error:
             log.warning("Horovod's own timeline cannot be read (%s): its messages are not in the timeline", error)
             return []
-        start = found.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.own)
+        start = horovod.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.own)
         if start is None:
             log.warning("Horovod's own timeline is incomplete: its messages are not in the timeline")
             return []
         begin, end = rank_0.steps[0].begin, rank_0.steps[-1].end
-        return [one for one in found.messages(start) if begin <= one.begin < end]
+        return [message for message in horovod.messages(start) if begin <= message.begin < end]
 
     def _start_profiler(self) -> Any:
         if not self._run.runtime.framework_profiler:
@@ -192,13 +190,6 @@ class Tracing:
             profiler.start()
             return profiler
         return None
-
-
-def _between_parts(learner: BaseLearner) -> str:
-    """The part in which the steps of this learner begin: see `Recorder.between`."""
-    if isinstance(learner, UserLoopLearner):
-        return SCRIPT
-    return FIT if isinstance(learner, FitLearner) else LOOP
 
 
 @contextlib.contextmanager
@@ -212,7 +203,7 @@ def _warning(what: str) -> Iterator[None]:
 
 def _as_list(step: StepSpans) -> list[Any]:
     """A step as JSON values, which every group can exchange."""
-    return [step.step, [list(part) for part in step.parts], [list(one) for one in step.enqueued]]
+    return [step.step, [list(part) for part in step.parts], [list(message) for message in step.enqueued]]
 
 
 def _on_clock(step: list[Any], line: ClockLine) -> StepSpans:

@@ -13,10 +13,11 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_loop
 from hvdtrain.interfaces import Group
-from hvdtrain.system.phases import FORWARD, SCRIPT, phases
+from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.script import Script, make_script
-from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training import result
+from hvdtrain.training.start import Findings, StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -75,12 +76,12 @@ class UserLoop:
     @property
     def epoch(self) -> int:
         """Number of complete epochs, also those before a resume."""
-        return self._running.training.position.epoch
+        return self._running.training.at.epoch
 
     @property
     def steps(self) -> int:
         """Number of steps done, also those before a resume."""
-        return self._running.training.position.step
+        return self._running.training.at.step
 
     @property
     def steps_per_epoch(self) -> int:
@@ -144,11 +145,10 @@ class UserLoop:
         training = started.training
         training.begin()
         while training.unfinished:
-            batches, _ = training.start_epoch()
-            for batch in batches:
+            for batch in training.start_epoch():
                 self._loss = None
                 arrays = self._learner.prepare(batch)
-                phases.begin(FORWARD)
+                phases.begin(SCRIPT_FORWARD)
                 yield arrays
                 self._count_step(started)
             training.end_epoch()
@@ -168,21 +168,22 @@ class UserLoop:
     def _count_step(self, started: StartedRun) -> None:
         if self._loss is None:
             raise UserError(
-                f"step() was not called for the batch of step {started.training.position.step}",
+                f"step() was not called for the batch of step {started.training.at.step}",
                 "call it for each batch, on every rank",
             )
         started.training.after_step(self._loss)
 
     def _leave(self, started: StartedRun) -> None:
-        """The script has left the loop before its end. The watchdog refers to this function by name."""
+        """The script has left the loop before its end."""
+        phases.is_leaving = True
         if self._loss is not None:
             self._count_step(started)
-        if started.training.position.rows_in_epoch:  # else the epoch before has just ended
+        if started.training.at.rows_in_epoch:  # else the epoch before has just ended
             started.training.end_epoch()
         self._finish(started)
 
     def _finish(self, started: StartedRun) -> None:
-        started.finish()
+        result.finish(started)
         self._is_complete = True
 
 

@@ -20,16 +20,18 @@ import threading
 import time
 from pathlib import Path
 
+from hvdtrain.interfaces import Position
 from hvdtrain.system import rank_info
 from hvdtrain.system.memory import resident_bytes
+from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training import interpreter_watch
-from hvdtrain.training.hang_report import Heartbeat, activity, explain, writing_at
-from hvdtrain.training.heartbeats import Heartbeats
-from hvdtrain.training.step_times import StepTimer
+from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, place_of, state_of
+from hvdtrain.training.observer import Observer
+from hvdtrain.training.step_timer import StepTimer
 
-LEAST_LIMIT_S = 30.0
+MIN_LIMIT_S = 30.0
 """No hang is reported before this, unless --hang-timeout says so."""
 LIMIT_FACTOR = 10.0
 """Without --hang-timeout, a hang is no progress for this multiple of the longest step so far."""
@@ -43,7 +45,7 @@ STEP, EVALUATION, END = range(3)
 """The stages of a step, in their order."""
 
 
-class Watchdog:
+class Watchdog(Observer):
     """Watches the thread that creates it.
 
     timeout_s: seconds without progress that count as a hang; 0 for ten times the longest step so far, at least 30.
@@ -60,7 +62,7 @@ class Watchdog:
         self._clock, self._ended = RunningTime(), threading.Event()
         self._reached = 0, STEP, 0
         self._last = self._longest_s = self._writing_s = 0.0
-        self._place: tuple[int, ...] = ()
+        self._state: tuple[int, ...] = ()
         self._compiling, self._resumed, self._held_up = True, False, False
         self._report: tuple[str, int] | None = None
         """The report of a hang and the rank that prints it."""
@@ -81,6 +83,14 @@ class Watchdog:
         self._interpreter.stdin.close()
         self._interpreter.wait()
         faulthandler.unregister(signal.SIGQUIT)
+
+    def step_done(self, at: Position) -> None:
+        """A training step is progress."""
+        self.progress(at.step)
+
+    def evaluating(self, at: Position, batches: int) -> None:
+        """So is a batch of the evaluation after it."""
+        self.progress(at.step, EVALUATION, batches)
 
     def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
         """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
@@ -104,9 +114,9 @@ class Watchdog:
 
     @property
     def limit_s(self) -> float:
-        """Seconds without progress that count as a hang now; ranks may be resumed LEAST_LIMIT_S apart."""
-        limit_s = self._timeout_s or max(LEAST_LIMIT_S, LIMIT_FACTOR * self._longest_s)
-        return max(limit_s, LEAST_LIMIT_S) if self._compiling or self._resumed else limit_s
+        """Seconds without progress that count as a hang now; ranks may be resumed MIN_LIMIT_S apart."""
+        limit_s = self._timeout_s or max(MIN_LIMIT_S, LIMIT_FACTOR * self._longest_s)
+        return max(limit_s, MIN_LIMIT_S) if self._compiling or self._resumed else limit_s
 
     def _watch(self) -> None:
         while not self._ended.wait(TICK_S):
@@ -122,11 +132,12 @@ class Watchdog:
         """Count the time, and notice whether the process was suspended or uses the run's folder."""
         if self._clock.tick():
             self._resumed = True
-        place = writing_at(sys._current_frames().get(self._thread))
-        if place and place != self._place and self._writing_s < WRITING_LIMIT_S:
+        is_writing = phases.current.uses_folder and not phases.waits
+        state = state_of(sys._current_frames().get(self._thread)) if is_writing else ()
+        if state and state != self._state and self._writing_s < WRITING_LIMIT_S:
             self._writing_s += self._clock.seconds - self._last
             self._last = self._clock.seconds
-        self._place = place
+        self._state = state
         self._python_runs()
 
     def _python_runs(self) -> None:
@@ -150,7 +161,7 @@ class Watchdog:
         began = time.monotonic()
         with contextlib.suppress(OSError), open(self._folder / f"stacks-rank-{self._rank}.txt", "w") as file:
             faulthandler.dump_traceback(file, all_threads=True)
-        seen = self._beats.observe(LEAST_LIMIT_S if self._compiling else 0.0)
+        seen = self._beats.observe(MIN_LIMIT_S if self._compiling else 0.0)
         if seen.works(self.limit_s / 2) or (self._compiling and not seen.silent):
             return
         time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs
@@ -174,11 +185,17 @@ class Watchdog:
 
     def _heartbeat(self, number: int) -> Heartbeat:
         """The state of this rank."""
-        doing, idle_s = activity(sys._current_frames().get(self._thread)), self._clock.seconds - self._last
+        idle_s = self._clock.seconds - self._last
         return Heartbeat(
-            *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], doing, idle_s, number),
+            *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0]),
+            *(self._doing(), phases.waits and not phases.is_leaving, idle_s, number),
             *(time.time(), resident_bytes(), *self._timer.total, self._timer.rows),
         )
+
+    def _doing(self) -> str:
+        if phases.is_leaving:
+            return "the end of its run, as its script has left the loop"
+        return "step" if phases.waits else place_of(sys._current_frames().get(self._thread))
 
     def _watch_interpreter(self) -> subprocess.Popen[bytes]:
         """Start the process that ends this one where Python no longer runs."""

@@ -17,7 +17,7 @@ from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
 from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.phases import FORWARD, STEP, UPDATE, phases
+from hvdtrain.system.phases import FORWARD, STEP, UPDATE, Phase, phases
 from hvdtrain.tasks.registry import Target
 
 
@@ -48,7 +48,7 @@ class TensorFlowLearner:
             self._optimizer = self._make_optimizer(config)
             self._scale = LossScale(config.precision == "fp16", self.group.size)
             self._skipped = make_counter()
-        self._stamped_parts: list[str] = []
+        self._stamped_phases: list[Phase] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
         self.local_weights = self._objective.local_weights
         if weights:
@@ -76,7 +76,7 @@ class TensorFlowLearner:
         """`_step` whose parts run one after the other; also returns when each of them after the first began."""
         stamps = Stamps()
         loss = self._make_step(*arguments, stamps=stamps)
-        self._stamped_parts = stamps.names
+        self._stamped_phases = stamps.phases
         return loss, stamps.times()
 
     def _make_step(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> tf.Tensor:
@@ -139,7 +139,7 @@ class TensorFlowLearner:
         lr = tf.constant(batch.lr, tf.float32)
         if phases.is_recording and self._strategy.one_device:
             loss, times = self._stamped_step(*map(tf.constant, rows), lr)
-            phases.split(zip(self._stamped_parts, monotonic_ns(times.numpy()), strict=True))
+            phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
             return loss
         return self._strategy.run(self._step, rows, lr)
 

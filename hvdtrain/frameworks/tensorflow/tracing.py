@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.system.phases import BACKWARD
+from hvdtrain.system.phases import BACKWARD, Phase
 
 
 class Stamps:
@@ -21,15 +21,15 @@ class Stamps:
     """
 
     def __init__(self) -> None:
-        self.names: list[str] = []
+        self.phases: list[Phase] = []
         self._times: list[tf.Tensor] = []
 
-    def begin(self, name: str, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> list[tf.Tensor]:
-        """The gradients, once all of them are computed, for the part of this name.
+    def begin(self, phase: Phase, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """The gradients, once all of them are computed, for this phase.
 
         variables: those of the gradients, after which Horovod's messages are named then.
         """
-        at = self._take(name, gradients)
+        at = self._take(phase, gradients)
         with tf.control_dependencies([at]):
             names = [re.sub(r"\W", "_", variable.name.partition(":")[0]) for variable in variables]
             return [tf.identity(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
@@ -40,13 +40,13 @@ class Stamps:
         return loss * tf.cast(at > 0, loss.dtype)
 
     def times(self) -> tf.Tensor:
-        """All times, in the order of `names`: float64 (n,), seconds since the epoch."""
+        """All times, in the order of `phases`: float64 (n,), seconds since the epoch."""
         return tf.stack(self._times)
 
-    def _take(self, name: str, tensors: list[tf.Tensor]) -> tf.Tensor:
+    def _take(self, phase: Phase, tensors: list[tf.Tensor]) -> tf.Tensor:
         with tf.control_dependencies(tensors):
             at = tf.timestamp()
-        self.names.append(name)
+        self.phases.append(phase)
         self._times.append(at)
         return at
 

@@ -30,7 +30,7 @@ def add_given(messages: Sequence[Message], ranks: Sequence[RankSteps], error_ns:
             recorded.setdefault(name, []).append(at)
         for times in recorded.values():
             times.sort()
-        waits = [part.begin for step in rank.steps for part in step.parts if part.name == GRADIENTS]
+        waits = [part.begin for step in rank.steps for part in step.parts if part.name == GRADIENTS.name]
         previous: dict[str, int] = {}
         for message in messages:
             times = recorded.get(message.name, waits)
@@ -42,4 +42,4 @@ def add_given(messages: Sequence[Message], ranks: Sequence[RankSteps], error_ns:
 
 def ends_of_waiting(rank: RankSteps) -> list[int]:
     """When a rank had the gradients of all ranks, in each step in which it waited for them."""
-    return [part.end for step in rank.steps for part in step.parts if part.name == GRADIENTS]
+    return [part.end for step in rank.steps for part in step.parts if part.name == GRADIENTS.name]

@@ -26,25 +26,30 @@ from hvdtrain.system.phases import (
 )
 
 WORDS = {
-    DATA: "waiting for data",
-    FORWARD: "forward",
-    BACKWARD: "backward",
-    GRADIENTS: "waiting for gradients",
-    UPDATE: "update",
-    STEP: "forward to update",
-    FIT: "the framework's loop",
-    SCRIPT: "the script",
-    LOOP: "hvdtrain's loop",
-    LOGGING: "logging",
-    CHECKPOINT: "checkpoint",
-    EVALUATION: "evaluation",
+    DATA.name: "waiting for data",
+    FORWARD.name: "forward",
+    BACKWARD.name: "backward",
+    GRADIENTS.name: "waiting for gradients",
+    UPDATE.name: "update",
+    STEP.name: "forward to update",
+    FIT.name: "the framework's loop",
+    SCRIPT.name: "the script",
+    LOOP.name: "hvdtrain's loop",
+    LOGGING.name: "logging",
+    CHECKPOINT.name: "checkpoint",
+    EVALUATION.name: "evaluation",
 }
 """What each part is called."""
-JOINS = {GRADIENTS: "with its gradients", BACKWARD: "to begin backward", STEP: "to begin it", FIT: "to begin it"}
+JOINS = {
+    GRADIENTS.name: "with its gradients",
+    BACKWARD.name: "to begin backward",
+    STEP.name: "to begin it",
+    FIT.name: "to begin it",
+}
 """At the first of these parts that a step has, ranks wait for each other: what the last of them was last with."""
 LEAST_SHARE = 0.01
 """Of the time, to be mentioned."""
-JOINT = {GRADIENTS, LOGGING, EVALUATION}
+JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
 """Parts in which ranks wait for each other."""
 NOTABLE_SHARE, NOTABLE_PART = 0.05, 0.6
 """Of the time that the others wait for a rank, and of all waiting that it causes, from which on it is named."""
@@ -144,7 +149,7 @@ def _shares(steps: list[list[StepSpans]], late: list[Late | None]) -> str:
         if length / total < LEAST_SHARE:
             continue
         text = f"{WORDS.get(name, name)} {length / total:.0%}"
-        if name == GRADIENTS and any(late):
+        if name == GRADIENTS.name and any(late):
             waited = _waited_for_last(steps) / total
             text += f" ({waited:.0%} until the last rank had its own)"
         texts.append(text)
@@ -155,9 +160,9 @@ def _waited_for_last(steps: list[list[StepSpans]]) -> int:
     """Nanoseconds, of all ranks, in which they waited for gradients that the last rank had not computed yet."""
     waited = 0
     for step in steps:
-        last = max((_arrival(own, GRADIENTS) or own.begin for own in step), default=0)
+        last = max((_arrival(own, GRADIENTS.name) or own.begin for own in step), default=0)
         for own in step:
-            waits = [part for part in own.parts if part.name == GRADIENTS]
+            waits = [part for part in own.parts if part.name == GRADIENTS.name]
             waited += max(min(waits[-1].end, last) - waits[-1].begin, 0) if waits else 0
     return waited
 
@@ -173,7 +178,7 @@ def _about_last(
     waited = {rank: sum(one.waited_s for one in known if one.rank == rank) for rank in counts}
     rank = max(waited, key=waited.__getitem__)
     each = waited[rank] / len(late)
-    words = JOINS[_join_part(steps) or GRADIENTS]
+    words = JOINS[_join_part(steps) or GRADIENTS.name]
     if each < NOTABLE_SHARE * step_s or waited[rank] < NOTABLE_PART * sum(waited.values()):
         counted = ", ".join(f"rank {rank} in {count}" for rank, count in sorted(counts.items()))
         mean = _time(sum(waited.values()) / len(late))
@@ -198,7 +203,7 @@ def _slowest_part(rank: int, steps: list[list[StepSpans]]) -> tuple[str, float, 
         means = [statistics.fmean(_length(step[one], name) for step in steps) for one in range(len(steps[0]))]
         others = statistics.median(means[:rank] + means[rank + 1 :])
         found.append((means[rank] - others, name, means[rank], others))
-    _, name, own, others = max(found, default=(0.0, LOOP, 0.0, 0.0))
+    _, name, own, others = max(found, default=(0.0, LOOP.name, 0.0, 0.0))
     return name, own, others
 
 

@@ -1,0 +1,188 @@
+"""A run that is ready for its first step: started with the ranks that exist now, or resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.config.options import Config
+from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
+from hvdtrain.interfaces import BaseLearner, CompilingLearner, Dataset, ElasticMemory, Position, Source
+from hvdtrain.runs import record
+from hvdtrain.runs.console import log, log_to_file
+from hvdtrain.runs.lock import RunLock
+from hvdtrain.runs.trackers import registry as trackers
+from hvdtrain.runs.trackers.tracking import Tracking
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system.phases import phases
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.tasks.registry import Target, loader_spec_of, record_of
+from hvdtrain.tasks.user import UserTask
+from hvdtrain.training import consistency
+from hvdtrain.training.batches import Batches
+from hvdtrain.training.end import recorded_end
+from hvdtrain.training.loop import Training
+from hvdtrain.training.preemption import StopRequest
+from hvdtrain.training.ranks import Ranks
+from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.resume import resume
+from hvdtrain.training.run import Run
+from hvdtrain.training.saving import Saver, must_write
+from hvdtrain.training.step_timer import StepTimer
+from hvdtrain.training.throughput import Throughput
+from hvdtrain.training.tracing import Tracing
+from hvdtrain.training.watchdog import Watchdog
+
+Findings = list[dict[str, Any]]
+"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
+
+
+def check_trackers(runtime: RuntimeOptions) -> None:
+    """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
+    if rank_info.detect().rank == 0:
+        trackers.check(runtime.trackers)
+
+
+class StartedRun:
+    """A run that is ready for its first step: the loop, and all who watch it.
+
+    tracking: of rank 0's records. reader: of the run's data.
+    """
+
+    def __init__(self, run: Run, at: Position, saver: Saver, tracking: Tracking, reader: Reader) -> None:
+        timer = StepTimer(run.group)
+        phases.start_run(run.learner.between_steps, timer.on_step_time)
+        self.run, self.batches, self.throughput = run, Batches(run, reader, timer), Throughput()
+        self.stop = StopRequest(run.folder, run.group.rank)
+        self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer)
+        self.reporter = Reporter(run, at, tracking.log, self.batches, self.throughput)
+        self.tracing = Tracing(run, self.reporter.show)
+        observers = self.watchdog, self.reporter, self.throughput, self.tracing
+        self.training = Training(run, at, self.batches, Ranks(run, self.batches, timer, self.stop), saver, observers)
+        self.compile_s = 0.0
+        """Seconds that this rank took to compile its step."""
+
+    def compile(self) -> None:
+        """Compile the step, if it is to be compiled, before any of it is timed."""
+        run = self.run
+        rows = -(-run.global_batch // run.group.size)
+        self.compile_s = compile_step(run.config, run.learner, run.dataset.train, rows)
+        if self.compile_s:
+            self.reporter.show(f"compiled the step in {self.compile_s:.1f} s")
+
+
+@contextlib.contextmanager
+def start_run(
+    config: Config,
+    runtime: RuntimeOptions,
+    target: Target,
+    learner: BaseLearner,
+    dataset: Dataset,
+    examine_host: Callable[[], Findings],
+    memory: ElasticMemory | None = None,
+) -> Iterator[StartedRun]:
+    """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
+
+    An elastic job calls this again, with its memory, after each change of its ranks. Raises what `train` raises.
+    """
+    consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
+    with RunLock() as lock:
+        folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory)
+        run = Run(config, runtime, target, learner, dataset, folder, lock)
+        if run.is_rank_0:
+            checkpoint = str(parent.path) if parent else ""
+            agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
+        with _reader(run) as reader:
+            tracking = _start_records(run, position, examine_host)
+            started = StartedRun(run, position, Saver(run, memory, parent), tracking, reader)
+            with (
+                tracking.until_end(runtime.elastic),
+                started.stop,
+                started.watchdog,
+                contextlib.closing(started.reporter),
+                recorded_end(run),
+            ):
+                started.reporter.introduce()
+                try:
+                    yield started
+                except Stopped:
+                    started.tracing.ended(started.training.at)
+                    raise
+
+
+def _reader(run: Run) -> Reader:
+    """Reads the rows of a run."""
+    config, workers, target = run.config, run.runtime.workers, run.target
+    if isinstance(target, UserTask):
+        return Reader(run.dataset, workers, target.loader_spec, config.seed, target.labels)
+    return Reader(run.dataset, workers, loader_spec_of(config, run.runtime, target.network), config.seed)
+
+
+def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking:
+    """Compare the ranks' weights, and begin to write what the run records."""
+    parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
+    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    with must_write("the record of this run", run.folder):
+        content = _write_record(run, examine_host) if run.is_rank_0 else {}
+        return Tracking(run.runtime.trackers if run.is_rank_0 else (), run.folder, content, position.step)
+
+
+def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+    """Write what is known before the first step; the content of `config.json`."""
+    target = record_of(run.target)
+    written = record.write_options(run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step)
+    findings = examine_host()
+    record.write_json(run.folder / "doctor.json", {"findings": findings})
+    for finding in findings:
+        if finding["status"] == "fail":
+            log.warning("%s; %s", finding["text"], finding["remedy"])
+    return written
+
+
+@contextlib.contextmanager
+def recorded_end(run: Run) -> Iterator[None]:
+    """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
+
+    Of an elastic job, only errors of hvdtrain are recorded: after others, Horovod decides whether training goes on.
+    """
+    if run.is_rank_0:
+        RunEnd.remove(run.folder)
+    try:
+        yield
+    except RankRemoved:
+        raise
+    except Exception as error:
+        end = RunEnd.of_exception(error).on_rank(run.group.rank, run.group.size)
+        if end.status == "stopped":
+            if run.is_rank_0:
+                end.write(run.folder)
+        elif isinstance(error, HvdtrainError) or not run.runtime.elastic:
+            end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
+        raise
+    if run.is_rank_0:
+        RunEnd("finished").write(run.folder)
+
+
+def compile_step(config: Config, learner: BaseLearner, source: Source, rows: int) -> float:
+    """Compile the learner's step for `rows` rows of the source, if --compile asks for it; the seconds that it took.
+
+    A rank that cannot compile logs why, and trains uncompiled: 0.0. No rank waits for the others here.
+    """
+    if not (config.compile and isinstance(learner, CompilingLearner)):
+        return 0.0
+    try:
+        return learner.compile(source[np.arange(rows)])
+    except Exception as error:  # of a kind that PyTorch does not document
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log.warning("--compile: training continues uncompiled: %s", reason)
+        log_to_file(logging.INFO, traceback.format_exc())
+        return 0.0
