@@ -46,6 +46,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.parametrize(("options", "message"), OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
 def test_invalid_options(tmp_path, options, message):
     if "gpu" in options and Path("/dev/nvidia0").exists():
@@ -57,6 +58,7 @@ def test_invalid_options(tmp_path, options, message):
     assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.needs("mxnet")
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -92,6 +94,7 @@ main({framework!r})
 """
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_missing_framework_and_missing_horovod(tmp_path, framework):
     for name, message in (
@@ -119,6 +122,7 @@ def test_launcher_that_horovod_does_not_detect(tmp_path):
     assert "with --strategy single each would train alone" in output
 
 
+@pytest.mark.guarantee("not-finite")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     options = ("--name", "run", "--max-steps", "20", "--log-every", "8")
@@ -141,6 +145,7 @@ def test_a_crash_on_one_rank_ends_the_job_at_once(tmp_path, framework):
     assert "no step for" not in output
 
 
+@pytest.mark.guarantee("skip-together")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
@@ -151,6 +156,7 @@ def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     assert np.isfinite(result["loss"])
 
 
+@pytest.mark.guarantee("ranks-that-differ")
 @pytest.mark.parametrize("by", cases(["gloo", "mpirun"], short={"mpirun"}))
 def test_ranks_with_different_parameters_are_detected(tmp_path, by):
     options = ("--name", "run", "--max-steps", "20", "--check-sync", "2")
@@ -193,6 +199,8 @@ def test_training_on_own_data(tmp_path):
     assert json.loads((folder / "result.json").read_text())["accuracy"] == 1.0
 
 
+@pytest.mark.guarantee("not-finite")
+@pytest.mark.guarantee("failed-training")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_diverging_parameters_end_the_job(tmp_path, framework):
     """Even if the loss is finite, because a ReLU turns NaN into 0."""

@@ -27,6 +27,7 @@ def attempts(folder) -> list[dict]:
     return json.loads((folder / "runs" / "run" / "attempts.json").read_text())
 
 
+@pytest.mark.guarantee("restart-after-kill")
 @pytest.mark.parametrize(
     ("framework", "by", "options"),
     [
