@@ -8,7 +8,7 @@ import pytest
 from support.untrusted import rewrite, save_checkpoint
 
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import attempts
+from hvdtrain.jobs import progress
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import entry_of
@@ -43,7 +43,7 @@ class Run:
     def newest(self):
         """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
         found = checkpoints.newest(self.folder)[1].position.step
-        assert attempts.newest_checkpoint(self.folder).step == found
+        assert progress.newest_checkpoint(self.folder).step == found
         return found
 
     def damage(self, step, file=checkpoints.FILES[0]):
