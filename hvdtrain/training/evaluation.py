@@ -126,7 +126,7 @@ def _compare_ranks(group: Group, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
     gathered = group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([StepTime(taken) for taken in by_rank]):
+    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]]):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the median rank took %.2f s; in training "
             "all other ranks wait for it: check that host with python -m hvdtrain doctor",

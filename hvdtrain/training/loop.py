@@ -41,7 +41,10 @@ class Training:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
         self.begin()
         while self.unfinished:
-            learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
+            if hasattr(learner, 'fit'):
+                learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
+            else:
+                [self.after_step(learner.train_step(batch)) for batch in self.start_epoch()]
             self.end_epoch()
 
     @property

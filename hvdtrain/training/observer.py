@@ -25,7 +25,6 @@ class Observer:
             evaluated
             saved
             step_ended
-        ended
     """
 
     def started(self, at: Position) -> None:
@@ -51,6 +50,3 @@ class Observer:
 
     def step_ended(self, at: Position) -> None:
         """The step has ended, with all that is due after it."""
-
-    def ended(self) -> None:
-        """No more steps follow."""

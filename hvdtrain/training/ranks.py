@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, SupportsFloat
 
 import numpy as np
@@ -13,7 +13,7 @@ from hvdtrain.errors import NotFiniteError
 from hvdtrain.interfaces import Group, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
-from hvdtrain.runs.step_times import StepTimes
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
@@ -40,7 +40,7 @@ class Interval(NamedTuple):
     """First rank that was asked to stop."""
     checkpoint_due: bool = False
     """Whether rank 0 finds it time for a checkpoint."""
-    times: StepTimes = StepTimes()
+    times: Sequence[StepTime] = ()
     """How long the interval's steps took each rank."""
 
 
@@ -71,9 +71,7 @@ class Ranks:
         weights = self._run.learner.weights()
         losses = self._read_losses()
         phases.begin(JOINING)
-        group, times = self._run.group, self._timer.take()
-        columns = times.as_columns(group.rank, group.size)
-        interval = join(group, losses, stop_requested, checkpoint_due, columns)
+        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._timer.take())
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -84,7 +82,7 @@ class Ranks:
     def _read_losses(self) -> list[tuple[int, float]]:
         """The steps since the last logging step and their losses."""
         pending, self._pending = self._pending, []
-        losses = self._run.learner.read_losses([loss for _, loss in pending])
+        losses = getattr(self._run.learner, 'read_losses', lambda ls: [float(l) for l in ls])([loss for _, loss in pending])
         return [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)]
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
@@ -117,12 +115,12 @@ def join(
     losses: list[tuple[int, float]],
     stop_requested: bool = False,
     checkpoint_due: bool = False,
-    times: np.ndarray | None = None,
+    time: StepTime = NO_TIME,
 ) -> Interval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
-    losses: steps of this rank and their losses. stop_requested: whether this rank was asked to stop. times: see
-    `StepTime.as_columns`.
+    losses: steps of this rank and their losses. stop_requested: whether this rank was asked to stop. time: how long the
+    steps took this rank, without this sum, in which it may wait for other ranks.
     """
     rank, size = group.rank, group.size
     finite = [loss for _, loss in losses if math.isfinite(loss)]
@@ -132,10 +130,11 @@ def join(
     if first_bad_step is not None:
         bad[rank], bad_step[rank] = 1, first_bad_step
     stop[rank] = stop_requested
-    columns = np.zeros((4, size)) if times is None else times
+    columns = np.zeros((4, size))
+    columns[:, rank] = [time.compute, time.communicate or 0.0, time.data, time.communicate is None]
     totals, bad, bad_step, stop, columns = sum_arrays(group, totals, bad, bad_step, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), StepTimes.from_columns(columns))
+    return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), _times(columns))
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -146,6 +145,14 @@ def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
     joined = group.sum(np.concatenate([array.ravel() for array in arrays]))
     ends = itertools.accumulate(array.size for array in arrays)
     return [joined[end - array.size : end].reshape(array.shape) for end, array in zip(ends, arrays, strict=True)]
+
+
+def _times(columns: np.ndarray) -> list[StepTime]:
+    """The times of all ranks, by rank: no rank knows its communication unless all do."""
+    known = not columns[3].any()
+    return [
+        StepTime(compute, communicate if known else None, data) for compute, communicate, data in columns[:3].T.tolist()
+    ]
 
 
 def _earliest(bad: np.ndarray, bad_step: np.ndarray) -> RankStep | None:

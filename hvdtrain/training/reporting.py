@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
-from hvdtrain.runs.step_times import StepTimes
+from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import cores
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.user import UserTask
@@ -21,7 +21,7 @@ from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
-from hvdtrain.training.slow_ranks import SlowRankLog
+from hvdtrain.training.slow_ranks import SlowRanks
 from hvdtrain.training.throughput import Throughput
 
 MIN_WAIT_SHARE = 0.05
@@ -85,7 +85,7 @@ class Reporter(Observer):
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
-        self._slow_ranks = SlowRankLog(run)
+        self._slow_ranks = SlowRanks(run.group)
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
 
@@ -121,13 +121,13 @@ class Reporter(Observer):
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval.loss, speed, interval.times)
 
-    def _report(self, at: Position, loss: float, speed: dict[str, float], times: StepTimes) -> None:
+    def _report(self, at: Position, loss: float, speed: dict[str, float], times: Sequence[StepTime]) -> None:
         run, step = self._run, at.step
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
         if self._writer:
             values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
-            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **times.record())
+            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **to_record(times))
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)

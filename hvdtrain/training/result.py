@@ -26,7 +26,7 @@ def finish(started: StartedRun) -> None:
     Raises TrainingError if ranks differ or the result cannot be written.
     """
     run, reporter = started.run, started.reporter
-    started.tracing.ended(started.training.at)
+    started.tracing.ended()
     evaluation = reporter.evaluation or started.training.evaluate()
     reporter.close()
     phases.begin(RESULT)

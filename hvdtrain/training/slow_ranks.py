@@ -1,58 +1,98 @@
-"""Warns of ranks that are slower than the others, while they are."""
+"""Ranks that are slower than the others, named while they are."""
 
 from __future__ import annotations
 
-from hvdtrain.interfaces import Position
+from collections import deque
+from collections.abc import Sequence
+
+from hvdtrain.interfaces import Group, Position
 from hvdtrain.runs.console import log
-from hvdtrain.runs.step_times import SlowRank, SlowRanks
+from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
-from hvdtrain.training.run import Run
+
+PART_S = 1.0
+"""A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
+MIN_PARTS = 3
+"""A window has so many parts, even if they take longer than WINDOW_S."""
 
 
-class SlowRankLog(Observer):
-    """Compares the ranks at each logging step; logs one that is slow, once until it has recovered."""
+class SlowRanks(Observer):
+    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered."""
 
-    def __init__(self, run: Run) -> None:
-        self._run, self._ranks = run, SlowRanks()
+    def __init__(self, group: Group) -> None:
+        self._group = group
         self._hosts: list[str] = []
-        self._is_warm = False
-        self._named: set[tuple[int, str]] = set()
-
-    def started(self, at: Position) -> None:
-        """Learn the hosts of the ranks."""
-        self._hosts = self._run.group.gather(rank_info.host_name())
-
-    def joined(self, at: Position, interval: Interval) -> None:
-        """Compare the ranks; in the first interval, frameworks warm up."""
-        if self._is_warm:
-            self._ranks.add(interval.times.by_rank())
-        self._is_warm = True
-        slow = {(slow.rank, slow.kind): slow for slow in self._ranks.slow}
-        for rank_and_kind in slow.keys() - self._named:
-            self._name(slow[rank_and_kind])
-        for rank, _ in self._named - slow.keys():
-            log.warning("rank %d on %s is as fast as the other ranks again", rank, self._hosts[rank])
-        self._named = set(slow)
+        self._warm = False
+        self._part: list[StepTime] = []
+        """Of the logging steps that will be a part of the window, by rank."""
+        self._window: deque[list[StepTime]] = deque()
+        self._slow: dict[tuple[int, str], str] = {}
+        """Ranks that are slow, what takes them so long, and by how much."""
 
     @property
     def figures(self) -> list[str]:
         """What the progress display shows."""
-        much = {"compute": "{0.factor:.1f}x", "data": "data {0.share:.0%}"}
-        ranks = sorted(self._ranks.slow, key=lambda slow: slow.rank)
-        return [f"rank {slow.rank} is slow ({much[slow.kind].format(slow)})" for slow in ranks]
+        return [f"rank {rank} is slow ({much})" for (rank, _), much in sorted(self._slow.items())]
+
+    def started(self, at: Position) -> None:
+        """Learn where the ranks are."""
+        self._hosts = self._group.gather(rank_info.host_name())
+
+    def joined(self, at: Position, interval: Interval) -> None:
+        """Compare how long the steps of the interval took each rank."""
+        self.add(interval.times)
+
+    def add(self, times: Sequence[StepTime]) -> None:
+        """How long the steps since the last logging step took each rank.
+
+        The first ones, in which frameworks warm up, are left out.
+        """
+        if not self._warm:
+            self._warm = True
+            return
+        part = self._part or [NO_TIME] * len(times)
+        self._part = [time.plus(other) for time, other in zip(part, times, strict=True)]
+        if _seconds(self._part) < PART_S:
+            return
+        self._window.append(self._part)
+        self._part = []
+        window = self._window
+        while len(window) > MIN_PARTS and sum(map(_seconds, window)) - _seconds(window[0]) >= WINDOW_S:
+            window.popleft()
+        if len(window) >= MIN_PARTS and sum(map(_seconds, window)) >= WINDOW_S:
+            self._compare()
+
+    def _compare(self) -> None:
+        slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow))}
+        for key, rank in sorted(slow.items()):
+            if key not in self._slow:
+                self._name(rank)
+        for key in [key for key in self._slow if key not in slow]:
+            del self._slow[key]
+            log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
 
     def _name(self, slow: SlowRank) -> None:
-        if slow.kind == "compute":
+        """Log that the steps of the window took a rank longer."""
+        key, host = (slow.rank, slow.part), self._hosts[slow.rank]
+        if slow.part == "compute":
+            self._slow[key] = f"{slow.ratio:.1f}x"
             log.warning(
                 "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "
                 "step: see what else runs on that host, and check it with python -m hvdtrain doctor",
-                *(slow.rank, self._hosts[slow.rank], slow.factor),
+                *(slow.rank, host, slow.ratio),
             )
         else:
+            share = slow.more_s / sum(map(_seconds, self._window))
+            self._slow[key] = f"data {share:.0%}"
             log.warning(
                 "rank %d on %s is slow: it waits for data for %.0f%% more of the time than the other ranks, which wait "
                 "for it in each step: raise --workers, or check the disk of that host",
-                *(slow.rank, self._hosts[slow.rank], 100 * slow.share),
+                *(slow.rank, host, 100 * share),
             )
+
+
+def _seconds(part: Sequence[StepTime]) -> float:
+    """How long these steps took, on the rank that took longest."""
+    return max(time.total for time in part)

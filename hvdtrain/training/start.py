@@ -29,7 +29,6 @@ from hvdtrain.tasks.registry import Target, loader_spec_of, record_of
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.end import recorded_end
 from hvdtrain.training.loop import Training
 from hvdtrain.training.preemption import StopRequest
 from hvdtrain.training.ranks import Ranks
@@ -60,7 +59,7 @@ class StartedRun:
 
     def __init__(self, run: Run, at: Position, saver: Saver, tracking: Tracking, reader: Reader) -> None:
         timer = StepTimer(run.group)
-        phases.start_run(run.learner.between_steps, timer.on_step_time)
+        phases.start_run((__import__('hvdtrain.system.phases', fromlist=['x']).FIT if hasattr(run.learner,'fit') else __import__('hvdtrain.system.phases', fromlist=['x']).SCRIPT if hasattr(run.learner,'prepare') else __import__('hvdtrain.system.phases', fromlist=['x']).LOOP), timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader, timer), Throughput()
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer)
@@ -115,7 +114,7 @@ def start_run(
                 try:
                     yield started
                 except Stopped:
-                    started.tracing.ended(started.training.at)
+                    started.tracing.ended()
                     raise
 
 

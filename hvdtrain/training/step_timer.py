@@ -6,7 +6,7 @@ import time
 from typing import NamedTuple
 
 from hvdtrain.interfaces import Group
-from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.phases import DATA, phases
 
 
@@ -28,9 +28,9 @@ class StepTimer:
         self._group = group
         self.rows = 0
         """Number of rows that this rank has trained on."""
-        self._interval = StepTime()
+        self._interval = NO_TIME
         """Since `take` was called last, up to the last moment that belonged to no step."""
-        self._state: tuple[StepTime, _Reading | None] = StepTime(), None
+        self._state: tuple[StepTime, _Reading | None] = NO_TIME, None
         """Of all steps up to that moment, and the beginning of the present steps: one value, so that a reader in
         another thread sees both."""
 
@@ -46,7 +46,7 @@ class StepTimer:
 
     def take(self) -> StepTime:
         """What the steps took since this was called last; call it outside of steps."""
-        interval, self._interval = self._interval, StepTime()
+        interval, self._interval = self._interval, NO_TIME
         return interval
 
     @property
@@ -60,7 +60,7 @@ class StepTimer:
 
     def _since(self, began: _Reading | None) -> StepTime:
         if began is None:
-            return StepTime()
+            return NO_TIME
         now = self._read()
         seconds, data_s = now.now_s - began.now_s, now.data_s - began.data_s
         if now.communicate_s is None or began.communicate_s is None:

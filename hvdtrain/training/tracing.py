@@ -82,8 +82,8 @@ class Tracing(Observer):
         if self.steps and not phases.is_recording:
             self._logged.append((now(), at.step))
 
-    def ended(self, at: Position) -> None:
-        """Write what was recorded."""
+    def ended(self) -> None:
+        """Write what was recorded: no more steps follow."""
         if self._is_recording:
             self._finish()
         elif self.steps:

@@ -187,9 +187,9 @@ class Watchdog(Observer):
         """The state of this rank."""
         idle_s = self._clock.seconds - self._last
         return Heartbeat(
-            *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0]),
-            *(self._doing(), phases.waits and not phases.is_leaving, idle_s, number),
-            *(time.time(), resident_bytes(), *self._timer.total, self._timer.rows),
+            *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], self._doing()),
+            *(phases.waits and not phases.is_leaving, idle_s, number, time.time(), resident_bytes()),
+            *(*self._timer.total, self._timer.rows),
         )
 
     def _doing(self) -> str:

@@ -17,7 +17,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
-from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
 
