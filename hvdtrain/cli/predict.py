@@ -11,8 +11,7 @@ import tyro
 
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.parser import check_choices
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner

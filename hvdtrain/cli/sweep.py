@@ -14,9 +14,9 @@ from hvdtrain.cli import launch, launch_options, sweep_options
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.rank_end import without_box
 from hvdtrain.cli.training_options import parse
-from hvdtrain.config.option_values import arguments
+from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Framework
-from hvdtrain.config.record import as_json, to_record
+from hvdtrain.config.sources import as_json, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.program import own_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options, notify
-from hvdtrain.config.options import TITLES, Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import TITLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.agent_pipe import RankError

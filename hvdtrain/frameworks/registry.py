@@ -13,8 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from hvdtrain.collectives.grouping import check_groups
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.start_limit import limited_start
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_cuda_graph, check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment

@@ -5,8 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterable
 
-from hvdtrain.config.options import TITLES, Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import TITLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Strategy, Unsupported
 from hvdtrain.system import stacks

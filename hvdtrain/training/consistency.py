@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
+from hvdtrain.config.options import FREE_PER_RANK, Config, RuntimeOptions
+from hvdtrain.config.sources import to_record
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, OwnLoopLearner, Position

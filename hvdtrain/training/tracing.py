@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
 from hvdtrain.interfaces import BaseLearner, FitLearner, OwnLoopLearner
 from hvdtrain.runs.console import log

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from fuzz.inputs import NUMBER_TEXTS, mutated, text_like
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.cli import launch, printed_options, training_options
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.jobs import horovod_options, hostlist, job, program, sbatch
 from hvdtrain.measure.sweep import trials
 

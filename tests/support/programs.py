@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hvdtrain.cli.training_options import parse
 
 from hvdtrain.cli.train import examine_host, main
-from hvdtrain.cli.training_options import parse
 from hvdtrain.collectives import arrays
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights

@@ -98,8 +98,9 @@ def test_options_in_example_commands_exist():
     import contextlib
     import io
 
-    from hvdtrain.cli import launch
     from hvdtrain.cli.training_options import parse
+
+    from hvdtrain.cli import launch
 
     known = io.StringIO()
     for launcher in ("local", "horovodrun", "mpirun", "srun", "sbatch"):
@@ -124,8 +125,7 @@ def test_doctor_page_lists_all_checks():
 
 
 def test_reference_lists_all_training_options_with_their_defaults():
-    from hvdtrain.config.options import Config
-    from hvdtrain.config.runtime import RuntimeOptions
+    from hvdtrain.config.options import Config, RuntimeOptions
 
     rows = re.findall(r"^\| `--([a-z-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
     fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]

@@ -6,8 +6,7 @@ from typing import get_args, get_type_hints
 
 from support.jobs import ROOT
 
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.frameworks.registry import STYLES
 from hvdtrain.jobs import program
 from hvdtrain.system.distributions import DISTRIBUTIONS

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hvdtrain.cli.parser import Parser
 
 from hvdtrain.__main__ import main
 from hvdtrain.cli import training_options
-from hvdtrain.cli.parser import Parser
 from hvdtrain.errors import UserError
 
 

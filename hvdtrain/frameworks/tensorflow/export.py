@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
 from hvdtrain.frameworks.tensorflow.objective import TaskObjective
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowSingleProcess

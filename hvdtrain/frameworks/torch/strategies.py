@@ -16,8 +16,7 @@ from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from hvdtrain.config.options import Framework
-from hvdtrain.config.record import check_recorded
+from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.system.text import did_you_mean

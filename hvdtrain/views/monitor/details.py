@@ -9,10 +9,8 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.recipes import RECIPES, from_recipe
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
+from hvdtrain.config.sources import to_record
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import read_json
 from hvdtrain.views.monitor.content import count, number, read_object, shown, table, text

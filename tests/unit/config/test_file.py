@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-
 from hvdtrain.cli.printed_options import as_toml, origins
 from hvdtrain.cli.training_options import CommandLine, parse, parse_line
-from hvdtrain.config.file import read_options
+
+from hvdtrain.config.sources import read_options
 from hvdtrain.errors import UserError
 from hvdtrain.runs import record
 

@@ -4,12 +4,10 @@ import dataclasses
 import json
 
 import pytest
-
 from hvdtrain.cli.training_options import parse
-from hvdtrain.config.options import Config
-from hvdtrain.config.recipes import RECIPES, from_recipe
-from hvdtrain.config.record import from_record, to_record
-from hvdtrain.config.runtime import RuntimeOptions
+
+from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
+from hvdtrain.config.sources import from_record, to_record
 from hvdtrain.errors import UserError
 
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.options import RuntimeOptions, StepRange
 from hvdtrain.errors import UserError
 
 

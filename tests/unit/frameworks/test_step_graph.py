@@ -11,8 +11,7 @@ import torch
 from support.networks import shaped
 from support.recorded_operations import RecordedOperations
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
 from hvdtrain.frameworks.torch import step_graph, step_inputs

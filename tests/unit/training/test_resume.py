@@ -19,8 +19,7 @@ from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.networks.description import Network

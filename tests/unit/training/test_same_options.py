@@ -7,8 +7,7 @@ import pytest
 from support.jobs import ROOT
 from support.networks import CIFAR_LENET, LENET
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
+from hvdtrain.config.options import FREE_PER_RANK, Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.training.consistency import check_same_options
 

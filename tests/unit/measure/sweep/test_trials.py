@@ -4,9 +4,9 @@ import itertools
 import json
 
 import pytest
+from hvdtrain.cli.training_options import parse
 
 from hvdtrain.__main__ import main
-from hvdtrain.cli.training_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.trials import SweepRecord, Trial, is_complete, parse_settings, plan
 
