@@ -81,7 +81,7 @@ format: setup ## Format the code
 
 bench: setup ## Compare hvdtrain with hand-written loops, data with and without enough memory, strategies, and allreduces
 	@$(ACTIVE) python benchmarks/run.py --steps 120
-	@$(ACTIVE) python benchmarks/own_task.py
+	@$(ACTIVE) python benchmarks/user_task.py
 	@$(ACTIVE) python benchmarks/larger_than_memory.py
 	@$(ACTIVE) python -m hvdtrain bench $(ARGS)
 	@$(ACTIVE) python -m hvdtrain bench allreduce --sizes 8 1024 16384 524288 1048576 67108864

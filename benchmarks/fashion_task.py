@@ -1,4 +1,4 @@
-"""A task of a user's own for own_task.py: a convolutional network with batch normalization, 420,000 parameters."""
+"""A task of a user's own for user_task.py: a convolutional network with batch normalization, 420,000 parameters."""
 
 import numpy as np
 from torch import nn

@@ -32,7 +32,7 @@ CLASSES = tuple("0123456789")
 class NullLearner:
     """Notes when steps begin and end. kept: it claims to keep the training rows, as a GPU does."""
 
-    device, devices, state_by_rank, own_by_rank, skipped = "cpu", 1, False, frozenset[str](), 0
+    device, devices, state_by_rank, local_weights, skipped = "cpu", 1, False, frozenset[str](), 0
 
     def __init__(self, weights: dict[str, np.ndarray], kept: bool) -> None:
         self.group, self._weights, self._kept = SingleProcess(), weights, kept
@@ -68,7 +68,7 @@ def measure(steps: int, batch_size: int, log_every: int, kept: bool) -> tuple[fl
     dataset = Dataset("zeros", source, ArraySource(images[:10], labels[:10]), CLASSES)
     network = NETWORKS["lenet"].for_data(SHAPE, len(CLASSES), "lenet")
     learner = NullLearner(initial_weights(network, "xavier", 0), kept)
-    training.load_trainable = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
+    training.load_target = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
     training.build_learner = lambda *_: learner  # type: ignore[assignment,return-value]
     per_epoch = -(-ROWS // batch_size)
     config = Config(strategy="single", batch_size=batch_size, epochs=-(-steps // per_epoch))

@@ -17,10 +17,10 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
 from hvdtrain.runs.on_end import notifying
-from hvdtrain.tasks.own import make_task
+from hvdtrain.tasks.user import make_task
 
 if TYPE_CHECKING:
-    from hvdtrain.training.own_loop import OwnLoop
+    from hvdtrain.training.user_loop import UserLoop
 
 
 def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None = None) -> RunFolder:
@@ -55,14 +55,14 @@ def start(
     options: RuntimeOptions | None = None,
     arguments: Sequence[str] | None = None,
     framework: Framework | None = None,
-) -> Iterator[OwnLoop]:
+) -> Iterator[UserLoop]:
     """Train by a loop of the script's own, on each rank that a launcher started (docs/own.md).
 
     Without `config` and `options`, the options are those of the command line, or `arguments`; an error then ends the
     process with one line, as `hvdtrain train` does. Otherwise raises UserError if they do not allow it, TrainingError
     if training fails, Stopped if the job was asked to stop. framework: the script's; by default that of the options.
     """
-    from hvdtrain.training.own_loop import OwnLoop
+    from hvdtrain.training.user_loop import UserLoop
 
     if arguments is not None and (config or options):
         raise UserError("start() got arguments and Config or RuntimeOptions", "give arguments, or the others")
@@ -76,7 +76,7 @@ def start(
         if framework:
             config = dataclasses.replace(config, framework=framework)
         bind_to_cores(options)
-        with OwnLoop(script, config, options, examine_host) as loop:
+        with UserLoop(script, config, options, examine_host) as loop:
             yield loop
 
 

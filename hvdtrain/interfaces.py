@@ -216,7 +216,7 @@ class BaseLearner(Protocol):
     """Kind of device: `cpu`, `cuda:0` and so on."""
     devices: int
     """Number of devices in this process, each with a copy of the network."""
-    own_by_rank: frozenset[str]
+    local_weights: frozenset[str]
     """Names of `weights` of which each rank has its own values: running statistics of the rank's own rows."""
     state_by_rank: bool
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
@@ -321,7 +321,7 @@ class LossReader(Protocol):
 
 
 @runtime_checkable
-class OwnLoopLearner(BaseLearner, Protocol):
+class UserLoopLearner(BaseLearner, Protocol):
     """A learner whose model, optimizer and losses are a script's own; it begins without them.
 
     The state of its optimizer is empty before the first step.

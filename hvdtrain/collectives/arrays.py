@@ -27,11 +27,11 @@ def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
     return own
 
 
-def share_own_arrays(learner: BaseLearner) -> None:
-    """Give all ranks rank 0's values of what each rank has by itself (`own_by_rank`). Call it on every rank."""
-    if learner.own_by_rank and learner.group.size > 1:
+def share_local_arrays(learner: BaseLearner) -> None:
+    """Give all ranks rank 0's values of what each rank has by itself (`local_weights`). Call it on every rank."""
+    if learner.local_weights and learner.group.size > 1:
         weights = learner.weights()
-        own = {name: weights[name] for name in learner.own_by_rank}
+        own = {name: weights[name] for name in learner.local_weights}
         learner.load(weights | broadcast_arrays(learner.group, own))
 
 

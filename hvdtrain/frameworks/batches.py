@@ -22,5 +22,5 @@ def mask_names(network: ShapedNetwork) -> list[str]:
 
 
 def statistics_by_rank(network: ShapedNetwork, config: Config) -> frozenset[str]:
-    """The running statistics of which each rank has its own; see `Learner.own_by_rank`."""
+    """The running statistics of which each rank has its own; see `Learner.local_weights`."""
     return frozenset(name for name, _ in network.statistics() if config.batch_norm == "local")

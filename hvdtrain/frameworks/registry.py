@@ -17,12 +17,12 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_cuda_graph, check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.interfaces import ElasticMemory, Group, Learner, OwnLoopLearner, Strategy
+from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy, UserLoopLearner
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.user import UserTask
 
 STYLES: dict[Framework, tuple[str, ...]] = {
     "torch": ("loop",),
@@ -60,7 +60,7 @@ class StrategyEntry(Generic[AnyStrategy]):
 
 
 def build_learner(
-    config: Config, trained: Trainable, weights: Weights | None, runtime: RuntimeOptions, group: Group | None = None
+    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group | None = None
 ) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
@@ -68,10 +68,10 @@ def build_learner(
     UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     _prepare(config, runtime)
-    entry = check_request(config, trained, runtime)
+    entry = check_request(config, target, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
-    return entry.learner(trained, weights, strategy)
+    return entry.learner(target, weights, strategy)
 
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -93,27 +93,27 @@ def framework_tracing(framework: Framework) -> Any:
     return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
-OWN_LOOPS = {"torch": "TorchOwnLoop", "mxnet": "MXNetOwnLoop"}
-"""Class in <framework>/own_loop.py of each framework in which a script can have a training loop of its own."""
+USER_LOOPS = {"torch": "TorchUserLoop", "mxnet": "MXNetUserLoop"}
+"""Class in <framework>/user_loop.py of each framework in which a script can have a training loop of its own."""
 
 
-def build_own_loop(config: Config, runtime: RuntimeOptions) -> OwnLoopLearner:
+def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
     """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
-    if config.framework not in OWN_LOOPS:
+    if config.framework not in USER_LOOPS:
         raise UserError(
-            f"--framework {config.framework}: a script with its own training loop needs {' or '.join(OWN_LOOPS)}",
+            f"--framework {config.framework}: a script with its own training loop needs {' or '.join(USER_LOOPS)}",
             "write a task instead (docs/own.md)",
         )
     _prepare(config, runtime)
     entry = check_request(config, None, runtime)
     with limited_start():
         strategy = entry.strategy(config, runtime)
-    module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.own_loop")
-    return getattr(module, OWN_LOOPS[config.framework])(strategy)
+    module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
+    return getattr(module, USER_LOOPS[config.framework])(strategy)
 
 
 def build_without_communication(
-    config: Config, trained: Trainable, weights: Weights | None, runtime: RuntimeOptions, group: Group
+    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group
 ) -> Learner:
     """A learner of the same kind that trains on one device by itself, to time its steps.
 
@@ -133,14 +133,14 @@ def build_without_communication(
     config = dataclasses.replace(config, **changes)
     single = dataclasses.replace(config, strategy="single", kvstore="device")
     if find_strategy(single).learner is entry.learner:
-        return build_learner(single, trained, weights, dataclasses.replace(runtime, devices=0), group)
-    return build_learner(config, trained, weights, dataclasses.replace(runtime, devices=1))
+        return build_learner(single, target, weights, dataclasses.replace(runtime, devices=0), group)
+    return build_learner(config, target, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, trained: Trainable | None, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, target: Target | None, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
-    trained: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
+    target: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
     missing or does not support an option.
     """
     check_framework_options(config)
@@ -149,10 +149,10 @@ def check_request(config: Config, trained: Trainable | None, runtime: RuntimeOpt
     check_options(config, entry.strategy.unsupported)
     if runtime.cuda_graph:
         check_cuda_graph(config, runtime, entry.strategy)
-    if trained is None or isinstance(trained, OwnTask):
+    if target is None or isinstance(target, UserTask):
         _check_style(config, entry)
     else:
-        check_groups(config, len(list(trained.parameters())))
+        check_groups(config, len(list(target.parameters())))
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

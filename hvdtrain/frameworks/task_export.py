@@ -12,12 +12,12 @@ from hvdtrain.frameworks.requirements import require
 from hvdtrain.frameworks.tuning import set_environment
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.files import replace_folder, write_atomically
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 
 REMEDY = "let the model's outputs depend on its inputs and weights only, by the framework's operations"
 
 
-def export_task_program(task: OwnTask, weights: Weights, metadata: Mapping[str, str], path: Path) -> Comparison:
+def export_task_program(task: UserTask, weights: Weights, metadata: Mapping[str, str], path: Path) -> Comparison:
     """Write the model of a PyTorch task as a program of torch.export, for any number of rows.
 
     Raises UserError if PyTorch cannot make one of it, OSError if the file cannot be written.
@@ -33,7 +33,7 @@ def export_task_program(task: OwnTask, weights: Weights, metadata: Mapping[str, 
     return comparison
 
 
-def export_task_saved_model(task: OwnTask, weights: Weights, metadata: Mapping[str, str], folder: Path) -> Comparison:
+def export_task_saved_model(task: UserTask, weights: Weights, metadata: Mapping[str, str], folder: Path) -> Comparison:
     """Write the model of a TensorFlow task as a SavedModel, for any number of rows.
 
     Raises UserError if TensorFlow cannot make one of it, OSError if the folder cannot be written.
@@ -58,7 +58,7 @@ def export_task_saved_model(task: OwnTask, weights: Weights, metadata: Mapping[s
     return replace_folder(folder, write)
 
 
-def _inputs(task: OwnTask) -> tuple[np.ndarray, ...]:
+def _inputs(task: UserTask) -> tuple[np.ndarray, ...]:
     """What the model gets of the first rows, at least two: a single one would become a constant."""
     arrays = task.first_rows()[: task.inputs]
     return tuple(np.repeat(array, 2, 0) if len(array) == 1 else array for array in arrays)

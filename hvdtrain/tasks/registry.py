@@ -17,13 +17,13 @@ from hvdtrain.networks.files import find_network
 from hvdtrain.networks.record import from_record, shaped_to_record
 from hvdtrain.system.files import read_json
 from hvdtrain.system.python_files import is_reference, load_object
-from hvdtrain.tasks.own import OwnTask, make_task
+from hvdtrain.tasks.user import UserTask, make_task
 
-Trainable = ShapedNetwork | OwnTask
+Target = ShapedNetwork | UserTask
 """What a learner trains."""
 
 
-def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, Dataset]:
+def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Dataset]:
     """What --model names, and its data: --data for a network, the task's own otherwise.
 
     A resumed run keeps the network of its record, whose file may have changed since. Raises UserError if there is no
@@ -36,23 +36,23 @@ def load_trainable(config: Config, runtime: RuntimeOptions) -> tuple[Trainable, 
         found = load_object(config.model, f"--model {config.model}")
         if not isinstance(found, Network):
             task = make_task(config.model, found, config.set, config.on_bad_row == "skip")
-            return dataclasses.replace(task, recipe=_task_recipe(config, task)), task.dataset
+            return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = found
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    dataset = load_dataset(**data_recipe(config, runtime, network))
+    dataset = load_dataset(**loader_spec_of(config, runtime, network))
     return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
 
 
-def load_task(name: str, settings: Sequence[str]) -> OwnTask:
+def load_task(name: str, settings: Sequence[str]) -> UserTask:
     """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
     if not is_reference(name):
         raise UserError(f"--model {name}: is no task", "give FILE.py:CLASS")
     return make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows=True)
 
 
-def _task_recipe(config: Config, task: OwnTask) -> dict[str, Any]:
+def _task_loader_spec(config: Config, task: UserTask) -> dict[str, Any]:
     """How a process that reads data loads the task's (see `datasets.worker.WorkerProcess`)."""
     return {
         "loader": f"{__name__}:load_task_data",
@@ -77,7 +77,7 @@ def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected
     return dataset
 
 
-def data_recipe(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+def loader_spec_of(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
     """The arguments of `load_dataset` for a network, as JSON has them."""
     return {
         "data": config.data,
@@ -101,6 +101,6 @@ def recorded_network(path: Path, model: str) -> Network | None:
         raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
 
 
-def record_of(trained: Trainable) -> dict[str, Any]:
+def record_of(target: Target) -> dict[str, Any]:
     """What is trained as JSON values, by which a resumed run recognizes it."""
-    return trained.record() if isinstance(trained, OwnTask) else shaped_to_record(trained)
+    return target.record() if isinstance(target, UserTask) else shaped_to_record(target)

@@ -9,14 +9,14 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Evaluated
-from hvdtrain.tasks.own import OwnTask, as_source
+from hvdtrain.tasks.user import UserTask, as_source
 
 
-class Script(OwnTask):
+class Script(UserTask):
     """A script, which makes its model and its steps by itself. name: that of its file."""
 
     kind = "script"
-    decides = (
+    ignored_options = (
         "accumulate",
         "batch_norm",
         "compile",

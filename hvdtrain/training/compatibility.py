@@ -10,7 +10,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Position
-from hvdtrain.tasks.registry import Trainable, record_of
+from hvdtrain.tasks.registry import Target, record_of
 
 
 class Rule(enum.Enum):
@@ -64,9 +64,9 @@ RULES = {
 """The rule of each option of `Config`."""
 
 
-def check_options(config: Config, trained: Trainable, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
-    if record_of(trained) != saved.network:
+    if record_of(target) != saved.network:
         raise UserError(
             f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
             "--set differ",

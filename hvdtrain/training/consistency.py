@@ -14,7 +14,7 @@ from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.json_text import to_json
-from hvdtrain.tasks.registry import Trainable, record_of
+from hvdtrain.tasks.registry import Target, record_of
 
 
 class Difference(NamedTuple):
@@ -35,9 +35,7 @@ def checksum(weights: Weights) -> str:
     return digest.hexdigest()[:16]
 
 
-def check_same_options(
-    group: Group, config: Config, runtime: RuntimeOptions, trained: Trainable, fingerprint: str
-) -> None:
+def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, target: Target, fingerprint: str) -> None:
     """Raise UserError, naming the first option that differs, unless all ranks have the same options and files.
 
     Of the runtime options, those in FREE_PER_RANK may differ.
@@ -45,7 +43,7 @@ def check_same_options(
     compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
     options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
     for name, rank, value, expected in _differences(
-        group, {**options, "layers": _digest(record_of(trained)), "data": fingerprint}
+        group, {**options, "layers": _digest(record_of(target)), "data": fingerprint}
     ):
         remedy = "give every rank the same options and files"
         if name == "data":

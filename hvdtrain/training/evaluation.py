@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hvdtrain.collectives.arrays import share_own_arrays
+from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
 from hvdtrain.system import rank_info
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.reduction import sum_arrays
 from hvdtrain.training.run import Run
@@ -67,8 +67,8 @@ def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[],
     if not len(run.dataset.test):
         return Scores(None, {}, None), [0.0] * run.group.size
     began = time.perf_counter()
-    sums = Sums(0 if isinstance(run.trained, OwnTask) else len(run.dataset.classes))
-    share_own_arrays(run.learner)
+    sums = Sums(0 if isinstance(run.target, UserTask) else len(run.dataset.classes))
+    share_local_arrays(run.learner)
     parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
     for rows, found in zip(parts, reader.batches("test", ahead), strict=True):
         bad_rows.add("test", rows, found.bad)

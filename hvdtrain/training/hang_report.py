@@ -13,7 +13,7 @@ WRITING = ("runs", "system/files.py", "system/checkpoint_folder.py", "training/p
 """Folders and files of the package in which a rank uses the run's folder."""
 
 
-LEAVING = ("training/own_loop.py", "_leave")
+LEAVING = ("training/user_loop.py", "_leave")
 """File and function in which a rank is whose script has left its loop; it waits for the others to do so, too."""
 
 

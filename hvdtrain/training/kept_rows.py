@@ -5,7 +5,7 @@ from __future__ import annotations
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.interfaces import RowKeepingLearner
 from hvdtrain.runs.console import log
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.run import Run
 
 
@@ -15,7 +15,7 @@ def keep_rows(run: Run) -> bool:
     Each rank decides by itself. A task's rows of --on-bad-row skip are checked when they are read, on the host.
     """
     learner, source = run.learner, run.dataset.train
-    checked = isinstance(run.trained, OwnTask) and run.config.on_bad_row == "skip"
+    checked = isinstance(run.target, UserTask) and run.config.on_bad_row == "skip"
     if run.runtime.device_data == "off" or checked or not isinstance(source, ArraySource):
         return False
     if not (isinstance(learner, RowKeepingLearner) and learner.keep_rows(source.arrays)):

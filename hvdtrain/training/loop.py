@@ -210,7 +210,7 @@ class Training:
             self._handle_bad_loss(interval.not_finite)
         step = self.position.step
         with self.throughput.outside:
-            consistency.check_finite(weights, step, self._run.learner.own_by_rank)
+            consistency.check_finite(weights, step, self._run.learner.local_weights)
         speed = self.throughput.interval(self.position)
         if speed:  # else no step was made since the last logging step
             with self.throughput.outside:

@@ -12,7 +12,7 @@ from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.text import printable
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
@@ -74,12 +74,12 @@ class Reporter:
         if bound.text:
             total = len(bound.before)
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
-        if isinstance(run.trained, OwnTask):
+        if isinstance(run.target, UserTask):
             self.show(
-                f"{config.model} is a {run.trained.kind}: its checkpoints stay in {config.framework}, and where its "
+                f"{config.model} is a {run.target.kind}: its checkpoints stay in {config.framework}, and where its "
                 "model has batch normalization, each rank normalizes its own rows"
             )
-        find_problems = advice if isinstance(run.trained, OwnTask) else suspicious
+        find_problems = advice if isinstance(run.target, UserTask) else suspicious
         for problem in find_problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 

@@ -16,8 +16,8 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import compatibility
 
 
@@ -33,7 +33,7 @@ class Start(NamedTuple):
 def resume(
     config: Config,
     runtime: RuntimeOptions,
-    trained: Trainable,
+    target: Target,
     learner: BaseLearner,
     dataset: Dataset,
     lock: RunLock,
@@ -52,7 +52,7 @@ def resume(
             if group.rank == 0:
                 lock.acquire(folder)
             console.open_log(folder, group.rank, runtime.quiet)
-            return Start(folder, _restore(config, trained, learner, dataset, folder, state))
+            return Start(folder, _restore(config, target, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
     opened, refusal = _open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else (None, None)
     refusal = group.broadcast(refusal)
@@ -65,7 +65,7 @@ def resume(
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
-    return Start(folder, _restore(config, trained, learner, dataset, path, saved), parent)
+    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent)
 
 
 def _open_or_refuse(
@@ -124,13 +124,13 @@ def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
 
 
 def _restore(
-    config: Config, trained: Trainable, learner: BaseLearner, dataset: Dataset, path: Path, saved: Checkpoint
+    config: Config, target: Target, learner: BaseLearner, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
     samples = len(dataset.train)
-    compatibility.check_options(config, trained, dataset, path, saved)
+    compatibility.check_options(config, target, dataset, path, saved)
     compatibility.check_position(path, saved.position, samples)
-    _check_weights(trained, path, saved, config.framework)
+    _check_weights(target, path, saved, config.framework)
     try:
         learner.load(saved.weights)
     except ValueError as error:
@@ -143,13 +143,13 @@ def _restore(
     return position
 
 
-def _check_weights(trained: Trainable, path: Path, saved: Checkpoint, framework: str) -> None:
+def _check_weights(target: Target, path: Path, saved: Checkpoint, framework: str) -> None:
     """Raise UserError unless the checkpoint's weights can be loaded into what is trained."""
-    if not isinstance(trained, OwnTask):
+    if not isinstance(target, UserTask):
         checkpoints.network(path, saved)
     elif saved.framework != framework:
         raise UserError(
-            f"--resume {path}: the task {trained.name} was trained in {saved.framework}, and a task stays there",
+            f"--resume {path}: the task {target.name} was trained in {saved.framework}, and a task stays there",
             f"use --framework {saved.framework}",
         )
 

@@ -11,11 +11,11 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, OwnLoopLearner, Position
+from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, Position, UserLoopLearner
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable, record_of
+from hvdtrain.tasks.registry import Target, record_of
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.schedule import learning_rate
 
 
@@ -28,7 +28,7 @@ class Run:
 
     config: Config
     runtime: RuntimeOptions
-    trained: Trainable
+    target: Target
     learner: BaseLearner
     dataset: Dataset
     folder: Path
@@ -56,19 +56,19 @@ class Run:
     @property
     def title(self) -> str:
         """What is trained, and on what."""
-        own = isinstance(self.trained, OwnTask)
+        own = isinstance(self.target, UserTask)
         return self.config.model if own else f"{self.config.model} on {self.config.data}"
 
     @property
     def recorded_options(self) -> dict[str, Any]:
         """The options that decide the results, as JSON values."""
-        own = self.trained.decides if isinstance(self.trained, OwnTask) else ()
+        own = self.target.ignored_options if isinstance(self.target, UserTask) else ()
         return {name: value for name, value in to_record(self.config).items() if name not in own}
 
     @property
     def unit(self) -> str:
         """What a row is called in messages."""
-        return "rows" if isinstance(self.trained, OwnTask) else "images"
+        return "rows" if isinstance(self.target, UserTask) else "images"
 
     @property
     def is_rank_0(self) -> bool:
@@ -93,7 +93,7 @@ class Run:
     @property
     def remainder(self) -> sharding.Remainder:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
-        exact = isinstance(self.trained, OwnTask) or bool(self.trained.batch_norms)
+        exact = isinstance(self.target, UserTask) or bool(self.target.batch_norms)
         return "exact" if exact and self.config.remainder == "pad" else self.config.remainder
 
     @functools.cached_property
@@ -106,19 +106,19 @@ class Run:
         """Parameters and running statistics that must be identical on all ranks.
 
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
-        `share_own_arrays` gives them to all ranks before an evaluation.
+        `share_local_arrays` gives them to all ranks before an evaluation.
         """
-        own = self.learner.own_by_rank
+        own = self.learner.local_weights
         return {name: value for name, value in self.learner.weights().items() if name not in own}
 
     @functools.cached_property
-    def _own_loop(self) -> OwnLoopLearner | None:
-        return self.learner if isinstance(self.learner, OwnLoopLearner) else None
+    def _user_loop(self) -> UserLoopLearner | None:
+        return self.learner if isinstance(self.learner, UserLoopLearner) else None
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0; in a script's own loop, its present one."""
-        if self._own_loop:
-            return self._own_loop.learning_rate
+        if self._user_loop:
+            return self._user_loop.learning_rate
         return learning_rate(self.config, step, self.steps_per_epoch, self.group.size)
 
     def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:
@@ -131,7 +131,7 @@ class Run:
             optimizer=self.learner.optimizer_state(),
             position=position,
             model=self.config.model,
-            network=record_of(self.trained),
+            network=record_of(self.target),
             framework=self.config.framework,
             optimizer_name=self.config.optimizer,
             data=self.dataset.fingerprint,

@@ -64,7 +64,7 @@ class Saver:
         """
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
-        consistency.check_finite(weights, position.step, run.learner.own_by_rank)
+        consistency.check_finite(weights, position.step, run.learner.local_weights)
         others = self._other_ranks()
         if run.is_rank_0:
             run.lock.check()

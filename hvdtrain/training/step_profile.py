@@ -55,7 +55,7 @@ def _time_without_communication(run: Run, watchdog: Watchdog) -> StepTimes:
     it cannot be called by itself.
     """
     watchdog.compiling()
-    learner = build_without_communication(run.config, run.trained, run.learner.weights(), run.runtime, run.group)
+    learner = build_without_communication(run.config, run.target, run.learner.weights(), run.runtime, run.group)
     rows = max(run.global_batch // (run.group.size * run.learner.devices), 1)
     compile_step(run.config, learner, run.dataset.train, rows)
     taken = np.arange(min(rows, run.samples))

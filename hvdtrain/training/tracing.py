@@ -14,7 +14,7 @@ from typing import Any
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
-from hvdtrain.interfaces import BaseLearner, FitLearner, OwnLoopLearner
+from hvdtrain.interfaces import BaseLearner, FitLearner, UserLoopLearner
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
 from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message
@@ -196,7 +196,7 @@ class Tracing:
 
 def _between_parts(learner: BaseLearner) -> str:
     """The part in which the steps of this learner begin: see `Recorder.between`."""
-    if isinstance(learner, OwnLoopLearner):
+    if isinstance(learner, UserLoopLearner):
         return SCRIPT
     return FIT if isinstance(learner, FitLearner) else LOOP
 

@@ -19,8 +19,8 @@ from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.trackers import registry as trackers
 from hvdtrain.runs.trackers.tracking import Tracking
 from hvdtrain.system import rank_info
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable, data_recipe, load_trainable, record_of
+from hvdtrain.tasks.registry import Target, load_target, loader_spec_of, record_of
+from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency, result
 from hvdtrain.training.end import recorded_end
 from hvdtrain.training.loop import Training
@@ -34,7 +34,7 @@ Findings = list[dict[str, Any]]
 
 
 def train(
-    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings], task: OwnTask | None = None
+    config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings], task: UserTask | None = None
 ) -> Path:
     """Train with these options; returns the run's folder.
 
@@ -45,12 +45,12 @@ def train(
     """
     check_trackers(runtime)
     prepare(config.framework)  # the file of a task imports it
-    trained, dataset = (task, task.dataset) if task else load_trainable(config, runtime)
+    target, dataset = (task, task.dataset) if task else load_target(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        weights = None if isinstance(trained, OwnTask) else initial_weights(trained, config.init, config.seed)
-        learner = build_learner(config, trained, weights, runtime)
-        with start_run(config, runtime, trained, learner, dataset, examine_host, memory) as started:
+        weights = None if isinstance(target, UserTask) else initial_weights(target, config.init, config.seed)
+        learner = build_learner(config, target, weights, runtime)
+        with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
             started.training.run(learner)
             started.finish()
         return started.run.folder
@@ -87,7 +87,7 @@ class StartedRun(NamedTuple):
 def start_run(
     config: Config,
     runtime: RuntimeOptions,
-    trained: Trainable,
+    target: Target,
     learner: BaseLearner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
@@ -97,10 +97,10 @@ def start_run(
 
     An elastic job calls this again, with its memory, after each change of its ranks. Raises what `train` raises.
     """
-    consistency.check_same_options(learner.group, config, runtime, trained, dataset.fingerprint)
+    consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     with RunLock() as lock:
-        folder, position, parent = resume(config, runtime, trained, learner, dataset, lock, memory)
-        run = Run(config, runtime, trained, learner, dataset, folder, lock)
+        folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory)
+        run = Run(config, runtime, target, learner, dataset, folder, lock)
         with _reader(run) as reader:
             saver = Saver(run, memory, parent)
             reporter, tracking = _start_records(run, position, examine_host)
@@ -117,10 +117,10 @@ def start_run(
 
 def _reader(run: Run) -> Reader:
     """Reads the rows of a run."""
-    config, workers, trained = run.config, run.runtime.workers, run.trained
-    if isinstance(trained, OwnTask):
-        return Reader(run.dataset, workers, trained.recipe, config.seed, trained.labels)
-    return Reader(run.dataset, workers, data_recipe(config, run.runtime, trained.network), config.seed)
+    config, workers, target = run.config, run.runtime.workers, run.target
+    if isinstance(target, UserTask):
+        return Reader(run.dataset, workers, target.loader_spec, config.seed, target.labels)
+    return Reader(run.dataset, workers, loader_spec_of(config, run.runtime, target.network), config.seed)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> tuple[Reporter, Tracking]:
@@ -135,8 +135,8 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
-    trained = record_of(run.trained)
-    written = record.write_options(run.folder, run.recorded_options, run.runtime, trained, run.learner, run.last_step)
+    target = record_of(run.target)
+    written = record.write_options(run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:

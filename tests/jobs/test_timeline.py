@@ -151,9 +151,9 @@ def test_clocks_that_differ_are_aligned(tmp_path):
     check_messages(trace, 1, error=clock["error_s"] * 1e6)
 
 
-@pytest.mark.parametrize(("framework", "script"), [("torch", "own_loop"), ("mxnet", "own_loop_gluon")])
+@pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop"), ("mxnet", "user_loop_gluon")])
 @pytest.mark.matrix
-def test_own_loops_have_a_timeline(tmp_path, framework, script):
+def test_user_loops_have_a_timeline(tmp_path, framework, script):
     command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
     status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
     assert status == 0, output

@@ -26,7 +26,7 @@ WEIGHTS = initial_weights(NETWORK, "xavier", 0)
 class FakeLearner:
     """A learner whose weights never change."""
 
-    device, devices, state_by_rank, own_by_rank, skipped = "cpu", 1, False, frozenset(), 0
+    device, devices, state_by_rank, local_weights, skipped = "cpu", 1, False, frozenset(), 0
 
     def __init__(self) -> None:
         self.group = SingleProcess()
@@ -75,7 +75,7 @@ def use_fakes(monkeypatch, dataset: Dataset) -> list[FakeLearner]:
         made.append(FakeLearner())
         return made[-1]
 
-    monkeypatch.setattr(training, "load_trainable", lambda config, runtime: (NETWORK, dataset))
+    monkeypatch.setattr(training, "load_target", lambda config, runtime: (NETWORK, dataset))
     monkeypatch.setattr(training, "build_learner", build)
     monkeypatch.setattr(plots, "plot_metrics", lambda folder, title: None)
     return made

@@ -104,7 +104,7 @@ class Measurement:
         source = ArraySource(self._images, self._labels)
         dataset = Dataset("random", source, ArraySource(self._images[:64], self._labels[:64]), CLASSES)
         network = NETWORKS["lenet"].for_data(SHAPE, len(CLASSES), "lenet")
-        training.load_trainable = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
+        training.load_target = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
         training.build_learner = self._build  # type: ignore[assignment]
         epochs = -(-self._blocks // 2) + 1
         config = Config(strategy="single", batch_size=self._batch, epochs=epochs, lr=LR, schedule="constant")

@@ -19,7 +19,7 @@ from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -91,7 +91,7 @@ class MXNetLearner:
 
     state_by_rank = False
 
-    def __init__(self, trained: Trainable, weights: Weights | None, strategy: MXNetStrategy) -> None:
+    def __init__(self, target: Target, weights: Weights | None, strategy: MXNetStrategy) -> None:
         config = strategy.config
         if config.precision == "bf16":
             with contextlib.redirect_stdout(io.StringIO()):
@@ -100,8 +100,8 @@ class MXNetLearner:
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config = config
-        self._objective = make_objective(trained, weights, strategy, self._contexts)
-        self._parameters, self.own_by_rank = self._objective.parameters, self._objective.own_by_rank
+        self._objective = make_objective(target, weights, strategy, self._contexts)
+        self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
         self._gradient_divisor, self._waits = strategy.gradient_divisor, strategy.waits

@@ -27,10 +27,10 @@ from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.recorder import BACKWARD, recorder
-from hvdtrain.tasks import mistakes
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks import errors
+from hvdtrain.tasks.registry import Target
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.tasks.user import UserTask
 
 Arrays = list[mx.nd.NDArray]
 
@@ -40,7 +40,7 @@ class Objective(Protocol):
 
     parameters: Parameters
     """Those that are trained, by canonical name."""
-    own_by_rank: frozenset[str]
+    local_weights: frozenset[str]
 
     def backward(self, batch: Batch) -> Arrays:
         """Queue forward and backward on all devices; returns their losses."""
@@ -87,7 +87,7 @@ class NetworkObjective:
         """What `Forward` leaves in the place of the running statistics."""
         self._statistics = RunningStatistics(network)
         self.load(weights)
-        self.own_by_rank = statistics_by_rank(network, config)
+        self.local_weights = statistics_by_rank(network, config)
         self._loss = WeightedLoss(self._block)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
@@ -146,7 +146,7 @@ class TaskObjective:
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
 
-    def __init__(self, task: OwnTask, strategy: MXNetStrategy, contexts: list[mx.Context]) -> None:
+    def __init__(self, task: UserTask, strategy: MXNetStrategy, contexts: list[mx.Context]) -> None:
         self._task, self._seed, self._rank, self._contexts = task, strategy.config.seed, strategy.group.rank, contexts
         self._unused: Parameters = {}
         """Parameters that get no gradient."""
@@ -157,16 +157,16 @@ class TaskObjective:
         arrays = named_parameters(self._block)
         self.parameters = {name: own for name, own in arrays.items() if own.grad_req != "null"}
         self._statistics = {name: own for name, own in arrays.items() if own.grad_req == "null"}
-        self.own_by_rank = frozenset(self._statistics)
+        self.local_weights = frozenset(self._statistics)
         if not self.parameters:
-            raise mistakes.nothing_to_train(task)
+            raise errors.nothing_to_train(task)
         self._check_storage()
         self._try_out(inputs, targets)
 
     def _make_block(self) -> gluon.Block:
         block = self._task.call("model")
         if not isinstance(block, gluon.Block):
-            raise mistakes.no_model(self._task, block, "mxnet")
+            raise errors.no_model(self._task, block, "mxnet")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parameters that the task initialized
             block.initialize(ctx=self._contexts)
@@ -183,7 +183,7 @@ class TaskObjective:
             self._block(*inputs)
             mx.nd.waitall()
         except Exception as error:
-            raise mistakes.failing_model(self._task, inputs, error) from error
+            raise errors.failing_model(self._task, inputs, error) from error
         if isinstance(self._block, gluon.HybridBlock):
             try:
                 self._block.hybridize()
@@ -214,10 +214,10 @@ class TaskObjective:
             losses.backward()
             mx.nd.waitall()
         except mx.MXNetError as error:
-            raise mistakes.no_gradient(self._task) from error
+            raise errors.no_gradient(self._task) from error
         self._unused = {name: own for name, own in self.parameters.items() if not own.data(first)._fresh_grad}
         if len(self._unused) == len(self.parameters):
-            raise mistakes.no_gradient(self._task)
+            raise errors.no_gradient(self._task)
         self.load(before)
 
     def backward(self, batch: Batch) -> Arrays:
@@ -253,21 +253,21 @@ class TaskObjective:
         if logits and len(targets) == 1 and targets[0].dtype == np.int64 and targets[0].ndim == 1:
             self._task.labels.expect(outputs.shape[1])
             return cross_entropy(mx.nd, outputs, targets[0].astype(np.float32))
-        raise mistakes.no_default_loss(self._task, outputs, targets)
+        raise errors.no_default_loss(self._task, outputs, targets)
 
     def _metrics(self, outputs: Any, targets: Arrays) -> dict[str, mx.nd.NDArray]:
         if not self._task.has("metrics"):
             if self._task.has("losses"):
                 return {}
             return {"accuracy": outputs.argmax(axis=1) == targets[0].astype(np.float32)}
-        found = mistakes.named_metrics(self._task, outputs, targets)
+        found = errors.named_metrics(self._task, outputs, targets)
         return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Arrays, outputs: Any) -> mx.nd.NDArray:
         rows = len(targets[0]) if targets else _length(outputs)
         is_array = isinstance(values, mx.nd.NDArray)
         if not is_array or values.shape != (rows,):
-            raise mistakes.not_per_row(self._task, method, values, is_array, rows)
+            raise errors.not_per_row(self._task, method, values, is_array, rows)
         return values if values.dtype == np.float32 else values.astype(np.float32)
 
     def weights(self) -> Weights:
@@ -295,14 +295,14 @@ def total(values: mx.nd.NDArray) -> float:
 
 
 def make_objective(
-    trained: Trainable, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
+    target: Target, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
 ) -> Objective:
     """The objective of a network, which has weights, or of a task. Raises UserError for a task that does not work."""
-    if isinstance(trained, OwnTask):
-        objective = TaskObjective(trained, strategy, contexts)
+    if isinstance(target, UserTask):
+        objective = TaskObjective(target, strategy, contexts)
         if weights:
             objective.load(weights)
         return objective
     if weights is None:
         raise ValueError("a network has no weights of its own")
-    return NetworkObjective(trained, weights, strategy, contexts)
+    return NetworkObjective(target, weights, strategy, contexts)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from hvdtrain.frameworks.mxnet import module, ndarray, strategies
+from hvdtrain.frameworks.mxnet import strategies
 from hvdtrain.frameworks.mxnet.learner import MXNetLearner
 from hvdtrain.frameworks.registry import StrategyEntry
+from hvdtrain.frameworks.styles import mxnet_module as module
+from hvdtrain.frameworks.styles import mxnet_ndarray as ndarray
 
 ENTRIES = (
     StrategyEntry("single", "gluon", strategies.MXNetSingleProcess, MXNetLearner),

@@ -16,7 +16,7 @@ from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
 from hvdtrain.frameworks.tensorflow.objective import TaskObjective
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowSingleProcess
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 
 SIGNATURE = "serving_default"
 METADATA = Path("assets.extra", "metadata.json")
@@ -63,7 +63,7 @@ def saved_logits(folder: Path, images: np.ndarray) -> np.ndarray:
 class TaskModel:
     """The model of a task with the weights of a checkpoint. Raises UserError if they are not its own."""
 
-    def __init__(self, task: OwnTask, weights: Weights) -> None:
+    def __init__(self, task: UserTask, weights: Weights) -> None:
         config = Config(framework="tensorflow", strategy="single")
         self._task = task
         self._objective = TaskObjective(task, TensorFlowSingleProcess(config, RuntimeOptions(device="cpu")))

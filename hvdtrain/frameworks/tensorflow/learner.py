@@ -18,7 +18,7 @@ from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import FORWARD, STEP, UPDATE, recorder
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -36,13 +36,13 @@ class TensorFlowLearner:
 
     state_by_rank = False
 
-    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
+    def __init__(self, target: Target, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
         self.group, self.devices = strategy.group, strategy.devices
         self.device = select_device(strategy)
         self._config, self._strategy = config, strategy
         with strategy.scope():
-            self._objective = make_objective(trained, strategy)
+            self._objective = make_objective(target, strategy)
             self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)
@@ -50,7 +50,7 @@ class TensorFlowLearner:
             self._skipped = make_counter()
         self._stamped_parts: list[str] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
-        self.own_by_rank = self._objective.own_by_rank
+        self.local_weights = self._objective.local_weights
         if weights:
             self.load(weights)
         strategy.broadcast(self._variables)

@@ -18,10 +18,10 @@ from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.tensorflow.versions import is_keras_3
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
-from hvdtrain.tasks import mistakes
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks import errors
+from hvdtrain.tasks.registry import Target
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[tf.Tensor, ...]
 GENERATOR_STATE = "StateVar"
@@ -47,7 +47,7 @@ class Objective(Protocol):
     model: tf.keras.Model
     parameters: dict[str, tf.Variable]
     statistics: dict[str, tf.Variable]
-    own_by_rank: frozenset[str]
+    local_weights: frozenset[str]
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         """The weights of the rows, and the arguments of `losses`, padded to a multiple of that many rows."""
@@ -92,7 +92,7 @@ class NetworkObjective:
         sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
         self.model = KerasNetwork(network, config.precision, sum_over_ranks)
         self.parameters, self.statistics = self.model.parameters, self.model.statistics
-        self.own_by_rank = statistics_by_rank(network, config)
+        self.local_weights = statistics_by_rank(network, config)
         self.check = network.check
         self.to_canonical, self.from_canonical = self._layout.to_canonical, self._layout.from_canonical
 
@@ -131,7 +131,7 @@ class TaskObjective:
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
 
-    def __init__(self, task: OwnTask, strategy: TensorFlowStrategy) -> None:
+    def __init__(self, task: UserTask, strategy: TensorFlowStrategy) -> None:
         self._task, self._seed, self._rank = task, strategy.config.seed, strategy.group.rank
         self._unused: list[tf.Variable] = []
         """Parameters that get no gradient."""
@@ -168,7 +168,7 @@ class TaskObjective:
                 "model", f"returned {type(model).__name__}, a model of Keras 3",
                 "make it by tf.keras, which is Keras 2 here (docs/own.md)",
             )  # fmt: skip
-        raise mistakes.no_model(self._task, model, "tensorflow")
+        raise errors.no_model(self._task, model, "tensorflow")
 
     def _first_rows(self) -> tuple[Tensors, Tensors]:
         """Inputs and targets of the first rows."""
@@ -180,7 +180,7 @@ class TaskObjective:
         try:
             self._outputs(inputs, training=False)
         except Exception as error:
-            raise mistakes.failing_model(self._task, inputs, error) from error
+            raise errors.failing_model(self._task, inputs, error) from error
 
     def _name_variables(self) -> None:
         """Name variables by their place in the model: Keras' own names contain the number of models made before."""
@@ -190,9 +190,9 @@ class TaskObjective:
         names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
         self.parameters = {name: one for name, one in names.items() if id(one) in trainable}
         self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
-        self.own_by_rank = frozenset(self.statistics)
+        self.local_weights = frozenset(self.statistics)
         if not self.parameters:
-            raise mistakes.nothing_to_train(self._task)
+            raise errors.nothing_to_train(self._task)
         for variable in self.parameters.values():
             if variable.dtype != tf.float32:
                 problem = f"returned a model with a variable of type {variable.dtype.name}"
@@ -209,7 +209,7 @@ class TaskObjective:
         first_copies = [tf.distribute.get_strategy().experimental_local_results(own)[0] for own in variables]
         gradients = tape.gradient(losses, first_copies)
         if all(gradient is None for gradient in gradients):
-            raise mistakes.no_gradient(self._task)
+            raise errors.no_gradient(self._task)
         self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
@@ -260,19 +260,19 @@ class TaskObjective:
         if logits and len(targets) == 1 and targets[0].dtype == tf.int64 and targets[0].shape.rank == 1:
             self._task.labels.expect(outputs.shape[1])
             return tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], outputs)
-        raise mistakes.no_default_loss(self._task, outputs, targets)
+        raise errors.no_default_loss(self._task, outputs, targets)
 
     def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": tf.argmax(outputs, 1) == targets[0]}
-        found = mistakes.named_metrics(self._task, outputs, targets)
+        found = errors.named_metrics(self._task, outputs, targets)
         return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> tf.Tensor:
         rows = (targets[0] if targets else tf.nest.flatten(outputs)[0]).shape[0]
         if isinstance(values, tf.Tensor) and values.shape.rank == 1 and values.shape.is_compatible_with([rows]):
             return values
-        raise mistakes.not_per_row(self._task, method, values, tf.is_tensor(values), rows)
+        raise errors.not_per_row(self._task, method, values, tf.is_tensor(values), rows)
 
     def seed_step(self, step: int) -> None:
         for number, state in enumerate(self._generators):
@@ -316,6 +316,6 @@ def _without_half(output: Any) -> Any:
     return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
 
 
-def make_objective(trained: Trainable, strategy: TensorFlowStrategy) -> Objective:
+def make_objective(target: Target, strategy: TensorFlowStrategy) -> Objective:
     """The objective of a network or task. Raises UserError for a task that does not work."""
-    return TaskObjective(trained, strategy) if isinstance(trained, OwnTask) else NetworkObjective(trained, strategy)
+    return TaskObjective(target, strategy) if isinstance(target, UserTask) else NetworkObjective(target, strategy)

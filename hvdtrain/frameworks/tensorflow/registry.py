@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from hvdtrain.frameworks.registry import StrategyEntry
-from hvdtrain.frameworks.tensorflow import keras_fit, strategies
+from hvdtrain.frameworks.styles import keras_fit
+from hvdtrain.frameworks.tensorflow import strategies
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 
 ENTRIES = (

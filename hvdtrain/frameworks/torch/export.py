@@ -15,7 +15,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import TaskObjective, evaluating, load_module, to_tensor
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 
 METADATA = "metadata.json"
 """Key of the metadata among a program's extra files."""
@@ -74,7 +74,7 @@ class TaskProgram(TaskModule):
         self.content = content
 
 
-def task_module(task: OwnTask, weights: Weights) -> TaskModule:
+def task_module(task: UserTask, weights: Weights) -> TaskModule:
     """The module of a task with these weights. Raises UserError if they are not its own."""
     module = TaskObjective(task, Config()).model
     try:
@@ -85,7 +85,7 @@ def task_module(task: OwnTask, weights: Weights) -> TaskModule:
 
 
 def task_program(
-    task: OwnTask, module: TaskModule, inputs: tuple[np.ndarray, ...], metadata: Mapping[str, str]
+    task: UserTask, module: TaskModule, inputs: tuple[np.ndarray, ...], metadata: Mapping[str, str]
 ) -> TaskProgram:
     """A program that takes inputs like these, of any number of rows. Raises UserError if PyTorch cannot make one."""
     dynamic = tuple({0: torch.export.Dim("n")} for _ in inputs)

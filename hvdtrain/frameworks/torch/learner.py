@@ -33,7 +33,7 @@ from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -41,7 +41,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 class TorchLearner:
     """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""
 
-    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TorchStrategy) -> None:
+    def __init__(self, target: Target, weights: Weights | None, strategy: TorchStrategy) -> None:
         config = strategy.config
         self.group = strategy.group
         self.device = choose_device(
@@ -55,7 +55,7 @@ class TorchLearner:
         self._device_type = self.device.split(":")[0]
         if config.compile:
             choose_cache()
-        self._objective = make_objective(trained, config)
+        self._objective = make_objective(target, config)
         self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
@@ -75,7 +75,7 @@ class TorchLearner:
             self._synchronized = []
         for one in self._synchronized:
             one.group = self.group
-        self.own_by_rank = buffers_by_rank(self._model, bool(self._synchronized))
+        self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
 
     def _make_graphed(self) -> GraphedStep:

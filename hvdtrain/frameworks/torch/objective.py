@@ -16,10 +16,10 @@ from hvdtrain.frameworks.batches import network_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
-from hvdtrain.tasks import mistakes
-from hvdtrain.tasks.own import OwnTask
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks import errors
+from hvdtrain.tasks.registry import Target
 from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -99,15 +99,15 @@ class TaskObjective:
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
 
-    def __init__(self, task: OwnTask, config: Config) -> None:
+    def __init__(self, task: UserTask, config: Config) -> None:
         self._task, self._seed = task, config.seed
         self.inputs = self.eval_inputs = task.inputs
         seed_generators(config.seed)
         model = task.call("model")
         if not isinstance(model, nn.Module):
-            raise mistakes.no_model(task, model, "torch")
+            raise errors.no_model(task, model, "torch")
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise mistakes.nothing_to_train(task)
+            raise errors.nothing_to_train(task)
         self.model: nn.Module = model
         self.finds_unused = self._try_out()
 
@@ -122,7 +122,7 @@ class TaskObjective:
         losses = self.losses(outputs, target_tensors)
         self.metrics(outputs, target_tensors)
         if not losses.requires_grad:
-            raise mistakes.no_gradient(self._task)
+            raise errors.no_gradient(self._task)
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
         self.model.load_state_dict(before)
@@ -132,7 +132,7 @@ class TaskObjective:
         try:
             return self.model(*inputs)
         except Exception as error:
-            raise mistakes.failing_model(self._task, inputs, error) from error
+            raise errors.failing_model(self._task, inputs, error) from error
 
     def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         return batch.weights, *batch.arrays
@@ -150,19 +150,19 @@ class TaskObjective:
         if logits and len(targets) == 1 and targets[0].dtype is torch.int64 and targets[0].dim() == 1:
             self._task.labels.expect(outputs.shape[1])
             return cross_entropy(outputs, targets)
-        raise mistakes.no_default_loss(self._task, outputs, targets)
+        raise errors.no_default_loss(self._task, outputs, targets)
 
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         if not self._task.has("metrics"):
             return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
-        found = mistakes.named_metrics(self._task, outputs, targets)
+        found = errors.named_metrics(self._task, outputs, targets)
         return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
 
     def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
         rows = len(targets[0]) if targets else _length(outputs)
         is_tensor = isinstance(values, torch.Tensor)
         if not is_tensor or values.shape != (rows,):
-            raise mistakes.not_per_row(self._task, method, values, is_tensor, rows)
+            raise errors.not_per_row(self._task, method, values, is_tensor, rows)
         return values
 
     def predicted(self, outputs: Any) -> np.ndarray | None:
@@ -225,9 +225,9 @@ def evaluate(
     return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
-def make_objective(trained: Trainable, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
+def make_objective(target: Target, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
     """The objective of a network or task. Raises UserError for a task that does not work."""
-    return TaskObjective(trained, config) if isinstance(trained, OwnTask) else NetworkObjective(trained, config, layout)
+    return TaskObjective(target, config) if isinstance(target, UserTask) else NetworkObjective(target, config, layout)
 
 
 def module_weights(model: nn.Module) -> Weights:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hvdtrain.frameworks.registry import StrategyEntry
+from hvdtrain.frameworks.styles.torch_data_parallel import TorchDataParallel
+from hvdtrain.frameworks.styles.torch_manual import TorchManual, TorchManualLearner
 from hvdtrain.frameworks.torch import strategies
-from hvdtrain.frameworks.torch.data_parallel import TorchDataParallel
 from hvdtrain.frameworks.torch.learner import TorchLearner
-from hvdtrain.frameworks.torch.manual import TorchManual, TorchManualLearner
 
 ENTRIES = (
     StrategyEntry("single", "loop", strategies.TorchSingleProcess, TorchLearner),

@@ -19,7 +19,7 @@ from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
-from hvdtrain.tasks.own import make_task
+from hvdtrain.tasks.user import make_task
 
 NETWORK = shaped(
     Network(

@@ -16,8 +16,8 @@ from hvdtrain.datasets.row_random import Draw, row_generators
 from hvdtrain.datasets.sources.rows import RowSource, read_rows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.augmentation import AugmentedRows
-from hvdtrain.tasks.own import make_task
-from hvdtrain.tasks.registry import load_trainable
+from hvdtrain.tasks.registry import load_target
+from hvdtrain.tasks.user import make_task
 
 X, Y = np.arange(48, dtype=np.float32).reshape(12, 4), np.arange(12)
 ROWS = [np.array([5, 0, 5]), np.array([11]), np.array([2, 9, 3, 4])]
@@ -108,7 +108,7 @@ def task(tmp_path: Path):
     """Load a class of a file with these options, as training does."""
     path = tmp_path / "mine.py"
     path.write_text(textwrap.dedent(FILE))
-    yield lambda name, **options: load_trainable(Config(model=f"{path}:{name}", **options), RuntimeOptions())
+    yield lambda name, **options: load_target(Config(model=f"{path}:{name}", **options), RuntimeOptions())
     for module in [name for name in sys.modules if name.startswith("hvdtrain_user_mine")]:
         del sys.modules[module]
 
@@ -118,7 +118,7 @@ def test_processes_augment_as_the_rank_does(task, name):
     trained, dataset = task(name, set=("scale=2.0",))
     found = []
     for workers in (0, 2):
-        with Reader(dataset, workers, trained.recipe, 7) as reader:
+        with Reader(dataset, workers, trained.loader_spec, 7) as reader:
             assert len(reader._processes) == workers
             found.append([read.arrays for read in reader.batches("train", ROWS, 3)])
     for one, other in zip(*found, strict=True):
@@ -134,14 +134,14 @@ def test_a_task_that_other_processes_cannot_load_is_read_in_its_rank():
 
 def test_data_that_differ_in_another_process_are_an_error(task):
     trained, dataset = task("Pid")
-    with Reader(dataset, 1, trained.recipe) as reader, pytest.raises(UserError, match="other rows in a process"):
+    with Reader(dataset, 1, trained.loader_spec) as reader, pytest.raises(UserError, match="other rows in a process"):
         reader.wait_until_loaded()
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_method_that_fails_in_training_is_one_line(task, workers):
     trained, dataset = task("Fails")
-    with Reader(dataset, workers, trained.recipe) as reader:
+    with Reader(dataset, workers, trained.loader_spec) as reader:
         found = reader.batches("train", ROWS)
         next(found)
         next(found)

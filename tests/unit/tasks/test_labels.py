@@ -7,7 +7,7 @@ import pytest
 
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
-from hvdtrain.tasks.own import make_task
+from hvdtrain.tasks.user import make_task
 
 X, Y = np.zeros((8, 4), np.float32), np.array([0, 1, 2, 0, 1, 7, 2, -1])
 GOOD = (X[:5], Y[:5])

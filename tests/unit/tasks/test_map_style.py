@@ -17,8 +17,8 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.rows import RowError, read_rows
 from hvdtrain.errors import UserError
-from hvdtrain.tasks.own import make_task
-from hvdtrain.tasks.registry import load_trainable
+from hvdtrain.tasks.registry import load_target
+from hvdtrain.tasks.user import make_task
 
 X, Y = np.arange(48, dtype=np.float32).reshape(12, 4), np.arange(12)
 
@@ -212,10 +212,10 @@ def test_rows_that_are_read_in_threads_are_not_seeded():
 
 def test_processes_read_the_rows_of_the_rank(tmp_path: Path):
     (tmp_path / "random_rows.py").write_text(textwrap.dedent(FILE))
-    task, dataset = load_trainable(Config(model=f"{tmp_path}/random_rows.py:Task"), RuntimeOptions())
+    task, dataset = load_target(Config(model=f"{tmp_path}/random_rows.py:Task"), RuntimeOptions())
     found = []
     for workers in (0, 1):
-        with Reader(dataset, workers, task.recipe, 3) as reader:
+        with Reader(dataset, workers, task.loader_spec, 3) as reader:
             assert len(reader._processes) == workers
             found.append([*reader.batches("train", [np.arange(4), np.arange(4)], 1), *reader.batches("test", [Y])])
     for one, other in zip(*found, strict=True):

@@ -116,7 +116,7 @@ def test_other_layers_are_refused(monkeypatch):
         train_in(runs, Config(epochs=1))
         layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
         changed = shaped(Network(layers), NETWORK.input_shape)
-        monkeypatch.setattr("hvdtrain.training.train.load_trainable", lambda *_: (changed, numbered(40)))
+        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (changed, numbered(40)))
         with pytest.raises(UserError, match=r"--model lenet is not that of the checkpoint \(lenet\), or its layers"):
             train_in(runs, Config(epochs=2))
 

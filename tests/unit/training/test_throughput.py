@@ -39,7 +39,7 @@ class SlowRun:
     """The parts of a `Run` that a `Saver` uses on a rank that writes nothing; its checkpoints take time."""
 
     is_rank_0 = state_by_rank = False
-    own_by_rank = frozenset()
+    local_weights = frozenset()
 
     def __init__(self, clock, seconds, **options):
         self.runtime, self.learner = RuntimeOptions(**options), self

@@ -10,7 +10,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import build_own_loop
+from hvdtrain.frameworks.registry import build_user_loop
 from hvdtrain.interfaces import Group
 from hvdtrain.system.python_files import is_script
 from hvdtrain.system.recorder import FORWARD, SCRIPT, recorder
@@ -18,7 +18,7 @@ from hvdtrain.tasks.script import Script, make_script
 from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
 
-class OwnLoop:
+class UserLoop:
     """A run whose loop is a script's: the script asks for batches, and gives back the losses of their rows.
 
     Call each method on every rank. Use it in a `with` statement, which ends the run: after the last batch, or where the
@@ -33,14 +33,14 @@ class OwnLoop:
         check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
         self._config, self._runtime, self._examine_host, self._script = config, runtime, examine_host, script
-        self._learner = build_own_loop(config, runtime)
+        self._learner = build_user_loop(config, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
         self._loss: Any = None
         """Of the present batch; None until `step` is called."""
 
-    def __enter__(self) -> OwnLoop:
+    def __enter__(self) -> UserLoop:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -189,7 +189,7 @@ class OwnLoop:
 
 def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
     """Raise UserError for an option that only hvdtrain's own loop has."""
-    given = [name for name in Script.decides if getattr(config, name) != getattr(Config, name)]
+    given = [name for name in Script.ignored_options if getattr(config, name) != getattr(Config, name)]
     if given:
         option = given[0].replace("_", "-")
         raise UserError(f"--{option}: {script} decides it by itself", "leave it out, and change the script")

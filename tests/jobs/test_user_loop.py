@@ -10,7 +10,7 @@ from support.jobs import ROOT, distance, launcher, newest, run
 from hvdtrain.system.run_end import RunEnd
 
 SUPPORT = ROOT / "tests" / "support"
-SCRIPTS = {"torch": SUPPORT / "own_loop.py", "mxnet": SUPPORT / "own_loop_gluon.py"}
+SCRIPTS = {"torch": SUPPORT / "user_loop.py", "mxnet": SUPPORT / "user_loop_gluon.py"}
 MATRIX = pytest.mark.matrix
 FRAMEWORKS = ["torch", pytest.param("mxnet", marks=MATRIX)]
 OPTIONS = ("--epochs", "2", "--batch-size", "20", "--device", "cpu", "--quiet")

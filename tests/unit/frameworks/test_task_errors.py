@@ -11,7 +11,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.system.python_files import load_object
-from hvdtrain.tasks.own import make_task
+from hvdtrain.tasks.user import make_task
 
 OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
 FOREIGN = {"torch": "torch.nn.modules.container", "tensorflow": "keras.src.engine.sequential"}

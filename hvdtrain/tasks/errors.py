@@ -7,7 +7,7 @@ from typing import Any
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.tasks.own import OwnTask
+from hvdtrain.tasks.user import UserTask
 
 MODELS: dict[Framework, str] = {
     "torch": "a torch.nn.Module",
@@ -19,7 +19,7 @@ PACKAGES: dict[str, Framework] = {"torch": "torch", "mxnet": "mxnet", "keras": "
 """The packages whose classes a framework's models derive from."""
 
 
-def no_model(task: OwnTask, model: Any, framework: Framework) -> UserError:
+def no_model(task: UserTask, model: Any, framework: Framework) -> UserError:
     """model() returned what this framework cannot train."""
     packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
     known = next((PACKAGES[package] for package in packages if package in PACKAGES), framework)
@@ -27,12 +27,12 @@ def no_model(task: OwnTask, model: Any, framework: Framework) -> UserError:
     return task.error("model", f"returned {type(model).__name__}, and --framework is {framework}", remedy)
 
 
-def nothing_to_train(task: OwnTask) -> UserError:
+def nothing_to_train(task: UserTask) -> UserError:
     """The model has no trainable parameters."""
     return task.error("model", "returned a model without trainable parameters", "return one that can learn")
 
 
-def failing_model(task: OwnTask, inputs: Iterable[Any], error: Exception) -> UserError:
+def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> UserError:
     """The model does not take these arrays."""
     shapes = _describe(inputs)
     message = " ".join(str(error).split())
@@ -46,7 +46,7 @@ def _describe(tensors: Iterable[Any]) -> str:
     return " and ".join(f"{tuple(one.shape)} {dtype}" for one, dtype in types) or "no targets"
 
 
-def no_default_loss(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> UserError:
+def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> UserError:
     """There are no losses(), and outputs and targets are not those of a classifier."""
     found = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
     return task.error(
@@ -55,19 +55,19 @@ def no_default_loss(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> User
     )  # fmt: skip
 
 
-def no_gradient(task: OwnTask) -> UserError:
+def no_gradient(task: UserTask) -> UserError:
     """The losses do not depend on any parameter."""
     return task.error("losses", "returned losses without gradient", "compute them from the outputs")
 
 
-def not_per_row(task: OwnTask, method: str, values: Any, is_tensor: bool, rows: int) -> UserError:
+def not_per_row(task: UserTask, method: str, values: Any, is_tensor: bool, rows: int) -> UserError:
     """A method returned something else than one value per row."""
     found = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
     remedy = f"return one value per row, ({rows},), not their mean or sum"
     return task.error(method, f"returned {found} for {rows} rows", remedy)
 
 
-def named_metrics(task: OwnTask, outputs: Any, targets: Iterable[Any]) -> dict[str, Any]:
+def named_metrics(task: UserTask, outputs: Any, targets: Iterable[Any]) -> dict[str, Any]:
     """What metrics() returns, by name. Raises UserError unless that is a dict."""
     found = task.call("metrics", outputs, *targets)
     if not isinstance(found, Mapping):

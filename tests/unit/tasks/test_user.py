@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.tasks.own import make_task
+from hvdtrain.tasks.user import make_task
 
 X, Y = np.zeros((6, 4), np.float32), np.arange(6)
 

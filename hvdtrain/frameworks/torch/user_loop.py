@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.collectives.arrays import share_own_arrays
+from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.torch.learner import clip_and_check, combine
@@ -35,8 +35,8 @@ OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
 
 
-class TorchOwnLoop:
-    """A learner for `OwnLoopLearner`: it makes a step of the losses that a script has computed."""
+class TorchUserLoop:
+    """A learner for `UserLoopLearner`: it makes a step of the losses that a script has computed."""
 
     state_by_rank = False
 
@@ -46,7 +46,7 @@ class TorchOwnLoop:
             strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
         )
         self.skipped = 0
-        self.own_by_rank: frozenset[str] = frozenset()
+        self.local_weights: frozenset[str] = frozenset()
         self._strategy, self._config = strategy, strategy.config
         self._scaler = torch.amp.GradScaler("cpu", enabled=False)
         self._kept: dict[str, Any] = {}
@@ -60,9 +60,9 @@ class TorchOwnLoop:
     ) -> tuple[nn.Module, Any]:
         _check(model, optimizer)
         self._model = model.to(self.device)
-        self.own_by_rank = buffers_by_rank(model, synchronized=False)
+        self.local_weights = buffers_by_rank(model, synchronized=False)
         # Strategies share the parameters, and not all of them the buffers.
-        share_own_arrays(self)
+        share_local_arrays(self)
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         self._trained = _trained(optimizer, model)
         self._waits_for_all = self._config.strategy == "ddp" and not unused_parameters

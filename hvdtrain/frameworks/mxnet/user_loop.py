@@ -12,7 +12,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from hvdtrain.collectives.arrays import share_own_arrays
+from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, update
@@ -26,8 +26,8 @@ from hvdtrain.tasks.script import check_by_row, evaluated
 from hvdtrain.tasks.seeds import step_seeds
 
 
-class MXNetOwnLoop:
-    """A learner for `OwnLoopLearner`: it makes a step of the losses that a script has recorded."""
+class MXNetUserLoop:
+    """A learner for `UserLoopLearner`: it makes a step of the losses that a script has recorded."""
 
     state_by_rank = False
 
@@ -40,7 +40,7 @@ class MXNetOwnLoop:
         self.group, self.device, self.devices = strategy.group, device_name(contexts), 1
         self._context = contexts[0]
         self.skipped = 0
-        self.own_by_rank: frozenset[str] = frozenset()
+        self.local_weights: frozenset[str] = frozenset()
         self._strategy, self._config = strategy, config
         self._has_state = False
         self._weights = np.zeros(0)
@@ -54,9 +54,9 @@ class MXNetOwnLoop:
         model.collect_params().reset_ctx(self._context)
         self._arrays = named_parameters(model)
         self._parameters = {name: own for name, own in self._arrays.items() if own.grad_req != "null"}
-        self.own_by_rank = frozenset(self._arrays.keys() - self._parameters.keys())
+        self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         # Strategies share the parameters that are trained.
-        share_own_arrays(self)
+        share_local_arrays(self)
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
         return model, self._trainer
 

@@ -28,7 +28,7 @@ from hvdtrain.frameworks.torch.objective import (
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Trainable
+from hvdtrain.tasks.registry import Target
 
 Tensors = dict[str, torch.Tensor]
 
@@ -77,13 +77,13 @@ def allreduce(data: list[torch.Tensor]) -> None:
 class TorchManualLearner:
     """The module as a function of parameters, with a copy of parameters and buffers on each device."""
 
-    state_by_rank, own_by_rank = False, frozenset[str]()
+    state_by_rank, local_weights = False, frozenset[str]()
 
-    def __init__(self, trained: Trainable, weights: Weights | None, strategy: TorchManual) -> None:
+    def __init__(self, target: Target, weights: Weights | None, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
         self._device_names, self._config = strategy.device_names, strategy.config
         self.device = self._device_names[0]
-        self._objective = make_objective(trained, strategy.config, torch.preserve_format)
+        self._objective = make_objective(target, strategy.config, torch.preserve_format)
         self._model = self._objective.model
         own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._names = [name for name, one in own.items() if one.requires_grad]

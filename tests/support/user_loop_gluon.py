@@ -1,4 +1,4 @@
-"""As own_loop.py, in Gluon."""
+"""As user_loop.py, in Gluon."""
 
 import os
 import random

@@ -1,6 +1,6 @@
 """The training of fashion_task.py by hand: DistributedDataParallel over Gloo, DistributedSampler and DataLoader.
 
-usage: torchrun ... bare_own_task.py DATA STEPS rows|batches WORKERS
+usage: torchrun ... bare_user_task.py DATA STEPS rows|batches WORKERS
 
 rows: the DataLoader takes rows one by one and collates them, as most programs do. batches: it asks the data set for a
 whole batch at once. The loop has what a careful user gives it: a fused optimizer, gradients that are views of DDP's

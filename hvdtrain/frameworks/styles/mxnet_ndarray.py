@@ -136,7 +136,7 @@ class NDArrayLearner:
         self._multiple = channel_multiple(self.device, strategy.config.precision)
         self._names = [name for name, _ in network.parameters()]
         self._statistics = RunningStatistics(network)
-        self.own_by_rank = statistics_by_rank(network, strategy.config)
+        self.local_weights = statistics_by_rank(network, strategy.config)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and strategy.config.batch_norm == "sync":
             self._over_ranks = NormalizationOverRanks(self.group, self._statistics)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hvdtrain.cli.training_options import parse
 from mxnet import autograd, gluon
-from support.own_loop_runs import CONFIG, NUMBERS, starter
+from support.user_loop_runs import CONFIG, NUMBERS, starter
 
 import hvdtrain
 from hvdtrain.config.options import Config, RuntimeOptions

@@ -1,12 +1,12 @@
 """A part of make bench: a task of the user's own compared with the same training by hand in PyTorch.
 
-usage: python benchmarks/own_task.py [--steps N] [--repeats N] [--output FILE]
+usage: python benchmarks/user_task.py [--steps N] [--repeats N] [--output FILE]
 
 The network of fashion_task.py, Fashion-MNIST (synthetic images if HVDTRAIN_DATA does not have it), 64 images a rank,
 two ranks of one thread each, gradients combined by DistributedDataParallel over Gloo in all jobs. By hand means
-DistributedSampler and DataLoader (bare_own_task.py) in several variants: rows that are collated, by 0, 1 and 2 workers;
-whole batches; and whole batches with glibc's memory set as hvdtrain sets it. The fastest is compared with the goal.
-Jobs of a repeat follow each other, as in run.py; after the first repeat only the two fastest variants go on.
+DistributedSampler and DataLoader (bare_user_task.py) in several variants: rows that are collated, by 0, 1 and 2
+workers; whole batches; and whole batches with glibc's memory set as hvdtrain sets it. The fastest is compared with
+the goal. Jobs of a repeat follow each other, as in run.py; after the first repeat only the two fastest variants go on.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEEP_FREED_MEMORY = {
 }
 """The variables for what `hvdtrain.frameworks.tuning.keep_freed_memory` does."""
 OURS = "hvdtrain train fashion_task.py:Task --strategy ddp"
-# The variants of bare_own_task.py: its last two arguments, and variables.
+# The variants of bare_user_task.py: its last two arguments, and variables.
 BY_HAND: dict[str, tuple[str, str, dict[str, str]]] = {
     "by hand, DataLoader": ("rows", "0", {}),
     "by hand, DataLoader, 1 worker": ("rows", "1", {}),
@@ -70,7 +70,7 @@ def measure(name: str, steps: int) -> dict[str, float]:
     data = default_dataset()
     if name in BY_HAND:
         kind, workers, variables = BY_HAND[name]
-        return reported(start([*TORCHRUN, str(HERE / "bare_own_task.py"), data, str(steps), kind, workers], variables))
+        return reported(start([*TORCHRUN, str(HERE / "bare_user_task.py"), data, str(steps), kind, workers], variables))
     with tempfile.TemporaryDirectory() as folder:
         task = [f"{HERE / 'fashion_task.py'}:Task", "--set", f"name={data}", "--strategy", "ddp", *OPTIONS]
         place = ["--runs", folder, "--name", "job", "--max-steps", str(steps), "--quiet"]

@@ -184,7 +184,7 @@ class ModuleLearner:
         parameters = {name: mx.nd.array(weights[name]) for name, _ in network.parameters()}
         wrapped = strategy.wrap_optimizer(optimizer, parameters)
         self._statistics = RunningStatistics(network)
-        self.own_by_rank = statistics_by_rank(network, config)
+        self.local_weights = statistics_by_rank(network, config)
         self.load(weights | {name: value.asnumpy() for name, value in parameters.items()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MXNet expects rescale_grad = 1 / batch; the rows' weights contain that

@@ -9,7 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
-from support.own_loop_runs import CONFIG, NUMBERS, starter
+from support.user_loop_runs import CONFIG, NUMBERS, starter
 from torch import nn
 
 import hvdtrain

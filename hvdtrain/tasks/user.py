@@ -30,7 +30,7 @@ TRIED_ROWS = 4
 
 
 @dataclass(frozen=True, eq=False)
-class OwnTask:
+class UserTask:
     """A task, and its data.
 
     name: FILE.py:CLASS, as --model has it. options: what --set gave. task: the user's object. inputs: number of arrays
@@ -43,11 +43,11 @@ class OwnTask:
     dataset: Dataset
     inputs: int
     skip_bad_rows: bool = False
-    recipe: dict[str, Any] | None = None
+    loader_spec: dict[str, Any] | None = None
     """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
     kind: ClassVar[str] = "task"
     """What it is called in messages."""
-    decides: ClassVar[tuple[str, ...]] = ()
+    ignored_options: ClassVar[tuple[str, ...]] = ()
     """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
 
     @functools.cached_property
@@ -76,7 +76,7 @@ class OwnTask:
         return UserError(f"--model {self.name}: {method}() {problem}", remedy)
 
 
-def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> OwnTask:
+def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
     settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. skip_bad_rows:
@@ -92,7 +92,7 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows:
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
     dataset = _load_data(name, task, inputs, skip_bad_rows)
-    return OwnTask(name, options, task, dataset, inputs, skip_bad_rows)
+    return UserTask(name, options, task, dataset, inputs, skip_bad_rows)
 
 
 def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:

@@ -1,0 +1,1 @@
+"""Programming styles for comparison and teaching: MXNet's Module and NDArray, Keras' fit, DataParallel, and by hand."""
