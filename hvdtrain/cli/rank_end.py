@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -64,21 +63,6 @@ def _report(rank: int, error: RankError, wait_s: float) -> None:
     label = "" if text.startswith("rank ") else f"rank {rank}: "  # errors of all ranks name the one at fault
     advice = "" if rank or "--resume" in text else _how_to_resume()
     print(f"hvdtrain: {label}{printable(text)}{advice}", file=sys.stderr, flush=True)
-
-
-def end_without_options(rank: int, status: int, printed: str) -> NoReturn:
-    """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
-    if not (status and agent_pipe.send(RankError(without_box(printed), retry=False))):
-        time.sleep(OTHER_RANKS_WAIT_S if rank and status else 0.0)
-        sys.stderr.write(printed)
-    end(rank, None, status)
-
-
-def without_box(text: str) -> str:
-    """A message that tyro draws with a title and rules in a box, on one line."""
-    text = re.sub(r"^╭.*", "", text)
-    text = re.sub(r"│\s*─+\s*│", ";", text)
-    return " ".join(re.sub(r"[╭╮╰╯│─]", " ", text).split()).replace(" ;", ";")
 
 
 def _how_to_resume() -> str:

@@ -105,7 +105,6 @@ def positional() -> Any:
     return dataclasses.field(metadata={Option: Option(is_positional=True)})
 
 
-@functools.cache
 def facts(kind: type) -> dict[str, Option]:
     """By name in Python, what each option of this dataclass says about itself."""
     return {one.name: one.metadata[Option] for one in dataclasses.fields(kind)}
@@ -120,7 +119,7 @@ def texts(kind: type) -> dict[str, str]:
     for statement, after in itertools.pairwise(definition.body):
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
             assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
-            documented[statement.target.id] = inspect.cleandoc(after.value.value).replace("\n", " ")
+            documented[statement.target.id] = inspect.cleandoc(str(after.value.value)).replace("\n", " ")
     return documented
 
 
@@ -156,10 +155,11 @@ def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
 
 
 class OptionParser(Parser):
-    """A parser made from dataclasses of options."""
+    """A parser made from dataclasses of options, which may be written with underscores in place of dashes."""
 
     def __init__(self, program: str, description: str, **settings: Any) -> None:
-        super().__init__(prog=program, description=description.replace("%", "%%"), **settings)
+        usage = f"{program} [OPTIONS]"
+        super().__init__(prog=program, usage=usage, description=description.replace("%", "%%"), **settings)
         self._several: set[str] = set()
 
     def add(self, kind: type, defaults: Any = None) -> None:
@@ -174,7 +174,7 @@ class OptionParser(Parser):
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""
-        given = vars(self.parse_args(argv))
+        given = vars(self.parse_args(list(map(_dashed, argv))))
         return {name: tuple(value) if name in self._several else value for name, value in given.items()}
 
     def _group(self, title: str) -> Any:
@@ -195,9 +195,17 @@ class OptionParser(Parser):
             if is_tuple:
                 settings |= {"action": "append"} if about.is_repeated else {"nargs": "*"}
         if about.is_positional:
-            group.add_argument(name, **{**settings, "metavar": name.upper()})
+            self.usage = f"{self.usage} {name.upper()}{'...' * is_tuple}"
+            settings |= {"metavar": name.upper(), "default": ()} if is_tuple else {"metavar": name.upper()}
+            group.add_argument(name, **settings)
         else:
             group.add_argument(f"--{key(name)}", **settings)
+
+
+def _dashed(word: str) -> str:
+    """An argument; if it is an option, with dashes in its name."""
+    name, sign, value = word.partition("=")
+    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
 
 
 def _argument(name: str, kind: Any, text: str) -> Any:
@@ -216,16 +224,10 @@ def _metavar(name: str, about: Option, kind: Any) -> str:
 
 def _help(text: str, default: Any) -> str:
     """An option's text in --help, with its default if it has one that says something."""
-    if default in (None, "", (), False, dataclasses.MISSING):
+    if default is False or default is dataclasses.MISSING or default in (None, "", ()):
         return text.replace("%", "%%")
-    shown = (
-        " ".join(map(str, default))
-        if isinstance(default, tuple)
-        else str(default).lower()
-        if default is True
-        else default
-    )
-    return f"{text} (default: {shown})".replace("%", "%%")
+    words = default if isinstance(default, tuple) else ("yes" if default is True else default,)
+    return f"{text.removesuffix('.')} (default: {' '.join(map(str, words))})".replace("%", "%%")
 
 
 def _path(kind: type, value: Any) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 from collections.abc import Mapping
@@ -248,7 +249,10 @@ class CommandLine:
 
 def _parser(program: str, defaults: Config | None = None) -> OptionParser:
     """The parser of a training command line. defaults: those that --help shows."""
-    parser = OptionParser(program, "Train LeNet with data parallelism.")
+    parser = OptionParser(program, "Train LeNet with data parallelism.", add_help=False)
+    # The caller prints: on one rank, and with the defaults of the recipe or the run.
+    text = "Show this text, and exit."
+    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help=text)
     parser.add(TrainingCommand)
     parser.add(Config, defaults)
     parser.add(RuntimeOptions)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hvdtrain.config.option import facts, invalid, key
+from hvdtrain.config.option import choices, facts, invalid, key, types
 from hvdtrain.errors import UserError
 
 IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
@@ -23,14 +23,22 @@ CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi
 
 def check_config(config: Any) -> None:
     """Check each option of a Config, and those that go together whatever the framework and the data are."""
-    _check_ranges(config)
+    check_ranges(config)
     _raise_first(_config_problems(config))
 
 
 def check_runtime(runtime: Any) -> None:
     """Check RuntimeOptions by themselves."""
-    _check_ranges(runtime)
+    check_ranges(runtime)
     _raise_first(_runtime_problems(runtime))
+
+
+def check_ranges(options: Any) -> None:
+    """Check each number of a dataclass of options by the range that its option allows."""
+    for name, about in facts(type(options)).items():
+        if problem := about.problem(value := getattr(options, name)):
+            texts = choices(types(options.__class__)[name])
+            raise invalid(name, value, problem, f"give another number, or {', '.join(texts)}" if texts else "")
 
 
 def check_framework(config: Any) -> None:
@@ -120,12 +128,6 @@ def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -
         raise invalid("accumulate", config.accumulate, problem, f"give at most {rows}")
 
 
-def _check_ranges(options: Any) -> None:
-    for name, about in facts(type(options)).items():
-        if problem := about.problem(value := getattr(options, name)):
-            raise invalid(name, value, problem)
-
-
 def _raise_first(problems: Iterator[UserError]) -> None:
     for problem in problems:
         raise problem
@@ -176,7 +178,7 @@ def _adasum_problems(config: Any) -> Iterator[UserError]:
 
 def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
     if not strategy.captures:
-        reason = f"{config.framework} has no step to capture with --strategy {config.strategy}"
+        reason = f"--strategy {config.strategy} has no step to capture in {config.framework}"
         remedy = CAPTURING
     elif config.batch_norm == "sync":
         reason, remedy = "with --batch-norm sync, ranks exchange values in the middle of a step", "--batch-norm local"

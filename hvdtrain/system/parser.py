@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
@@ -11,14 +10,11 @@ from typing import Any, NoReturn
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import did_you_mean
 
-UNDERLINED = re.compile(r"--\w+(_[\w]*)+", re.ASCII)
-"""An option whose words are joined by underscores, as in Python."""
-
 
 class Parser(argparse.ArgumentParser):
     """argparse's parser: an invalid command line raises UserError, with suggestions for misspelt options and choices.
 
-    Options may be between positional arguments, and may have underscores in place of dashes.
+    Options may be between positional arguments.
     """
 
     _given: Sequence[str] = ()
@@ -26,12 +22,15 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options. Raises UserError for invalid ones."""
-        self._given = list(sys.argv[1:] if args is None else args)
         rest = any(action.nargs in (argparse.PARSER, argparse.REMAINDER) for action in self._actions)
         parse = super().parse_args if rest else super().parse_intermixed_args
-        return parse(list(map(_dashed, self._given)), namespace)
+        return parse(args, namespace)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
 
     def print_help(self, file: Any = None) -> None:
         """Print, and unlike argparse raise OSError if that fails."""
@@ -51,9 +50,8 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         # argparse makes of `--option=--`: in older Pythons an empty list, in newer ones the text.
         if action.option_strings and "--" in arg_strings:
-            reason = f"{action.option_strings[-1]} --: is not a value"
-            raise UserError(reason, "give another one", option=action.dest)
-        return super()._get_values(action, arg_strings)  # type: ignore[misc]
+            self.error(f"argument {action.option_strings[-1]}: expected one argument")
+        return super()._get_values(action, arg_strings)
 
     def _misspelt(self) -> Iterator[tuple[str, str]]:
         """The options given that do not exist but are close to one that does, and that one."""
@@ -70,9 +68,3 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from command._options()
-
-
-def _dashed(word: str) -> str:
-    """An argument; if it is an option, with dashes in its name."""
-    name, sign, value = word.partition("=")
-    return f"{name.replace('_', '-')}{sign}{value}" if UNDERLINED.fullmatch(name) else word

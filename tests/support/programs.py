@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from hvdtrain.cli.training_options import parse
 
 from hvdtrain.cli.train import examine_host, main
 from hvdtrain.collectives import arrays
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
@@ -216,7 +216,7 @@ def several(framework: str, options: list[str]) -> None:
         if options[0] == "apart":
             apart(framework, [])
         else:
-            train(*parse(options[:end], "several", framework), examine_host)
+            train(*CommandLine.read(options[:end], "several", framework).options(), examine_host)
         options = options[end + 1 :]
 
 

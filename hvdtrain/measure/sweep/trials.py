@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from hvdtrain.config.sources import as_json, check_recorded
+from hvdtrain.config import sources
+from hvdtrain.config.option import arguments, as_json, key
+from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
 from hvdtrain.system.json_text import to_json

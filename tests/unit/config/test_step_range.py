@@ -7,7 +7,7 @@ from hvdtrain.errors import UserError
 
 
 def test_range_ends_before_its_last_number():
-    found = StepRange.parse("100:110", "--timeline")
+    found = StepRange.parse("100:110")
     assert (found.first, found.last, len(found), str(found)) == (100, 110, 10, "100:110")
 
 

@@ -6,8 +6,8 @@ from unittest import mock
 import mxnet as mx
 import numpy as np
 import pytest
-from hvdtrain.cli.training_options import parse
 from mxnet import autograd, gluon
+from support.options import parse
 from support.user_loop_runs import CONFIG, NUMBERS, starter
 
 import hvdtrain
