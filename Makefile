@@ -33,7 +33,7 @@ LOCK = --universal --python-version 3.10 --generate-hashes --no-annotate --custo
 .DEFAULT_GOAL := help
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
 
 setup: ## Create the virtual environment of STACK (all, pytorch, tensorflow) with BASE_PYTHON, and build Horovod
 	@setup/environment.sh
@@ -121,3 +121,7 @@ docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chr
 	@$(ACTIVE) python docs/pictures/watch.py
 	@$(ACTIVE) python docs/pictures/web.py
 	@dot -Tsvg docs/architecture.dot -o docs/architecture.svg
+
+.PHONY: docs-guarantees
+docs-guarantees: setup ## Write the names of the tests that prove each guarantee into docs/guarantees.md
+	@$(ACTIVE) python docs/guarantees.py

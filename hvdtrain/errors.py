@@ -14,17 +14,24 @@ class HvdtrainError(Exception):
     reason: what happened and where, without a final period.
     remedy: what to do about it; empty if the reason is enough.
     option: the option whose value is at fault, as the field of Config or RuntimeOptions is named; empty if none is.
-    rank: the rank that has the error, where another rank reports it; None for the rank that raises it.
+    rank: the rank that has the error, where all ranks raise it and the reason names that one; else None.
+    step: the step at which it happened, where that is known.
     """
 
     exit_status = 1
     retry = True
     """Whether the same command may succeed when a launcher starts it again."""
+    resumable = True
+    """Whether to say how to resume the run; an error whose remedy says that by itself has False."""
+    lost_peer = False
+    """Whether it only follows from the end of another rank."""
 
-    def __init__(self, reason: str, remedy: str = "", *, option: str = "", rank: int | None = None) -> None:
+    def __init__(
+        self, reason: str, remedy: str = "", *, option: str = "", rank: int | None = None, step: int | None = None
+    ) -> None:
         super().__init__(reason, remedy)
         self.reason, self.remedy = reason, remedy
-        self.option, self.rank = option, rank
+        self.option, self.rank, self.step = option, rank, step
 
     def __str__(self) -> str:
         return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
@@ -41,6 +48,7 @@ class Stopped(HvdtrainError):
     """Training was asked to stop and wrote a checkpoint (exit status 75, EX_TEMPFAIL of sysexits.h)."""
 
     exit_status = 75
+    resumable = False
 
 
 class TrainingError(HvdtrainError):
@@ -51,6 +59,24 @@ class NotFiniteError(TrainingError):
     """A loss or a parameter is not finite. Options and data decide that, so a restart would end in the same way."""
 
     retry = False
+
+
+class PeerLost(TrainingError):
+    """Another rank has closed its connection, so this one cannot continue."""
+
+    lost_peer = True
+
+
+class WriteError(TrainingError):
+    """The run's folder does not accept what training cannot do without; the remedy says how to resume."""
+
+    resumable = False
+
+
+class FolderLost(UserError):
+    """The run's folder is gone, or another job has it; the remedy says how to resume."""
+
+    resumable = False
 
 
 class RankRemoved(HvdtrainError):

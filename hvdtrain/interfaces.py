@@ -151,6 +151,10 @@ class Unsupported(NamedTuple):
 DEVICES_NORMALIZE = Unsupported("batch_norm", ("local",), "each device of a process normalizes its own rows")
 
 
+CapturedPart = Literal["", "gradients", "step"]
+"""What a CUDA graph has: nothing, forward and backward, or also the update."""
+
+
 class Strategy:
     """How the gradients of ranks or devices are combined.
 
@@ -164,8 +168,8 @@ class Strategy:
     """Options that the strategy does not support in full."""
     many_devices: ClassVar[bool] = False
     """Whether one process can train on several devices."""
-    captures: ClassVar[Literal["", "gradients", "step"]] = ""
-    """What --cuda-graph captures: nothing, forward and backward, or also the update, which then needs no other rank."""
+    captures: ClassVar[CapturedPart] = ""
+    """What --cuda-graph captures; the update only where it needs no other rank."""
 
     def __init__(self, config: Config, runtime: RuntimeOptions, group: Group, devices: int = 1) -> None:
         """group: the processes that train together. devices: copies of the network in this process."""

@@ -67,7 +67,7 @@ def launch(options: argparse.Namespace) -> int:
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
-    return run(options.launcher, job, policy, options.on_end).status
+    return run(options.launcher, job, policy, options.on_end).exit_status
 
 
 def describe(options: argparse.Namespace) -> Job:

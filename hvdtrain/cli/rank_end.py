@@ -12,8 +12,8 @@ from typing import NoReturn
 
 from hvdtrain.collectives.shutdown import shut_down_horovod
 from hvdtrain.system import agent_pipe
-from hvdtrain.system.agent_pipe import RankError
 from hvdtrain.system.checkpoint_folder import newest_whole
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
@@ -28,14 +28,14 @@ FOLDER_WAIT_S = 2.0
 SHUTDOWN_LIMIT_S = 2.0
 
 
-def end(rank: int, error: RankError | None, status: int, wait_s: float = 0.0, on_end: str = "") -> NoReturn:
-    """Write the error to this rank's log, hand it to the launcher or print it, run a command, and end.
+def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, on_end: str = "") -> NoReturn:
+    """Write the failure to this rank's log, hand it to the launcher or print it, run a command, and end.
 
-    It waits for no rank that no longer responds. wait_s: before the error is printed here. on_end: the command.
+    It waits for no rank that no longer responds. wait_s: before the failure is printed here. on_end: the command.
     """
-    if error and error.reason:
-        _report(rank, error, wait_s)
-    notify(on_end, status, error.reason if error else "")
+    if failure and failure.reason:
+        _report(rank, failure, wait_s)
+    notify(on_end, RunEnd.of_process(status, failure))
     with contextlib.suppress(OSError):  # a full disk or a closed pipe
         sys.stdout.flush()
     sys.stderr.flush()
@@ -43,26 +43,24 @@ def end(rank: int, error: RankError | None, status: int, wait_s: float = 0.0, on
     os._exit(status)
 
 
-def notify(on_end: str, status: int, reason: str = "") -> None:
+def notify(on_end: str, end: RunEnd) -> None:
     """Run the command of --on-end, if there is one, on rank 0."""
     if on_end:
         from hvdtrain.runs import on_end as command
 
-        command.notify(on_end, status, reason)
+        command.notify(on_end, end)
 
 
-def _report(rank: int, error: RankError, wait_s: float) -> None:
-    text = str(error)
+def _report(rank: int, failure: Failure, wait_s: float) -> None:
     if log.handlers:  # the log is open, so this import cannot fail
         from hvdtrain.runs.console import log_to_file
 
-        log_to_file(logging.ERROR, text)
-    if agent_pipe.send(error):
+        log_to_file(logging.ERROR, str(failure))
+    if agent_pipe.send(failure):
         return
     time.sleep(wait_s)
-    label = "" if text.startswith("rank ") else f"rank {rank}: "  # errors of all ranks name the one at fault
-    advice = "" if rank or "--resume" in text else _how_to_resume()
-    print(f"hvdtrain: {label}{printable(text)}{advice}", file=sys.stderr, flush=True)
+    advice = _how_to_resume() if failure.resumable and not rank else ""
+    print(f"hvdtrain: {printable(str(failure.of_rank(rank, '')))}{advice}", file=sys.stderr, flush=True)
 
 
 def _how_to_resume() -> str:

@@ -19,8 +19,8 @@ from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, e
 from hvdtrain.config.options import TITLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
 from hvdtrain.system import cores, rank_info
-from hvdtrain.system.agent_pipe import RankError
 from hvdtrain.system.python_files import is_reference
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.streams import output_errors, prepare_streams
 
 log = logging.getLogger("hvdtrain")
@@ -65,26 +65,27 @@ def ending_process() -> Iterator[Ending]:
     try:
         _, rank, size, _ = rank_info.detect()
         yield ending
-        notify(ending.on_end, 0)
+        notify(ending.on_end, RunEnd("finished"))
     except RankRemoved as error:
-        end(rank, RankError(error.reason, error.remedy, error.retry), error.exit_status)
+        end(rank, Failure.of_exception(error), error.exit_status)
     except HvdtrainError as error:
-        failure = RankError(error.reason, error.remedy, error.retry)
-        end(rank, failure, error.exit_status, OTHER_RANKS_WAIT_S if rank else 0.0, ending.on_end)
+        wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
+        end(rank, Failure.of_exception(error), error.exit_status, wait_s, ending.on_end)
     except SystemExit as ended:  # of a script, in its loop
-        notify(ending.on_end, ended.code if isinstance(ended.code, int) else int(ended.code is not None))
+        exit_status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        notify(ending.on_end, RunEnd.of_process(exit_status))
         raise
-    except KeyboardInterrupt:
-        end(rank, RankError("interrupted"), INTERRUPTED, 0.0, ending.on_end)
+    except KeyboardInterrupt as error:
+        end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         where = " (the full traceback is in this rank's log)"
         if not log.handlers:
             where = ""
             traceback.print_exc()
-        summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
-        text = f"{type(error).__name__}: {summary}{where}"
-        end(rank, RankError(text), 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
+        failure = Failure.of_exception(error)
+        failure = failure._replace(reason=f"{failure.reason}{where}")
+        end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
 
 
 def _with_model(argv: list[str]) -> list[str]:

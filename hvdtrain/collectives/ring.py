@@ -24,7 +24,7 @@ import numpy as np
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import PeerLost, TrainingError, UserError
 from hvdtrain.system import rank_info, tokens
 from hvdtrain.system.processes import PortReservation
 from hvdtrain.system.running_time import TICK_S, RunningTime
@@ -135,14 +135,14 @@ class RingGroup(CommunicationTime):
         if events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
             raise self._lost(self.rank + 1, "it closed the connection")
 
-    def _lost(self, rank: int, why: object) -> TrainingError:
+    def _lost(self, rank: int, why: object) -> PeerLost:
         neighbor = rank % self.size
         link = self._previous if neighbor == (self.rank - 1) % self.size else self._next
         try:
             host = link.getpeername()[0]
         except OSError:
             host = "its host"
-        return TrainingError(f"lost the ring neighbor, rank {neighbor} on {host} ({why})", "see its log")
+        return PeerLost(f"lost the ring neighbor, rank {neighbor} on {host} ({why})", "see its log")
 
     def sum(self, values: np.ndarray) -> np.ndarray:
         total = np.array(values, np.float64)

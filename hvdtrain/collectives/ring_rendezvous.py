@@ -57,6 +57,7 @@ def connect_neighbors(
         raise TrainingError(
             f"rank {own.rank} cannot join the ring of {own.size} at {address[0]}:{address[1]} ({error})",
             "check that all ranks were started and can reach that address",
+            rank=own.rank,
         ) from None
     for link in (following, previous):
         link.setblocking(False)

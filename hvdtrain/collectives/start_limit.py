@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import agent_pipe, rank_info
-from hvdtrain.system.agent_pipe import RankError
+from hvdtrain.system.run_end import Failure
 from hvdtrain.system.running_time import TICK_S, RunningTime
 
 LIBRARY_TIMEOUT_S = 24 * 3600
@@ -48,16 +48,16 @@ def _end_unless(started: threading.Event, rank: rank_info.RankInfo, limit_s: flo
         if started.wait(TICK_S):
             return
         clock.tick()
-    absent = ", ".join(map(str, _not_in_store(rank.size)))
+    absent = _not_in_store(rank.size)
     if rank.rank:
         time.sleep(GRACE_S)
     reason = f"not all {rank.size} ranks have started within {limit_s:g} s"
     if absent:
-        reason = f"rank {absent} did not initialize Horovod within {limit_s:g} s"
+        reason = f"rank {', '.join(map(str, absent))} did not initialize Horovod within {limit_s:g} s"
     remedy = f"check what it does, or give launch a longer --start-timeout (elsewhere {rank_info.START_TIMEOUT})"
-    error = RankError(reason, remedy)
-    if not agent_pipe.send(error):
-        print(f"hvdtrain: rank {rank.rank}: {error}", file=sys.stderr, flush=True)
+    failure = Failure(reason, remedy, rank=absent[0] if absent else None, stands_alone=bool(absent))
+    if not agent_pipe.send(failure):
+        print(f"hvdtrain: {failure.of_rank(rank.rank, '')}", file=sys.stderr, flush=True)
     os._exit(TrainingError.exit_status)  # unlike an invalid option, a slow or lost host may be better the next time
 
 

@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from hvdtrain.collectives import ring
 from hvdtrain.collectives.horovod import allow_timeline
+from hvdtrain.collectives.mpi import MPIGroup
+from hvdtrain.collectives.single_process import single_process
 from hvdtrain.collectives.start_limit import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
@@ -35,6 +38,33 @@ AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
 
 @dataclass(frozen=True)
+class Connection:
+    """A group of processes that is the same in every framework, for strategies without one of their own."""
+
+    start: Callable[[Config, RuntimeOptions], Group]
+    """Connects this process to the others. Raises UserError if the launcher does not fit."""
+    summary: str
+    """One line on a strategy with this group."""
+    requires: tuple[str, ...] = ()
+    """Modules that it imports."""
+
+
+SINGLE = Connection(
+    lambda config, runtime: single_process(config.strategy),
+    "One process on one device; gradients are not combined.",
+)
+RING = Connection(
+    lambda config, runtime: ring.start(runtime.hang_timeout),
+    "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
+)
+MPI = Connection(
+    lambda config, runtime: MPIGroup(),
+    "MPI.Allreduce through mpi4py, on one buffer of all gradients.",
+    ("mpi4py.MPI",),
+)
+
+
+@dataclass(frozen=True)
 class StrategyEntry(Generic[AnyStrategy]):
     """A strategy of a framework in one programming style, and the learner that trains with it."""
 
@@ -45,18 +75,35 @@ class StrategyEntry(Generic[AnyStrategy]):
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
     """Called with what is trained, the initial weights (None for a task), and the strategy."""
+    connection: Connection | None = None
+    """The group that the strategy is made with; None for one that makes its own."""
 
     @property
     def over(self) -> str:
         """What shares a batch: `ranks`, the `devices` of one process, or `one` device."""
         if self.strategy.many_devices:
             return "devices"
-        return "one" if self.name == "single" else "ranks"
+        return "one" if self.connection is SINGLE else "ranks"
 
     @property
     def summary(self) -> str:
         """One line on what the strategy does."""
-        return (self.strategy.__doc__ or "").partition("\n")[0]
+        return self.connection.summary if self.connection else (self.strategy.__doc__ or "").partition("\n")[0]
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        """Modules that the strategy imports besides its framework."""
+        return (*self.strategy.requires, *(self.connection.requires if self.connection else ()))
+
+    def start(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> AnyStrategy:
+        """The strategy, with the processes that train together. group: an existing one instead of the connection's.
+
+        Raises UserError if the launcher does not fit, TrainingError if other ranks are missing.
+        """
+        if self.connection and not group:
+            group = self.connection.start(config, runtime)
+        groups: tuple[Any, ...] = (group,) if group else ()
+        return self.strategy(config, runtime, *groups)
 
 
 def build_learner(
@@ -70,7 +117,7 @@ def build_learner(
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
     with limited_start():
-        strategy = entry.strategy(config, runtime, group) if group else entry.strategy(config, runtime)
+        strategy = entry.start(config, runtime, group)
     return entry.learner(target, weights, strategy)
 
 
@@ -107,7 +154,7 @@ def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
     _prepare(config, runtime)
     entry = check_request(config, None, runtime)
     with limited_start():
-        strategy = entry.strategy(config, runtime)
+        strategy = entry.start(config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     return getattr(module, USER_LOOPS[config.framework])(strategy)
 
@@ -145,7 +192,7 @@ def check_request(config: Config, target: Target | None, runtime: RuntimeOptions
     """
     validity.check_framework(config)
     entry = find_strategy(config)
-    require(entry.strategy.requires, config.framework)
+    require(entry.requires, config.framework)
     gradients = None
     if target is None or isinstance(target, UserTask):
         validity.check_task_style(config, entry.style, STYLES[config.framework][0])
@@ -219,7 +266,7 @@ def list_strategies(framework: Framework) -> list[StrategyRow]:
 
 def _problem(entry: StrategyEntry[Any], framework: Framework) -> str:
     try:
-        require(entry.strategy.requires, framework)
+        require(entry.requires, framework)
     except UserError as error:
         return str(error)
     return ""

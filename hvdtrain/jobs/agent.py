@@ -29,6 +29,7 @@ from hvdtrain.jobs.program_output import ProgramOutput
 from hvdtrain.jobs.protocol import Channel, Closed
 from hvdtrain.system import agent_pipe, network, rank_info, versions
 from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
+from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0
 """When a job has failed: the time between SIGTERM and SIGKILL."""
@@ -74,8 +75,8 @@ class Agent:
         self._token = ""
         self._channel: Channel | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._error: agent_pipe.RankError | None = None
-        """Why the program says that it failed."""
+        self._said: agent_pipe.Receiver | None = None
+        """What the program says about itself."""
         self._kill_at = float("inf")
         self._output: ProgramOutput | None = None
         self._usr1_pending = False
@@ -157,10 +158,8 @@ class Agent:
     def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
         try:
             last: protocol.Message = {"ended": self._run_program(environment)}
-            if self._error:
-                last["error"] = self._error._asdict()
         except UserError as error:
-            last = {"failed": error.reason, "remedy": error.remedy}
+            last = {"cannot_start": Failure.of_exception(error).record()}
         with contextlib.suppress(Closed):
             channel.send(**last)
         channel.close()
@@ -172,13 +171,14 @@ class Agent:
             self._start(environment)
             return self._run_until_end()
         reading, writing, environment[agent_pipe.VARIABLE] = agent_pipe.new_pipe()
+        self._said = agent_pipe.Receiver(reading)
         try:
             self._start(environment, writing)
         finally:
             os.close(writing)
         status = self._run_until_end()
-        self._error = agent_pipe.receive(reading)
-        os.close(reading)
+        self._forward_said()
+        self._said.close()
         return status
 
     def _start(self, environment: dict[str, str], *descriptors: int) -> None:
@@ -204,6 +204,8 @@ class Agent:
             selector.register(self._wakeup_read, selectors.EVENT_READ, self._on_signal)
             if self._channel:
                 selector.register(self._channel, selectors.EVENT_READ, self._on_message)
+            if self._said:
+                selector.register(self._said, selectors.EVENT_READ, self._on_said)
             pipes = {"stdout": self._process.stdout, "stderr": self._process.stderr}
             self._output = ProgramOutput(self._channel, selector, {name: pipe for name, pipe in pipes.items() if pipe})
             return self._serve_until_end(selector, self._output)
@@ -238,6 +240,18 @@ class Agent:
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
                 self._signal(number)
+
+    def _on_said(self, selector: selectors.BaseSelector) -> None:
+        """The program has said something about itself, or has closed the pipe."""
+        self._forward_said()
+        if self._said and self._said.ended:
+            selector.unregister(self._said)
+
+    def _forward_said(self) -> None:
+        assert self._channel and self._said
+        for message in self._said.receive():
+            with contextlib.suppress(Closed):
+                self._channel.send(said=message)
 
     def _on_message(self, selector: selectors.BaseSelector) -> None:
         """The supervisor has sent a message, or has ended."""

@@ -8,10 +8,8 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hvdtrain.system.agent_pipe import RankError
-from hvdtrain.system.processes import describe_status
+from hvdtrain.system.run_end import Failure
 
 LOST_PEER = (
     # pattern, and what prints it
@@ -29,9 +27,9 @@ LOST_PEER = (
     (r"Collective ops is aborted by|[Cc]oordination service|is unhealthy|Socket closed", "TensorFlow's collectives"),
     (r"failed to connect to all addresses|errors_impl\.(Unavailable|Aborted)Error", "TensorFlow over gRPC"),
     (r"ps-lite/src/|[Dd]ead nodes? ", "MXNet's distributed KVStore"),
-    (r"lost the ring neighbor", "hvdtrain's ring"),
+    (r"errors\.PeerLost\b", "hvdtrain's ring, in a traceback"),
 )
-"""How failures of collectives look that follow from another rank's end."""
+"""How libraries report that a collective failed as another rank has ended; hvdtrain's own ranks say it in a field."""
 TRACEBACK = "Traceback (most recent call last):"
 CHAINED = ("During handling of the above exception", "The above exception was the direct cause")
 LONG_ERRORS = r"tensorflow\.|mxnet\.|MXNetError|horovod\."
@@ -40,58 +38,44 @@ SEARCHED_LINES = 8
 """Lines that are searched if a program does not end with a Python exception."""
 
 
-@dataclass(frozen=True)
-class RankEnd:
-    """How a rank failed."""
-
-    rank: int
-    host: str
-    status: int | None
-    """How its program ended, as Popen has it; None where its host or agent was lost."""
-    tail: tuple[str, ...] = ()
-    """The last lines that it printed."""
-    error: RankError | None = None
-    """What it told its agent; None for a program that is not hvdtrain's, or one that was killed."""
-
-    @property
-    def how(self) -> str:
-        """`was killed by SIGKILL`."""
-        if self.status is None:
-            return "disconnected unexpectedly: its host or its agent there died"
-        return describe_status(self.status)
-
-    @property
-    def by_itself(self) -> bool:
-        """Whether the program ended itself, in C++ by SIGABRT: neither killed nor lost with its host."""
-        return self.status is not None and (self.status > 0 or self.status == -signal.SIGABRT)
-
-    @property
-    def message(self) -> str:
-        """What it said last: its error, or the last line that it printed; empty where it said nothing."""
-        return self.error.reason if self.error else self.tail[-1] if self.tail else ""
+def first_cause(failures: Sequence[Failure]) -> Failure:
+    """The failure from which the others followed. failures: in the order in which they were noticed, at least one."""
+    return min(failures, key=_order)
 
 
-def first_cause(ends: Sequence[RankEnd]) -> RankEnd:
-    """The rank whose failure the others followed from. ends: in the order in which they were noticed, at least one."""
-    return min(ends, key=_order)
-
-
-def may_follow(end: RankEnd) -> bool:
+def may_follow(failure: Failure) -> bool:
     """Whether another rank may be the cause: this one lost a peer, or did not say why it ended."""
-    return _order(end) > 0
+    return _order(failure) > 0
 
 
-def _order(end: RankEnd) -> int:
+def signature(failure: Failure) -> tuple[object, ...]:
+    """Equal for failures that are the same; empty where chance has a part, as in a killed rank or a lost host."""
+    message = _message(failure)
+    known = _by_itself(failure) and message and not lost_peer(failure) and not failure.retry
+    return (failure.rank, failure.status, message) if known else ()
+
+
+def _order(failure: Failure) -> int:
     """0 for a cause of its own, 1 for an end without an explanation, 2 for a lost peer."""
-    if not end.by_itself:
+    if not _by_itself(failure):
         return 0
-    return 2 if lost_peer(end) else 0 if end.message else 1
+    return 2 if lost_peer(failure) else 0 if _message(failure) else 1
 
 
-def lost_peer(end: RankEnd) -> str:
-    """The library whose error says that another rank was lost; empty where the rank has a cause of its own."""
-    text = end.error.reason if end.error else exception(end.tail)
-    return next((source for pattern, source in LOST_PEER if re.search(pattern, text)), "")
+def _by_itself(failure: Failure) -> bool:
+    """Whether the program ended itself, in C++ by SIGABRT: neither killed nor lost with its host."""
+    return failure.status is not None and (failure.status > 0 or failure.status == -signal.SIGABRT)
+
+
+def _message(failure: Failure) -> str:
+    """What the rank said last: its reason, or the last line that it printed; empty where it said nothing."""
+    return failure.reason or (failure.last_lines[-1] if failure.last_lines else "")
+
+
+def lost_peer(failure: Failure) -> bool:
+    """Whether the rank only lost another one, by its own word or by the error of a library."""
+    text = failure.reason or exception(failure.last_lines)
+    return failure.lost_peer or any(re.search(pattern, text) for pattern, _ in LOST_PEER)
 
 
 def exception(lines: Sequence[str]) -> str:

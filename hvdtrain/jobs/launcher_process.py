@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.launchers.settings import LaunchSpec
-from hvdtrain.jobs.output import LAST_LINES
+from hvdtrain.system.run_end import LAST_LINES
 
 
 class LauncherProcess:

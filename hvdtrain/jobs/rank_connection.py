@@ -14,6 +14,7 @@ from hvdtrain.jobs.output import RankOutput
 from hvdtrain.jobs.program_output import UNREAD_BYTES
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.system.proof import proof
+from hvdtrain.system.run_end import Failure
 
 OUTPUT = {"stdout", "stderr"}
 
@@ -27,6 +28,8 @@ class RankConnection:
         self.output = RankOutput(self.number, console)
         self.status: int | None = None
         """How the program ended, as Popen has it; None while it runs."""
+        self.failure: Failure | None = None
+        """Why the program says that it failed."""
         self.disconnected = False
         self._console = console
         self._read = 0

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import secrets
+import signal
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.errors import UserError
@@ -15,32 +19,36 @@ from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import elastic
 from hvdtrain.jobs.launchers.registry import build
 from hvdtrain.jobs.launchers.settings import own_programs_first, passed_on
-from hvdtrain.jobs.on_end import Notice
 from hvdtrain.jobs.restarts import Restarts
-from hvdtrain.jobs.result import Failure, JobResult
-from hvdtrain.jobs.signals import Signals
+from hvdtrain.jobs.signals import HANDLED, Signals
 from hvdtrain.jobs.supervisor import Supervisor
+from hvdtrain.system import on_end as on_end_command
 from hvdtrain.system import rank_info
+from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system.run_end import RunEnd
+
+ON_END_LIMIT_S = 60.0
+"""How long the command of --on-end may take."""
 
 
-def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> JobResult:
+def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
     """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
     on_end: a command to run afterwards. Raises UserError if the job cannot start. An elastic job replaces this process
     by horovodrun.
     """
     environment = {**own_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
-    notice = Notice(on_end, job, environment[rank_info.JOB])
     try:
-        result = _run(launcher, job, policy, environment)
+        end, folder = _run(launcher, job, policy, environment)
     except UserError as error:
-        notice.give(JobResult(error.exit_status, Failure.of_error(error)))
+        _notify(on_end, RunEnd.of_exception(error), None)
         raise
-    notice.give(result)
-    return result
+    _notify(on_end, end, folder)
+    return end
 
 
-def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]) -> JobResult:
+def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]) -> tuple[RunEnd, Path | None]:
+    """How the job ended, and the folder of its run; None where no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
     if job.elastic:
         elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
@@ -50,20 +58,37 @@ def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, 
 
     console = Console(job.output_dir)
 
-    async def attempts() -> JobResult:
+    async def attempts() -> tuple[RunEnd, Path | None]:
         signals = Signals()
 
-        async def supervise(job: Job) -> JobResult:
+        async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
             specs = build(launcher, job, environment, CONTROL_VARIABLES)
-            return await Supervisor(launcher, job, specs, inherited, console, signals).run()
+            return await Supervisor(launcher, job, specs, inherited, console, signals, opened).run()
 
-        return await Restarts(job, policy, supervise, console.say, signals, environment[rank_info.JOB]).run()
+        restarts = Restarts(job, policy, supervise, console.say, signals)
+        return await restarts.run(), restarts.folder
 
     try:
         return asyncio.run(attempts())
     finally:
         Signals.ignore()
         console.flush()
+
+
+def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
+    """Run the command of --on-end, if there is one, after the job has ended.
+
+    What fails is printed, and changes nothing.
+    """
+    if not command:
+        return
+    for number in HANDLED:  # a signal that is handled does not end this process, and may end the command's
+        signal.signal(number, lambda *_: None)
+    recorded = RunEnd.read(folder) if folder else None  # a rank that found a hang knows more
+    problem = on_end_command.run(command, recorded if end.failure and recorded else end, folder, ON_END_LIMIT_S)
+    if problem:
+        with contextlib.suppress(OSError):
+            print(f"hvdtrain: {problem}", file=sys.stderr, flush=True)
 
 
 def _make_folder(folder: Path) -> None:

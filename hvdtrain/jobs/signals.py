@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
+from hvdtrain.errors import Stopped
 from hvdtrain.jobs.agent import SIGNALS
 from hvdtrain.system.processes import is_second_request
 
@@ -37,6 +38,14 @@ class StopRequests:
         if first == now or number == signal.SIGUSR1:
             return Request.NEW
         return Request.REPEATED if is_second_request(number, now - first) else Request.SAME
+
+
+def interrupted_status(number: int) -> int:
+    """The exit status of a job that a signal ended before its ranks could write a checkpoint.
+
+    SIGUSR1 announces a time limit: as after a checkpoint, 75 says that the job can be started again.
+    """
+    return Stopped.exit_status if number == signal.SIGUSR1 else 128 + number
 
 
 class Signals:

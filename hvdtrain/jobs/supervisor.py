@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import protocol, rank_connection
 from hvdtrain.jobs.agent import GRACE_S
-from hvdtrain.jobs.cause import RankEnd, first_cause, lost_peer, may_follow
+from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses
@@ -25,11 +25,12 @@ from hvdtrain.jobs.launcher_process import LauncherProcess
 from hvdtrain.jobs.launchers.settings import LaunchSpec
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection
-from hvdtrain.jobs.result import Failure, JobResult, interrupted_status
-from hvdtrain.jobs.signals import Signals
+from hvdtrain.jobs.signals import Signals, interrupted_status
 from hvdtrain.system import agent_pipe, rank_info, running_time, versions
+from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status
+from hvdtrain.system.run_end import Failure, RunEnd
 
 STOP_S = 60.0
 """How long a job that was asked to stop may take for its last checkpoint."""
@@ -40,7 +41,8 @@ FIRST_CAUSE_S = 3.0
 class Supervisor:
     """Supervises one job. specs: one for all ranks, or, with the launcher `local`, one for each rank.
 
-    The job's failure is printed once on the console, as soon as its cause is known.
+    opened: called when rank 0 says which run it has opened. The job's failure is printed once on the console, as soon
+    as its cause is known.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class Supervisor:
         environment: Mapping[str, str],
         console: Console,
         signals: Signals,
+        opened: Callable[[OpenedRun], None],
     ) -> None:
+        self._opened = opened
         self._launcher, self._job, self._specs = launcher, job, specs
         self._console, self._signals = console, signals
         self._processes = JobProcesses(launcher, job, environment, console)
@@ -60,16 +64,17 @@ class Supervisor:
         self._requested: set[int] = set()
         """Signals that asked the job to stop; the time limit does as SIGTERM."""
         self._stop_reported = False
-        self._ends: list[RankEnd] = []
+        self._failures: list[Failure] = []
         """Ranks that failed, in the order in which they were noticed."""
         self._waiting_for_cause = False
         self._failure: tuple[Failure, int] | None = None
+        """The first failure, and the exit status of the job that it decides."""
         self._over = asyncio.Event()
         self._limits: list[asyncio.Task[None]] = []
         self._stops = False
         """Whether its ranks have been given STOP_S seconds to end."""
 
-    async def run(self) -> JobResult:
+    async def run(self) -> RunEnd:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
         addresses = self._addresses()
         listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
@@ -89,14 +94,15 @@ class Supervisor:
                 server.close()
                 for limit in self._limits:
                     limit.cancel()
-        return self._result()
+        return self._end()
 
-    def _result(self) -> JobResult:
-        if self._failure:
-            failure, status = self._failure
-            return JobResult(status, failure, bool(self._requested))
+    def _end(self) -> RunEnd:
+        """A signal or the time limit that asked the job to stop makes of a failure a stop: it is not started again."""
         stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
-        return JobResult(Stopped.exit_status if stopped else 0, asked_to_stop=bool(self._requested))
+        failure, exit_status = self._failure or (None, Stopped.exit_status if stopped else 0)
+        if self._requested or exit_status == Stopped.exit_status:
+            return RunEnd("stopped", exit_status, failure)
+        return RunEnd("failed" if failure else "finished", exit_status, failure)
 
     # Starting: how the agents find the supervisor and get the token.
 
@@ -199,34 +205,52 @@ class Supervisor:
             asyncio.get_running_loop().call_later(self._job.time_limit_s, self._on_time_limit)
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
-        if "failed" in message:
-            reason, remedy = str(message["failed"]), str(message["remedy"])
-            failure = Failure(reason, remedy, rank.number, rank.host, at_start=True)
-            self._fail(failure, UserError.exit_status)
+        if "cannot_start" in message:
+            failure = Failure.from_record(message["cannot_start"])._replace(at_start=True)
+            self._fail(failure.of_rank(rank.number, rank.host), UserError.exit_status)
+        if "said" in message:
+            self._on_said(rank, message["said"])
         if "ended" in message:
             rank.status = int(message["ended"])
-            self._on_rank_end(rank, message.get("error"))
+            self._on_rank_end(rank)
 
-    def _on_rank_end(self, rank: RankConnection, sent: object) -> None:
-        """A rank's program has ended. sent: the error that it handed to its agent, if any."""
-        error = agent_pipe.parse(sent) if sent else None
-        if error:
-            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {error}\n".encode(errors="backslashreplace"))
+    def _on_said(self, rank: RankConnection, message: object) -> None:
+        """A rank's program has said something; the first failure that it says counts."""
+        try:
+            said = agent_pipe.parse(message)
+        except ValueError:  # whoever has the pipe can write to it
+            return
+        if isinstance(said, Failure):
+            rank.failure = rank.failure or said
+        elif rank.number == 0:
+            self._opened(said)
+
+    def _on_rank_end(self, rank: RankConnection) -> None:
+        """A rank's program has ended."""
+        said = rank.failure
+        if said:
+            rank.output.store("stderr", f"hvdtrain: rank {rank.number}: {said}\n".encode(errors="backslashreplace"))
         rank.output.close()
         if rank.status == Stopped.exit_status:
-            if error and not self._stop_reported:
+            if said and not self._stop_reported:
                 self._stop_reported = True
-                self._console.say(error)
+                self._console.say(said)
             self._start_stop_deadline()
         elif rank.status:
-            self._on_rank_failure(RankEnd(rank.number, rank.host, rank.status, tuple(rank.output.tail), error))
+            failure = said or Failure(last_lines=tuple(rank.output.tail))
+            self._on_rank_failure(self._placed(failure, rank)._replace(status=rank.status))
         self._decide_if_all_ended()
+
+    def _placed(self, failure: Failure, rank: RankConnection) -> Failure:
+        """The failure that a rank has reported, with the rank at fault and its host."""
+        at_fault = self._ranks.get(rank.number if failure.rank is None else failure.rank, rank)
+        return failure._replace(rank=at_fault.number, host=at_fault.host)
 
     def _on_disconnect(self, rank: RankConnection) -> None:
         rank.disconnected = True
         if self._ranks.get(rank.number) is rank and rank.status is None and not self._failure:
             rank.output.close()
-            self._on_rank_failure(RankEnd(rank.number, rank.host, None))
+            self._on_rank_failure(Failure(rank=rank.number, host=rank.host))
         self._decide_if_all_ended()
         if self._ended():
             self._over.set()
@@ -236,10 +260,10 @@ class Supervisor:
 
     # Failures and other ends.
 
-    def _on_rank_failure(self, end: RankEnd) -> None:
+    def _on_rank_failure(self, failure: Failure) -> None:
         """Report it at once, or a moment later if another rank may be the cause."""
-        self._ends.append(end)
-        if not may_follow(end):
+        self._failures.append(failure)
+        if not may_follow(failure):
             self._decide()
         elif not self._waiting_for_cause:
             self._waiting_for_cause = True
@@ -249,30 +273,30 @@ class Supervisor:
         return any(rank.status is None and not rank.disconnected for rank in self._ranks.values())
 
     def _decide_if_all_ended(self) -> None:
-        if self._ends and not self._others_run():
+        if self._failures and not self._others_run():
             self._decide()
 
     def _decide(self) -> None:
         """End the job by the failure that came first."""
-        end = first_cause(self._ends)
-        if lost_peer(end) and any(rank.status == Stopped.exit_status for rank in self._ranks.values()):
+        failure = first_cause(self._failures)
+        if lost_peer(failure) and any(rank.status == Stopped.exit_status for rank in self._ranks.values()):
             return  # the ranks have stopped after a checkpoint, and this one was still connected to one of them
-        status = 1 if end.status is None else shell_status(end.status)
+        status = 1 if failure.status is None else shell_status(failure.status)
         asked = next((number for number in self._requested if status == 128 + number), None)
         if asked:
             self._fail(Failure(f"ended by {signal.Signals(asked).name}"), status)
         else:
-            self._fail(Failure.of_rank(end, self._others_run()), status)
+            self._fail(failure, status, ends_others=self._others_run())
 
     def _fail_at_start(self, reason: str, remedy: str) -> None:
         self._fail(Failure(reason, remedy, at_start=True), UserError.exit_status)
 
-    def _fail(self, failure: Failure, status: int) -> None:
+    def _fail(self, failure: Failure, status: int, ends_others: bool = False) -> None:
         """End the job with this status. Only the first failure counts."""
         if self._failure:
             return
         self._failure = failure, status
-        self._console.say(failure)
+        self._console.say(failure.message(ends_others))
         for rank in self._ranks.values():
             rank.end()
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)

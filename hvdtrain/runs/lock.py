@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.errors import UserError
+from hvdtrain.errors import FolderLost, UserError
 from hvdtrain.system.files import file_system_time, read_limited
 from hvdtrain.system.process_identity import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
@@ -138,7 +138,7 @@ class RunLock:
                 self._check_file()
         if self._lost:
             folder = self._path.parent
-            raise UserError(
+            raise FolderLost(
                 f"{folder}: {self._lost} while this job ran, so it ends without writing there",
                 f"make sure that one job uses the folder, then resume with --resume {folder}",
             )

@@ -17,12 +17,12 @@ LIMIT_S = 20.0
 """How long the command may take; other ranks may wait for this one meanwhile, and the least --hang-timeout is 30 s."""
 
 
-def notify(command: str, exit_status: int, reason: str = "") -> None:
+def notify(command: str, end: RunEnd) -> None:
     """On rank 0, run the command, if there is one. What fails is logged, and changes nothing."""
     opened = console.open_rank()
     if not command or (rank_info.detect().rank if opened is None else opened) != 0:
         return
-    problem = on_end.run(command, RunEnd.of_process(exit_status, reason), console.open_folder(), LIMIT_S)
+    problem = on_end.run(command, end, console.open_folder(), LIMIT_S)
     if problem:
         log.warning("%s", problem)
 
@@ -35,7 +35,6 @@ def notifying(command: str) -> Iterator[None]:
     except RankRemoved:  # the job goes on
         raise
     except (Exception, KeyboardInterrupt) as error:
-        end = RunEnd.of_exception(error)
-        notify(command, end.exit_status, end.reason)
+        notify(command, RunEnd.of_exception(error))
         raise
-    notify(command, 0)
+    notify(command, RunEnd("finished"))

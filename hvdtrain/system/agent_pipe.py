@@ -1,73 +1,98 @@
-"""How a rank tells its agent why it fails: as data through a pipe, so that the launcher can compare the ranks' errors.
+"""What a rank says to its agent, as data through a pipe: which run it has opened, and why it fails.
 
-The launcher reports the error that came first, once. Without an agent, which gives the rank the pipe, the rank prints
-its error itself.
+So the launcher knows the run's folder and compares the ranks' failures. It reports the failure that came first, once.
+Without an agent, which gives the rank the pipe, the rank prints its failure itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import stat
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from hvdtrain.system.run_end import Failure
 
 VARIABLE = "HVDTRAIN_AGENT_PIPE"
 """Environment variable of a rank: the pipe's file descriptor and inode, as in `7:4711`."""
-LONGEST = 8000
-"""Characters of a text. Nothing is read from the pipe before the rank ends, so all of a message has to fit into it."""
+MAX_TEXT = 8000
+"""Characters of a text. A message is written at once or not at all, so it has to fit into the pipe."""
 
 
-class RankError(NamedTuple):
-    """Why a rank failed."""
+class OpenedRun(NamedTuple):
+    """The run that rank 0 trains."""
 
-    reason: str
-    remedy: str = ""
-    retry: bool | None = None
-    """Whether a restart may succeed: not where options and data alone decide the failure; None if that is unknown."""
-
-    def __str__(self) -> str:
-        return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
+    folder: str
+    """Its absolute path."""
+    resumable: bool
+    """Whether the same command line, started again with the same variables, resumes it."""
+    checkpoint: str = ""
+    """The path of the checkpoint that it resumes from; empty where it starts from the beginning."""
 
 
 def new_pipe() -> tuple[int, int, str]:
     """A pipe: the ends to read and to write, and the value of VARIABLE."""
     reading, writing = os.pipe()
+    os.set_blocking(reading, False)
     return reading, writing, f"{writing}:{os.fstat(writing).st_ino}"
 
 
-def send(error: RankError) -> bool:
-    """Whether an agent took the error: then it is the launcher that prints it."""
+def send(said: Failure | OpenedRun) -> bool:
+    """Whether somebody took it: then it is the launcher that prints a failure."""
     descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     try:
-        found = os.fstat(int(descriptor))
-        if not stat.S_ISFIFO(found.st_mode) or str(found.st_ino) != inode:  # of a process that has no such pipe
+        status = os.fstat(int(descriptor))
+        if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
             return False
-        cut = error._replace(reason=error.reason[:LONGEST], remedy=error.remedy[:LONGEST])
-        message = json.dumps(cut._asdict()).encode() + b"\n"
+        message = json.dumps(_message(said)).encode() + b"\n"
         os.set_blocking(int(descriptor), False)
         return os.write(int(descriptor), message) == len(message)
     except (ValueError, OSError):
         return False
 
 
-def receive(reading: int) -> RankError | None:
-    """What the rank, which has ended, sent first; None where it sent nothing that is valid."""
-    os.set_blocking(reading, False)
-    data = b""
-    try:
-        while received := os.read(reading, 1 << 16):
-            data += received
-    except BlockingIOError:  # a process that the rank left behind holds the other end
-        pass
-    try:
-        return parse(json.loads(data.partition(b"\n")[0]))
-    except ValueError:
-        return None
+def _message(said: Failure | OpenedRun) -> dict[str, Any]:
+    if isinstance(said, OpenedRun):
+        return {"run": said._asdict()}
+    return {"failure": said._replace(reason=said.reason[:MAX_TEXT], remedy=said.remedy[:MAX_TEXT]).record()}
 
 
-def parse(fields: object) -> RankError:
-    """An error from its JSON form. Raises ValueError where it has another form."""
-    match fields:
-        case {"reason": str(reason), "remedy": str(remedy), "retry": bool() | None as retry}:
-            return RankError(reason, remedy, retry)
-    raise ValueError("not the error of a rank")
+def parse(message: object) -> Failure | OpenedRun:
+    """What a message says. Raises ValueError for one of another form."""
+    match message:
+        case {"failure": values}:
+            return Failure.from_record(values)
+        case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
+            return OpenedRun(folder, resumable, checkpoint)
+    raise ValueError("not a message of a rank")
+
+
+class Receiver:
+    """The end of a pipe that is read; it never waits."""
+
+    def __init__(self, reading: int) -> None:
+        self._reading, self._rest = reading, b""
+        self.ended = False
+        """Whether all processes that had the other end have closed it."""
+
+    def fileno(self) -> int:
+        return self._reading
+
+    def receive(self) -> list[dict[str, Any]]:
+        """The messages that have arrived, as JSON objects; what is none is left out."""
+        try:
+            while received := os.read(self._reading, 1 << 16):
+                self._rest += received
+            self.ended = True
+        except BlockingIOError:  # the rank, or a process that it left behind, holds the other end
+            pass
+        *lines, self._rest = self._rest.split(b"\n")
+        messages = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):
+                messages.append(json.loads(line))
+        return [message for message in messages if isinstance(message, dict)]
+
+    def close(self) -> None:
+        os.close(self._reading)

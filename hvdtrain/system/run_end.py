@@ -1,11 +1,14 @@
-"""`end.json`: how a run ended, in its folder. Rank 0 writes it, a failing rank, or the launcher, which knows more."""
+"""How a run ended, and why: `Failure` is what one rank says and how it ended, `RunEnd` is the end of the whole run.
+
+A failure goes as these fields from the rank through its agent to the launcher, and into the run's folder: no code reads
+the sentences. `end.json` in the folder is written by rank 0, by a failing rank, or by the launcher, which knows more.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,10 +16,125 @@ from typing import Any, NamedTuple
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
 from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.system.json_text import finite_number
+from hvdtrain.system.processes import describe_status
+from hvdtrain.system.rank_info import host_name
 
 FILE = "end.json"
 STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
 """`restarting`: an attempt failed, and the launcher starts the next one."""
+LAST_LINES = 8
+"""Lines of a rank's output that the message about its failure shows."""
+
+
+class Failure(NamedTuple):
+    """Why a rank failed, or why a job could not start."""
+
+    reason: str = ""
+    """What happened; empty where the rank said nothing, as one that was killed."""
+    remedy: str = ""
+    option: str = ""
+    """The option at fault, as its field is named; empty where none is."""
+    rank: int | None = None
+    """The rank at fault; None where none is, or the one that says this does not know."""
+    host: str = ""
+    """The host of that rank."""
+    step: int | None = None
+    """The step at which it happened, where that is known."""
+    retry: bool | None = None
+    """Whether a restart may succeed: not where options and data alone decide the failure; None if that is unknown."""
+    resumable: bool = True
+    """Whether to say how the run is resumed: not where the remedy says it already."""
+    stands_alone: bool = False
+    """Whether `reason` needs no rank in front of it: it names one, or there is only one."""
+    lost_peer: bool = False
+    """Whether the rank says that it has only lost another one."""
+    at_start: bool = False
+    """Whether the job could not start: an option is wrong, hosts differ, or a rank did not register."""
+    status: int | None = None
+    """How the rank's program ended, as Popen has it; None where its host or agent was lost."""
+    last_lines: tuple[str, ...] = ()
+    """What the rank printed last, where it did not say why it failed."""
+
+    @classmethod
+    def of_exception(cls, error: BaseException) -> Failure:
+        """What an exception says. The rank and its host are those of an error of all ranks, else still unknown."""
+        if not isinstance(error, HvdtrainError):
+            summary = (str(error).strip().splitlines() or [""])[-1]  # MXNet's messages begin with a traceback
+            return cls("interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {summary}")
+        return cls(
+            error.reason,
+            error.remedy,
+            error.option,
+            error.rank,
+            step=error.step,
+            retry=error.retry,
+            resumable=error.resumable,
+            stands_alone=error.rank is not None,
+            lost_peer=error.lost_peer,
+        )
+
+    def of_rank(self, rank: int, host: str) -> Failure:
+        """The same, as a failure of this rank unless it is known to be another's."""
+        return self if self.rank is not None else self._replace(rank=rank, host=host)
+
+    @property
+    def how(self) -> str:
+        """How the rank's program ended: `was killed by SIGKILL`."""
+        if self.status is None:
+            return "disconnected unexpectedly: its host or its agent there died"
+        return describe_status(self.status)
+
+    @property
+    def summary(self) -> str:
+        """One line: which rank, on which host, and what happened."""
+        if self.rank is None or self.stands_alone:
+            return self.reason
+        where = f"rank {self.rank} on {self.host}" if self.host else f"rank {self.rank}"
+        return f"{where}: {self.reason}" if self.reason else f"{where} {self.how}"
+
+    @property
+    def line(self) -> str:
+        """The same on one line."""
+        return self.text.partition("\n")[0]
+
+    @property
+    def text(self) -> str:
+        """The summary, and the last line that the rank printed."""
+        return self.summary + (f" ({self.last_lines[-1].strip()})" if self.last_lines else "")
+
+    def __str__(self) -> str:
+        return f"{self.summary}; {self.remedy}" if self.remedy else self.summary
+
+    def message(self, ends_others: bool) -> str:
+        """For the console. ends_others: whether other ranks run, which are ended now."""
+        lines = "".join(f"\n  {line}" for line in self.last_lines[-LAST_LINES:])
+        parts = [str(self), "ending the others" if ends_others else "", f"its last lines:{lines}" if lines else ""]
+        return "; ".join(part for part in parts if part)
+
+    def record(self) -> dict[str, Any]:
+        """As JSON, for other processes: with a reason that says by itself which rank failed, and how."""
+        named = self.stands_alone or self.rank is not None
+        said = self._replace(reason=self.text, stands_alone=named)
+        return {name: value for name, value in said._asdict().items() if name in KINDS}
+
+    @classmethod
+    def from_record(cls, values: object) -> Failure:
+        """The failure of a record. Raises ValueError for what is none; fields of later versions are left out."""
+        if not isinstance(values, dict):
+            raise ValueError("a failure is a JSON object")
+        known = {name: value for name, value in values.items() if name in KINDS}
+        if "reason" not in known or not all(type(value) in KINDS[name] for name, value in known.items()):
+            raise ValueError("not the record of a failure")
+        return cls(**known)
+
+
+KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("reason", "remedy", "option", "host"), (str,)),
+    **dict.fromkeys(("rank", "step"), (int, type(None))),
+    **dict.fromkeys(("resumable", "stands_alone", "lost_peer", "at_start"), (bool,)),
+    "retry": (bool, type(None)),
+}
+"""The types of the values in the record of a failure."""
 
 
 class RunEnd(NamedTuple):
@@ -25,37 +143,51 @@ class RunEnd(NamedTuple):
     status: str
     """One of STATUSES."""
     exit_status: int = 0
-    reason: str = ""
-    """Why it ended; empty for a run that finished."""
-    rank: int | None = None
-    """The rank that failed first; None where none did, or none is known."""
-    host: str = ""
-    """The host of that rank."""
+    failure: Failure | None = None
+    """Why it ended; None for a run that finished."""
     time: float = 0.0
     """Seconds since the epoch."""
 
-    @classmethod
-    def of_exception(cls, error: BaseException, rank: int | None = None, host: str = "") -> RunEnd:
-        """The end of a process of training that raised this; rank, host: its own, None and "" if that says nothing."""
-        if isinstance(error, HvdtrainError):
-            return cls.of_process(error.exit_status, error.reason, rank, host)
-        if isinstance(error, KeyboardInterrupt):
-            return cls.of_process(INTERRUPTED, "interrupted", rank, host)
-        return cls.of_process(1, f"{type(error).__name__}: {error}", rank, host)
+    @property
+    def reason(self) -> str:
+        """Why it ended; empty for a run that finished."""
+        return self.failure.text if self.failure else "asked to stop" if self.status == "stopped" else ""
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that failed first; None where none did, or none is known."""
+        return self.failure.rank if self.failure and self.status != "stopped" else None
+
+    @property
+    def host(self) -> str:
+        """The host of that rank."""
+        return self.failure.host if self.failure and self.status != "stopped" else ""
 
     @classmethod
-    def of_process(cls, exit_status: int, reason: str = "", rank: int | None = None, host: str = "") -> RunEnd:
+    def of_exception(cls, error: BaseException) -> RunEnd:
+        """The end of a process of training that raised this."""
+        exit_status = error.exit_status if isinstance(error, HvdtrainError) else 1
+        exit_status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else exit_status
+        return cls.of_process(exit_status, Failure.of_exception(error))
+
+    @classmethod
+    def of_process(cls, exit_status: int, failure: Failure | None = None) -> RunEnd:
         """The end of a process of training with this exit status."""
-        status = {0: "finished", Stopped.exit_status: "stopped", INTERRUPTED: "stopped"}.get(exit_status)
-        return cls(status, exit_status, reason) if status else cls.of_error("failed", exit_status, reason, rank, host)
+        status = {0: "finished", Stopped.exit_status: "stopped", INTERRUPTED: "stopped"}.get(exit_status, "failed")
+        return cls(status, exit_status, failure)
 
-    @classmethod
-    def of_error(cls, status: str, exit_status: int, reason: str, rank: int | None, host: str) -> RunEnd:
-        """The end by an error; rank, host: of the rank that has it, unless `reason` begins with another rank."""
-        named = re.match(r"rank (\d{1,6})\b", reason)
-        if named and int(named[1]) != rank:
-            rank, host = int(named[1]), ""
-        return cls(status, exit_status, reason, rank, host)
+    def on_rank(self, rank: int, size: int) -> RunEnd:
+        """The same, as the end of this rank of `size`, unless its failure is known to be another rank's."""
+        if not self.failure:
+            return self
+        failure = self.failure.of_rank(rank, host_name())
+        return self._replace(failure=failure._replace(stands_alone=failure.stands_alone or size == 1))
+
+    def record(self) -> dict[str, Any]:
+        """As JSON: status, exit_status and time, and the fields of the failure."""
+        failure = (self.failure or Failure(stands_alone=True)).record()
+        named = {"reason": self.reason, "rank": self.rank, "host": self.host}
+        return {"status": self.status, "exit_status": self.exit_status, **failure, **named, "time": self.time}
 
     def write(self, folder: Path, replace: bool = True) -> None:
         """Write it to a run's folder. Does nothing where the folder does not accept it.
@@ -65,24 +197,20 @@ class RunEnd(NamedTuple):
         path = folder / FILE
         if os.path.isdir(folder) and (replace or not os.path.exists(path)):
             with contextlib.suppress(OSError):  # nobody can be told: what failed was reported already
-                write_atomically(path, json.dumps({**self._asdict(), "time": self.time or time.time()}) + "\n")
+                write_atomically(path, json.dumps({**self.record(), "time": self.time or time.time()}) + "\n")
 
     @classmethod
     def read(cls, folder: Path) -> RunEnd | None:
         """The one in a run's folder; None where there is none, or what is there was not written by `write`."""
         try:
             values: dict[str, Any] = read_json(folder / FILE)
-            found = cls(**{name: values[name] for name in cls._fields if name in values})  # later versions may add some
-        except (OSError, ValueError, TypeError, RecursionError):
+            failure = Failure.from_record({"stands_alone": True, **values})
+            exit_status, when = values.get("exit_status", 0), values.get("time", 0.0)
+            end = cls(values["status"], exit_status, failure if failure.reason else None, when)
+        except (OSError, ValueError, TypeError, KeyError, RecursionError):
             return None
-        texts, numbers = (found.reason, found.host), (found.exit_status, found.rank or 0)
-        is_valid = (
-            found.status in STATUSES
-            and all(isinstance(text, str) for text in texts)
-            and all(type(number) is int for number in numbers)
-            and finite_number(found.time) is not None
-        )
-        return found if is_valid else None
+        is_valid = end.status in STATUSES and type(end.exit_status) is int and finite_number(end.time) is not None
+        return end if is_valid else None
 
     @staticmethod
     def remove(folder: Path) -> None:

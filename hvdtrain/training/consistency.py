@@ -49,7 +49,7 @@ def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, ta
         remedy = "give every rank the same options and files"
         if name == "data":
             remedy = "give every rank the same rows in the same order, and seed what is random in them"
-        raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy)
+        raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy, rank=rank)
 
 
 def _digest(record: dict[str, Any]) -> str:
@@ -67,6 +67,7 @@ def check_same_weights(group: Group, weights: Weights, when: str) -> str:
         raise TrainingError(
             f"{when}: parameter {name} of rank {rank} differs from rank 0's, so the ranks train different networks",
             "resume from the newest checkpoint",
+            rank=rank,
         )
     return checksum(weights)
 
@@ -93,4 +94,5 @@ def check_finite(weights: Weights, step: int, buffers: frozenset[str] = frozense
             raise NotFiniteError(
                 f"parameter {name} is not finite after step {step}",
                 "lower the learning rate, or clip gradients with --clip-norm",
+                step=step,
             )

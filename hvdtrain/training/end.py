@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 
 from hvdtrain.errors import HvdtrainError, RankRemoved
-from hvdtrain.system import rank_info
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.training.run import Run
 
@@ -24,7 +23,7 @@ def recorded_end(run: Run) -> Iterator[None]:
     except RankRemoved:
         raise
     except Exception as error:
-        end = RunEnd.of_exception(error, run.group.rank, rank_info.host_name())
+        end = RunEnd.of_exception(error).on_rank(run.group.rank, run.group.size)
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)

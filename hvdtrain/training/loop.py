@@ -223,7 +223,8 @@ class Training:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {self._rows_of(bad)}"
         if self._run.config.on_nan == "stop":
-            raise NotFiniteError(text, "lower the learning rate, check these rows, or use --on-nan skip")
+            remedy = "lower the learning rate, check these rows, or use --on-nan skip"
+            raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def _rows_of(self, bad: RankStep) -> str:
@@ -250,6 +251,8 @@ class Training:
             f"rank {self._stopping_rank} was asked to stop by {reason}; "
             f"the checkpoint of step {self.position.step} is written",
             f"resume with --resume {self._run.folder}",
+            rank=self._stopping_rank,
+            step=self.position.step,
         )
 
     def _evaluate(self) -> Scores:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hvdtrain.collectives.arrays import gather_arrays
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import FolderLost, WriteError
 from hvdtrain.interfaces import ElasticMemory, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
@@ -27,7 +27,7 @@ MAX_SHARE = 0.01
 def must_write(what: str, folder: Path) -> Iterator[None]:
     """Turn an OSError into an error about `what`, in the run's folder.
 
-    Raises TrainingError if the disk does not accept it, UserError if the folder is gone: a job started again would
+    Raises WriteError if the disk does not accept it, FolderLost if the folder is gone: a job started again would
     then train from the beginning.
     """
     try:
@@ -35,8 +35,8 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
     except OSError as error:
         reason, resume = f"{what} cannot be written ({error.strerror or error})", f"resume with --resume {folder}"
         if not os.path.isdir(folder):
-            raise UserError(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
-        raise TrainingError(
+            raise FolderLost(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
+        raise WriteError(
             reason, f"earlier checkpoints are complete: free disk space or repair the disk, then {resume}"
         ) from None
 

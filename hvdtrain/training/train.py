@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.trackers import registry as trackers
 from hvdtrain.runs.trackers.tracking import Tracking
-from hvdtrain.system import rank_info
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.tasks.registry import Target, load_target, loader_spec_of, record_of
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency, result
@@ -101,6 +103,9 @@ def start_run(
     with RunLock() as lock:
         folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
+        if run.is_rank_0:
+            checkpoint = str(parent.path) if parent else ""
+            agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
         with _reader(run) as reader:
             saver = Saver(run, memory, parent)
             reporter, tracking = _start_records(run, position, examine_host)

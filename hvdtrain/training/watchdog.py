@@ -22,7 +22,7 @@ from pathlib import Path
 
 from hvdtrain.system import rank_info
 from hvdtrain.system.memory import resident_bytes
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training import interpreter_watch
 from hvdtrain.training.hang_report import Heartbeat, activity, explain, writing_at
@@ -159,7 +159,8 @@ class Watchdog:
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
         self._report = text, seen.living[0]
         if self._rank == seen.living[0]:
-            RunEnd("hung", 1, text, *seen.culprit).write(self._folder.parent)
+            rank, host = seen.culprit
+            RunEnd("hung", 1, Failure(text, rank=rank, host=host, stands_alone=True)).write(self._folder.parent)
 
     def _end_job(self, idle_s: float) -> None:
         """Print the report on the first rank that still runs, and end all ranks."""

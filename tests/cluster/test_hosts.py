@@ -23,6 +23,7 @@ HOSTS = [
 ]
 
 
+@pytest.mark.guarantee("weights-of-one-process")
 @pytest.mark.parametrize(("framework", "by", "where", "options"), HOSTS)
 def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_process, framework, by, where, options):
     skip_if_the_folder_has_a_space(by)
@@ -35,6 +36,7 @@ def test_training_on_hosts_by_ssh_equals_one_process(hosts, tmp_path, one_proces
     assert not any(hosts.programs("hvdtrain.jobs.agent").values())
 
 
+@pytest.mark.guarantee("killed-rank")
 @pytest.mark.parametrize(
     "by",
     [["horovodrun", "--interface", "eth0"], ["mpirun"], pytest.param(["horovodrun", "--mpi"], marks=MATRIX)],

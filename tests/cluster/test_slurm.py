@@ -15,7 +15,7 @@ from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_f
 from support.jobs import PROGRAMS, distance, newest, train, wait_for
 from support.stack import FASTEST
 
-from hvdtrain.jobs.attempts import last_step
+from hvdtrain.jobs.progress import last_step
 from hvdtrain.system.slurm import hostnames
 
 MATRIX = pytest.mark.matrix
@@ -42,6 +42,7 @@ IN_SLURM = [
 ]
 
 
+@pytest.mark.guarantee("weights-of-one-process")
 @pytest.mark.parametrize(("framework", "by", "options"), IN_SLURM)
 def test_training_in_slurm_equals_one_process(slurm, tmp_path, one_process, framework, by, options):
     """In an allocation of two nodes, from its first node as a batch script runs there."""
@@ -85,6 +86,7 @@ def log(folder: Path, job: str) -> str:
     return path.read_text() if path.exists() else ""
 
 
+@pytest.mark.guarantee("time-limit")
 @pytest.mark.needs("torch")
 def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
     """Before the limit the ranks write a checkpoint; the requeued job ends with the weights of an undisturbed one."""
@@ -102,6 +104,7 @@ def test_a_batch_job_resumes_after_its_time_limit(slurm, tmp_path):
     assert distance(newest(tmp_path / "runs" / "run").weights, newest(undisturbed).weights) < 1e-6
 
 
+@pytest.mark.guarantee("killed-rank")
 def test_scancel_and_a_killed_rank_in_slurm(slurm, hosts, tmp_path):
     words = ["python", "-c", SLEEP]
     job = submit(slurm, tmp_path, words)

@@ -90,6 +90,7 @@ WORST = {
 }
 
 
+@pytest.mark.guarantee("combinations")
 def test_worst_combinations(tmp_path):
     rows = [(framework, row) for framework in INSTALLED for row in WORST[framework]]
     cases = [Case(framework, f"{i}", {"precision": "fp32", **row}) for i, (framework, row) in enumerate(rows)]
@@ -97,6 +98,7 @@ def test_worst_combinations(tmp_path):
     assert problems(tmp_path, cases) == {}
 
 
+@pytest.mark.guarantee("combinations")
 @pytest.mark.matrix
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_each_pair_of_options_works_or_is_refused(tmp_path, framework):

@@ -96,6 +96,7 @@ def test_local_statistics_are_those_of_a_rank_or_a_device(shared_jobs, own, expe
     assert_same(shared_jobs, own, expected)
 
 
+@pytest.mark.guarantee("batch-norm-sync")
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -114,6 +115,7 @@ def test_synchronized_statistics_are_those_of_one_process(shared_jobs, own, expe
     assert_same(shared_jobs, own, expected)
 
 
+@pytest.mark.guarantee("dropout")
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -132,6 +134,7 @@ def test_dropout_is_the_same_for_any_number_of_ranks(shared_jobs, own, expected)
     assert_same(shared_jobs, own, expected)
 
 
+@pytest.mark.guarantee("dropout")
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
@@ -256,6 +259,7 @@ def resumed_case(framework, *options, short=False):
     return pytest.param(*runs, marks=marks, id=f"{framework}{'-'.join(options)}")
 
 
+@pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize(
     ("part", "resumed", "straight"),
     [
@@ -291,6 +295,7 @@ def resnet_case(framework, name, options, *marks):
     return pytest.param(two, one, reference, marks=marks, id=f"{name}-{framework}")
 
 
+@pytest.mark.guarantee("resnet20")
 @pytest.mark.parametrize(
     ("two", "one", "reference"),
     [

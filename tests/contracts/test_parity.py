@@ -25,6 +25,7 @@ def shared_case(framework, shared, *others):
     return pytest.param(shared, marks=pytest.mark.trains(shared, *others), id=framework)
 
 
+@pytest.mark.guarantee("identical-ranks")
 @pytest.mark.parametrize(
     "broadcast", [shared_case(name, on_two_ranks(name, "broadcast", "apart")) for name in FRAMEWORKS]
 )
@@ -32,6 +33,8 @@ def test_broadcast_makes_different_initial_weights_identical(shared_jobs, broadc
     assert "equal on all ranks" in shared_jobs.output(broadcast)
 
 
+@pytest.mark.guarantee("weights-of-one-process")
+@pytest.mark.guarantee("identical-ranks")
 @pytest.mark.parametrize(
     "weights",
     [shared_case(name, on_two_ranks(name, "weights", *PLAIN, *EVERY_STEP), reference()) for name in FRAMEWORKS],
@@ -40,6 +43,7 @@ def test_weights_over_gloo_equal_those_of_one_process(shared_jobs, weights):
     assert_same_training(shared_jobs.folder(weights), shared_jobs.folder(reference()), ranks=2)
 
 
+@pytest.mark.guarantee("weights-of-one-process")
 @pytest.mark.trains(reference())
 @pytest.mark.parametrize(
     "framework", ["mxnet", *(pytest.param(name, marks=pytest.mark.matrix) for name in ("torch", "tensorflow"))]
@@ -52,6 +56,7 @@ def test_weights_equal_those_of_one_process(tmp_path, shared_jobs, framework, by
     assert_same_training(run_folder, shared_jobs.folder(reference()), ranks=np)
 
 
+@pytest.mark.guarantee("identical-ranks")
 @pytest.mark.parametrize(
     ("framework", "by"),
     [

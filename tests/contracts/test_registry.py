@@ -19,7 +19,7 @@ for row in rows:
     assert row.about.endswith(".") and len(row.about) <= 100, row
     entry = find_strategy(Config(framework=framework, strategy=row.strategy, api=row.api))
     assert issubclass(entry.strategy, Strategy), row
-    assert all(isinstance(module, str) for module in entry.strategy.requires), row
+    assert all(isinstance(module, str) for module in entry.requires), row
     for option, supported, reason in entry.strategy.unsupported:
         assert getattr(Config, option) in supported and reason, (row, option)
 """

@@ -108,6 +108,8 @@ def row_case(row, data):
     return pytest.param(row, data, trained, marks=marks, id=f"{data}-{row_name(row)}")
 
 
+@pytest.mark.guarantee("every-strategy")
+@pytest.mark.guarantee("exact-evaluation")
 @pytest.mark.parametrize(
     ("row", "data", "trained"), [row_case(row, data) for data in ("digits", "fashion-mnist") for row in ROWS]
 )
@@ -154,6 +156,7 @@ def learner_case(row):
     return pytest.param(*runs, marks=marks, id=row_name(row))
 
 
+@pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize(
     ("interrupted", "resumed", "straight"), [learner_case(row) for row in SHORT_LEARNERS + MATRIX_LEARNERS]
 )
@@ -203,7 +206,7 @@ UNSUPPORTED = [
     (
         "torch",
         ("--strategy", "ddp", "--op", "sum"),
-        "--op sum: only --strategy horovod has this option; leave it out, or use --strategy horovod",
+        "--op sum: only --strategy horovod has this option",
     ),
     (
         "mxnet",

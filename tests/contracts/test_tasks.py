@@ -97,6 +97,7 @@ def assert_bit_identical(folder, other):
     assert result(folder)["metrics"] == result(other)["metrics"]
 
 
+@pytest.mark.guarantee("user-same-weights")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_several_devices_train_a_task_as_one_does(framework, alone):
     runs = alone(framework)
@@ -104,6 +105,7 @@ def test_several_devices_train_a_task_as_one_does(framework, alone):
         assert_equal_training(runs / strategy, runs / "single")
 
 
+@pytest.mark.guarantee("user-resume")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_task_with_random_numbers_and_running_statistics_resumes_bit_for_bit(framework, alone):
     runs = alone(framework)
@@ -111,6 +113,7 @@ def test_a_task_with_random_numbers_and_running_statistics_resumes_bit_for_bit(f
     assert_bit_identical(runs / "parts", runs / "whole")
 
 
+@pytest.mark.guarantee("user-same-weights")
 @pytest.mark.parametrize(("framework", "by", "strategies"), OVER_RANKS)
 def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, strategies, alone, tmp_path):
     runs, resumed = {}, {}
@@ -130,6 +133,7 @@ def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, str
         assert_bit_identical(folder / "parts", folder / "whole")
 
 
+@pytest.mark.guarantee("user-other-ranks")
 @MATRIX
 @pytest.mark.parametrize("framework", ["torch", "mxnet", "tensorflow"])
 def test_a_killed_task_restarts_and_continues_with_another_number_of_ranks(framework, tmp_path):

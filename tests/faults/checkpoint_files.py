@@ -13,7 +13,7 @@ from support.networks import LENET, LENET_RECORD
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY, WatchedJob
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.jobs import attempts
+from hvdtrain.jobs import progress
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
@@ -73,7 +73,7 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
         announced = max(announced, int.from_bytes(received[-4:], "little"))
         newest = checkpoints.newest(folder)[1]
         assert newest.position.epoch >= announced
-        assert attempts.newest_checkpoint(folder).step == newest.position.step
+        assert progress.newest_checkpoint(folder).step == newest.position.step
     assert announced >= kills
     return announced
 

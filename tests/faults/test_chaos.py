@@ -1,4 +1,4 @@
-"""A short part of the fault suite: disks that fail. `make chaos` runs all faults."""
+"""A short part of the fault suite: disks that fail, and a rank that hangs. `make chaos` runs all faults."""
 
 import os
 import sys
@@ -27,9 +27,9 @@ def suite(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fault", "framework"),
     [
-        ("full", FASTEST),
-        ("disk", FASTEST),
-        pytest.param("sleep", FASTEST, marks=pytest.mark.matrix),
+        pytest.param("full", FASTEST, marks=pytest.mark.guarantee("full-disk")),
+        pytest.param("disk", FASTEST, marks=pytest.mark.guarantee("full-disk")),
+        pytest.param("sleep", FASTEST, marks=pytest.mark.guarantee("restart-after-hang")),
         pytest.param("stall", FASTEST, marks=pytest.mark.matrix),
         pytest.param("slow", "torch", marks=pytest.mark.matrix),
         pytest.param("suspend", "torch", marks=pytest.mark.matrix),

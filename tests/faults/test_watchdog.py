@@ -14,6 +14,7 @@ LONG = ("--epochs", "40", "--log-every", "5")
 HANG = ("--hang-timeout", "4")
 
 
+@pytest.mark.guarantee("hung-rank")
 @pytest.mark.parametrize(
     ("framework", "options", "by"),
     [
@@ -58,6 +59,7 @@ def test_rank_that_stops_after_the_last_step_is_named(tmp_path, framework, optio
     assert "no heartbeat of rank 1 (process " in output
 
 
+@pytest.mark.guarantee("hung-rank")
 @pytest.mark.parametrize(
     ("framework", "by"),
     [

@@ -17,7 +17,7 @@ from support.run_folders import write_beat, write_log, write_records, write_run
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.__main__ import main
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.monitor import run
 from hvdtrain.views.monitor.query import Filter, sort_runs
 from hvdtrain.views.monitor.run import RunFollower
@@ -32,7 +32,7 @@ def files_of_a_run() -> dict[str, bytes]:
         for rank in range(2):
             write_beat(folder, rank)
             write_log(folder, rank, "the loss jumped", level="WARNING")
-        RunEnd("failed", 1, "rank 1 was killed", 1, "node1").write(folder)
+        RunEnd("failed", 1, Failure("rank 1 was killed", rank=1, host="node1", stands_alone=True)).write(folder)
         attempt = {"checkpoint": 3, "ranks": 2, "began": 1.8e9, "seconds": 5.5, "step": 12, "status": 1, "ended": "x"}
         (folder / "attempts.json").write_text(json.dumps([attempt]))
         finding = {"status": "fail", "text": "full", "remedy": "enlarge it"}

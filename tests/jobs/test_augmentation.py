@@ -50,6 +50,7 @@ def runs(tmp_path_factory) -> Path:
     )
 
 
+@pytest.mark.guarantee("augmented-resume")
 def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit_with_other_workers(runs: Path) -> None:
     whole, parts = newest(runs / "whole"), newest(runs / "parts")
     assert whole.position == parts.position and whole.position.step == 8
@@ -59,6 +60,7 @@ def test_a_run_resumes_in_the_middle_of_an_epoch_bit_for_bit_with_other_workers(
     assert "epoch 2, step 6" in logs
 
 
+@pytest.mark.guarantee("augmented-rows")
 @pytest.mark.matrix
 def test_two_ranks_train_on_the_rows_of_one(runs: Path, tmp_path: Path) -> None:
     two = newest(train_all(tmp_path, [("--strategy", "ring", "--name", "two")], "local", 2) / "two")

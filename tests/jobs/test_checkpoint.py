@@ -18,6 +18,7 @@ from hvdtrain.runs import checkpoints
 RESUME = ("python", "-m", "hvdtrain.torch_lenet", "--resume")
 
 
+@pytest.mark.guarantee("complete-checkpoints")
 def test_200_kills_while_writing(tmp_path):
     assert kills_while_writing(tmp_path, 200, random.Random(0)) >= 200
 
@@ -25,6 +26,7 @@ def test_200_kills_while_writing(tmp_path):
 RUN = ("--momentum", "0.9", "--lr", "0.02", "--epochs", "2")
 
 
+@pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(tmp_path, framework):
     folder = train_several(tmp_path, framework, {"whole": RUN, "part": (*RUN, "--max-steps", "30")}, "gloo", 2)
@@ -79,6 +81,7 @@ def test_a_loss_scale_belongs_to_fp16(tmp_path, framework):
     assert scales["fp32"] == scales["back"] == {}
 
 
+@pytest.mark.guarantee("newest-checkpoint")
 def test_renumbered_steps_and_a_branch(tmp_path):
     """Another batch size, another --remainder, and then an older checkpoint: the newest is the one written last."""
     trainings = [

@@ -31,7 +31,7 @@ OPTIONS = [
     (("--strategy", "single", "--compression", "fp16"), "--compression fp16: only --strategy horovod has this option"),
     (
         ("--strategy", "ddp", "--groups", "2"),
-        "--groups 2: only --strategy horovod has this option; leave it out, or use",
+        "--groups 2: only --strategy horovod has this option",
     ),
     (("--groups", "0"), "--groups 0: must be above 0; give another number, or auto"),
     (("--groups", "-1"), "--groups -1: must be above 0"),
@@ -49,6 +49,7 @@ OPTIONS = [
 ]
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.parametrize(("options", "message"), OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
 def test_invalid_options(tmp_path, options, message):
     if "gpu" in options and Path("/dev/nvidia0").exists():
@@ -60,6 +61,7 @@ def test_invalid_options(tmp_path, options, message):
     assert not list(tmp_path.glob("runs/*/checkpoints"))
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.needs("mxnet")
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -95,6 +97,7 @@ main({framework!r})
 """
 
 
+@pytest.mark.guarantee("invalid-input")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_missing_framework_and_missing_horovod(tmp_path, framework):
     for name, message in (
@@ -122,6 +125,7 @@ def test_launcher_that_horovod_does_not_detect(tmp_path):
     assert "with --strategy single each would train alone" in output
 
 
+@pytest.mark.guarantee("not-finite")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     options = ("--name", "run", "--max-steps", "20", "--log-every", "8")
@@ -144,6 +148,7 @@ def test_a_crash_on_one_rank_ends_the_job_at_once(tmp_path, framework):
     assert "no step for" not in output
 
 
+@pytest.mark.guarantee("skip-together")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
@@ -154,6 +159,7 @@ def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
     assert np.isfinite(result["loss"])
 
 
+@pytest.mark.guarantee("ranks-that-differ")
 @pytest.mark.parametrize("by", cases(["gloo", "mpirun"], short={"mpirun"}))
 def test_ranks_with_different_parameters_are_detected(tmp_path, by):
     options = ("--name", "run", "--max-steps", "20", "--check-sync", "2")
@@ -196,6 +202,8 @@ def test_training_on_own_data(tmp_path):
     assert json.loads((folder / "result.json").read_text())["accuracy"] == 1.0
 
 
+@pytest.mark.guarantee("not-finite")
+@pytest.mark.guarantee("failed-training")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_diverging_parameters_end_the_job(tmp_path, framework):
     """Even if the loss is finite, because a ReLU turns NaN into 0."""

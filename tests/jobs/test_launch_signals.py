@@ -52,6 +52,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.guarantee("killed-rank")
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
     """Also programs that ignore SIGTERM, and what they started themselves."""

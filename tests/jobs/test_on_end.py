@@ -15,7 +15,8 @@ import json, os, sys, time
 from pathlib import Path
 run = Path("runs/run/heartbeats")
 run.mkdir(parents=True)
-(run.parent / "lock-1.json").write_text(json.dumps({"job": os.environ["HVDTRAIN_JOB"]}))
+from hvdtrain.system.agent_pipe import OpenedRun, send
+send(OpenedRun(os.path.abspath("runs/run"), False))
 (run.parent / "config.json").write_text('{"id": "0123456789abcdef"}')
 end = {"status": "hung", "exit_status": 1, "reason": "no step for 30 s: rank 1 holds up the others", "rank": 1}
 (run.parent / "end.json").write_text(json.dumps(end))

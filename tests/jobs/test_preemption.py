@@ -35,6 +35,7 @@ CASES = [
 ]
 
 
+@pytest.mark.guarantee("stop-and-resume")
 @pytest.mark.parametrize(("framework", "options", "by", "ranks", "how"), CASES)
 def test_stop_and_resume(tmp_path, framework, options, by, ranks, how):
     command = [*launcher(by, ranks), "python", "-m", f"hvdtrain.{framework}_lenet", *options, *LONG, "--name", "run"]

@@ -27,6 +27,7 @@ def attempts(folder) -> list[dict]:
     return json.loads((folder / "runs" / "run" / "attempts.json").read_text())
 
 
+@pytest.mark.guarantee("restart-after-kill")
 @pytest.mark.parametrize(
     ("framework", "by", "options"),
     [
@@ -53,9 +54,11 @@ def test_attempts_that_write_no_checkpoint(tmp_path):
     save_checkpoint(tmp_path / "made" / "checkpoints", position=Position(step=3))
     code = (
         "import os; made = os.path.exists('runs/run/checkpoints'); os.makedirs('runs/run', exist_ok=True); "
-        "made or os.rename('made/checkpoints', 'runs/run/checkpoints'); exit(f'process {os.getpid()}')"
+        "made or os.rename('made/checkpoints', 'runs/run/checkpoints'); from hvdtrain.system import agent_pipe; "
+        "path = os.path.abspath('runs/run/checkpoints/step-00000003') if made else ''; "
+        "agent_pipe.send(agent_pipe.OpenedRun(os.path.abspath('runs/run'), True, path)); exit(f'process {os.getpid()}')"
     )
-    status, output = run([*launch("local", 1, "--restarts", "9"), "python", "-c", code, *NAMED], tmp_path)
+    status, output = run([*launch("local", 1, "--restarts", "9"), "python", "-c", code], tmp_path)
     assert status == 1, output
     assert "gave up, as 3 attempts in a row wrote no newer checkpoint; the attempts:" in output
     assert [one["checkpoint"] for one in attempts(tmp_path)] == [-1, 3, 3, 3]
@@ -66,13 +69,14 @@ def test_attempts_that_write_no_checkpoint(tmp_path):
 PROGRESS = """
 import json, os, time
 from pathlib import Path
+from hvdtrain.system.agent_pipe import OpenedRun, send
 run = Path("results/run")
 (run / "heartbeats").mkdir(parents=True, exist_ok=True)
-found = {"lock-1.json": {"job": os.environ["HVDTRAIN_JOB"]}, "heartbeats/rank-0.json": {"step": 4}}
-for name, content in found.items():  # as ranks write them: a rank may be ended at any moment
-    draft = run / f"draft-{os.getpid()}"
-    draft.write_text(json.dumps(content))
-    draft.replace(run / name)
+draft = run / f"draft-{os.getpid()}"  # as ranks write it: a rank may be ended at any moment
+draft.write_text(json.dumps({"step": 4}))
+draft.replace(run / "heartbeats" / "rank-0.json")
+checkpoint = os.path.abspath(run / "checkpoints" / "step-00000003")
+send(OpenedRun(os.path.abspath(run), os.environ.get("RESUMES") == "yes", checkpoint))
 """
 
 
@@ -80,8 +84,7 @@ def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
     """The same exception on the same rank, from the same checkpoint; the job says where it was and how to resume."""
     save_checkpoint(tmp_path / "results" / "run" / "checkpoints", position=Position(step=3))
     code = PROGRESS + "if os.environ['RANK'] == '1': raise KeyError('label')\ntime.sleep(60)"
-    program = ["python", "-c", code, "--runs", "results"]
-    status, output = run([*launch("local", 2, "--restarts", "9"), *program], tmp_path)
+    status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", code], tmp_path, RESUMES="yes")
     assert status == 1, output
     assert output.count("restarting in") == 1
     assert "gave up, as the same rank failed twice in the same way, from the same checkpoint; the attempts:" in output
@@ -94,10 +97,11 @@ def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
 def test_a_killed_job_says_how_to_resume(tmp_path):
     save_checkpoint(tmp_path / "results" / "run" / "checkpoints", position=Position(step=3))
     code = PROGRESS + "os.kill(os.getpid(), 9)"
-    status, output = run([*launch("local", 1), "python", "-c", code, "--runs=results"], tmp_path)
+    status, output = run([*launch("local", 1), "python", "-c", code], tmp_path)
     assert status == 137, output
     end = RunEnd.read(tmp_path / "results" / "run")
-    assert end[:4] == ("failed", 137, f"rank 0 on {end.host} was killed by SIGKILL", 0)
+    assert (end.status, end.exit_status, end.rank) == ("failed", 137, 0)
+    assert end.reason == f"rank 0 on {end.host} was killed by SIGKILL"
     assert "last step known is 4, the newest checkpoint is of step 3; resume with --resume results/run\n" in output
 
 

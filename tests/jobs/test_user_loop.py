@@ -53,6 +53,7 @@ def alone(tmp_path_factory):
     return run
 
 
+@pytest.mark.guarantee("user-same-weights")
 @pytest.mark.parametrize(
     ("framework", "by", "strategy"),
     [
@@ -78,6 +79,7 @@ def test_ranks_train_as_one_process_does(framework, by, strategy, alone, tmp_pat
     assert state(folder)[2] == pytest.approx(state(alone(framework))[2], rel=1e-4)
 
 
+@pytest.mark.guarantee("user-resume")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_killed_script_continues_bit_for_bit_when_it_is_started_again(framework, tmp_path):
     whole, _ = script(framework, tmp_path, "whole", STATE="1")
@@ -91,6 +93,7 @@ def test_a_killed_script_continues_bit_for_bit_when_it_is_started_again(framewor
     assert_identical(tmp_path / "runs/killed", whole)
 
 
+@pytest.mark.guarantee("user-other-ranks")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_script_that_leaves_its_loop_has_a_result_and_can_be_resumed(framework, alone, tmp_path):
     left, output = script(framework, tmp_path, "left", LEAVE_AT="7")

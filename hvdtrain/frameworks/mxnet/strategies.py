@@ -14,7 +14,6 @@ from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
@@ -29,7 +28,7 @@ Parameters = dict[str, gluon.Parameter]
 class MXNetStrategy(Strategy):
     """What Gluon's training loop calls; by default gradients are not combined."""
 
-    waits = True
+    waits = False
     """Whether combining gradients is more than taking those of one device."""
     gradient_divisor: float = 1
     """What the trainer's combined gradient is divided by to get that of the global batch."""
@@ -37,15 +36,6 @@ class MXNetStrategy(Strategy):
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         """What combines gradients and updates parameters; also broadcasts parameters from rank 0."""
         return gluon.Trainer(parameters, optimizer, kvstore=None)
-
-
-class MXNetSingleProcess(MXNetStrategy):
-    """One process on one device; gradients are not combined."""
-
-    waits = False
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
-        super().__init__(config, runtime, group or single_process(config.strategy))
 
 
 def horovod_group(hvd: ModuleType) -> HorovodGroup:
@@ -57,6 +47,7 @@ class MXNetHorovod(MXNetStrategy):
     """Horovod's DistributedTrainer: allreduces groups of gradients as soon as the engine has them."""
 
     requires = ("horovod.mxnet",)
+    waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         import horovod.mxnet as hvd
@@ -83,6 +74,7 @@ class MXNetKVStore(MXNetStrategy):
     """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
 
     many_devices = True
+    waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         group: Group
@@ -133,28 +125,10 @@ class MXNetAllreduce(MXNetStrategy):
     """All gradients in one array, summed by the group's `allreduce`."""
 
     group: AllreduceGroup
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
+    waits = True
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         own = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
         for name, value in broadcast_arrays(self.group, own).items():
             parameters[name].set_data(mx.nd.array(value))
         return AllreduceTrainer(parameters, optimizer, self.group)
-
-
-class MXNetRing(MXNetAllreduce):
-    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
-
-
-class MXNetMPI(MXNetAllreduce):
-    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
-
-    requires = ("mpi4py.MPI",)
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, MPIGroup())

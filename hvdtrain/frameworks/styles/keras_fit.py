@@ -22,7 +22,6 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowHorovod,
     TensorFlowMirrored,
     TensorFlowMultiWorker,
-    TensorFlowSingleProcess,
     TensorFlowStrategy,
 )
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
@@ -53,10 +52,6 @@ class KerasStrategy(TensorFlowStrategy):
     def callbacks(self, feed: KerasFeed, steps: int) -> list[tf.keras.callbacks.Callback]:
         """Callbacks besides `feed`."""
         return []
-
-
-class KerasSingleProcess(KerasStrategy, TensorFlowSingleProcess):
-    """model.fit in one process on one device; gradients are not combined."""
 
 
 class KerasHorovod(KerasStrategy, TensorFlowHorovod):

@@ -33,7 +33,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import evaluate, load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetSingleProcess, MXNetStrategy
+from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.recorder import FIT, GRADIENTS, UPDATE, recorder
@@ -59,10 +59,6 @@ class ModuleStrategy(MXNetStrategy):
 
     def reduce(self, gradients: dict[str, mx.nd.NDArray]) -> None:
         """Replace each gradient, by canonical name, by that of the global batch, in place; called before an update."""
-
-
-class ModuleSingleProcess(ModuleStrategy, MXNetSingleProcess):
-    """Module.fit in one process on one device; gradients are not combined."""
 
 
 class ModuleHorovod(ModuleStrategy, MXNetHorovod):

@@ -23,7 +23,7 @@ from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_
 from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Group, OptimizerState, Strategy, Unsupported
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
 
@@ -45,13 +45,6 @@ class NDArrayStrategy(Strategy):
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
         """Replace each gradient by that of the global batch, in place; a list has one array per device."""
-
-
-class NDArraySingleProcess(NDArrayStrategy):
-    """Plain arrays and operators in one process on one device; gradients are not combined."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
-        super().__init__(config, runtime, group or single_process(config.strategy))
 
 
 class NDArrayManual(NDArrayStrategy):

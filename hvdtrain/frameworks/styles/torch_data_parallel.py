@@ -70,6 +70,7 @@ class TorchDataParallel(TorchStrategy):
         DEVICES_NORMALIZE,
     )
     many_devices = True
+    captures = ""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         gpus = torch.cuda.device_count() if runtime.device != "cpu" else 0

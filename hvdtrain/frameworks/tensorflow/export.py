@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
 from hvdtrain.frameworks.tensorflow.objective import TaskObjective
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowSingleProcess
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks.user import UserTask
 
@@ -66,7 +67,8 @@ class TaskModel:
     def __init__(self, task: UserTask, weights: Weights) -> None:
         config = Config(framework="tensorflow", strategy="single")
         self._task = task
-        self._objective = TaskObjective(task, TensorFlowSingleProcess(config, RuntimeOptions(device="cpu")))
+        strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), single_process(config.strategy))
+        self._objective = TaskObjective(task, strategy)
         try:
             self._objective.check(weights)
         except ValueError as error:

@@ -16,7 +16,6 @@ from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
-from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
@@ -83,13 +82,6 @@ class TensorFlowStrategy(Strategy):
         if count not in self._graphs:  # kept, because finding the graph for the arguments took a third of a ms
             self._graphs[count] = step.get_concrete_function(*arguments)
         return self._graphs[count](*arguments)
-
-
-class TensorFlowSingleProcess(TensorFlowStrategy):
-    """One process on one device; gradients are not combined."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
-        super().__init__(config, runtime, group or single_process(config.strategy))
 
 
 class TensorFlowHorovod(TensorFlowStrategy):
@@ -239,9 +231,6 @@ class TensorFlowAllreduce(TensorFlowStrategy):
 
     group: AllreduceGroup
 
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
-
     def broadcast(self, variables: list[tf.Variable]) -> None:
         own = {str(number): variable.numpy() for number, variable in enumerate(variables)}
         for variable, value in zip(variables, broadcast_arrays(self.group, own).values(), strict=True):
@@ -263,19 +252,3 @@ class TensorFlowAllreduce(TensorFlowStrategy):
         self.group.allreduce(total)
         total /= np.float32(self.group.size)
         return total
-
-
-class TensorFlowRing(TensorFlowAllreduce):
-    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
-
-
-class TensorFlowMPI(TensorFlowAllreduce):
-    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
-
-    requires = ("mpi4py.MPI",)
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, MPIGroup())

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
-from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.collectives.mpi import MPIGroup
-from hvdtrain.collectives.single_process import single_process
 from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights
-from hvdtrain.interfaces import AllreduceGroup, Group, Strategy, Unsupported
+from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.recorder import recorder
 
 
@@ -28,9 +25,11 @@ class TorchStrategy(Strategy):
 
     state_by_rank = False
     """See `Learner.state_by_rank`."""
-
     waits = False
     """Whether `reduce` waits for the gradients of other ranks."""
+    needs_all_gradients = False
+    """Whether each step must compute a gradient of each parameter, if the model was not wrapped for unused ones."""
+    captures: ClassVar[CapturedPart] = "step"
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         """The module whose forward pass training calls. finds_unused: parameters may get no gradient."""
@@ -46,15 +45,6 @@ class TorchStrategy(Strategy):
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         """Update the parameters from the gradients."""
         scaler.step(optimizer)
-
-
-class TorchSingleProcess(TorchStrategy):
-    """One process on one device; gradients are not combined."""
-
-    captures = "step"
-
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> None:
-        super().__init__(config, runtime, group or single_process(config.strategy))
 
 
 class TorchHorovod(TorchStrategy):
@@ -135,6 +125,7 @@ class TorchDDP(TorchStrategy):
 
     unsupported = (Unsupported("accumulate", (1,), "DistributedDataParallel reduces gradients in each backward pass"),)
     captures = "gradients"
+    needs_all_gradients = True
     group: TorchDistributedGroup
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
@@ -217,9 +208,6 @@ class TorchAllreduce(TorchStrategy):
     waits = True
     captures = "gradients"
 
-    def __init__(self, config: Config, runtime: RuntimeOptions, group: AllreduceGroup) -> None:
-        super().__init__(config, runtime, group)
-
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         load_module(model, broadcast_arrays(self.group, module_weights(model)))
         return optimizer
@@ -229,19 +217,3 @@ class TorchAllreduce(TorchStrategy):
         flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
         self.group.allreduce(flat.numpy())
         _distribute(flat.div_(self.group.size), gradients)
-
-
-class TorchRing(TorchAllreduce):
-    """hvdtrain's ring allreduce over TCP, on one buffer of all gradients."""
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, ring.start(runtime.hang_timeout))
-
-
-class TorchMPI(TorchAllreduce):
-    """MPI.Allreduce through mpi4py, on one buffer of all gradients."""
-
-    requires = ("mpi4py.MPI",)
-
-    def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
-        super().__init__(config, runtime, MPIGroup())

@@ -65,7 +65,7 @@ class TorchUserLoop:
         share_local_arrays(self)
         self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
         self._trained = _trained(optimizer, model)
-        self._waits_for_all = self._config.strategy == "ddp" and not unused_parameters
+        self._waits_for_all = self._strategy.needs_all_gradients and not unused_parameters
         self._optimizer = self._wrapped(optimizer)
         self._kept[OPTIMIZER] = self._optimizer
         self._training_model = self._strategy.wrap_model(model, self.device, unused_parameters)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import attempts
+from hvdtrain.jobs import progress
 from hvdtrain.jobs.slurm import queue
 from hvdtrain.jobs.slurm.named_job import NamedJob
 from hvdtrain.jobs.slurm.queue import QueuedJob
@@ -142,7 +142,7 @@ def _outcome(job: Cancellation) -> str:
     seconds = f"{time.monotonic() - job.began:.0f} s"
     how = f"did not end when asked to; ended by scancel after {seconds}" if job.killed else f"ended after {seconds}"
     folder = job.submission.run_folder(job.task) if job.submission else None
-    checkpoint = attempts.newest_checkpoint(folder)
+    checkpoint = progress.newest_checkpoint(folder)
     if checkpoint:
         return f"{how}; its newest checkpoint is of step {checkpoint.step}: resume with --resume {folder}"
     return how

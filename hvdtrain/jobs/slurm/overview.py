@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.jobs import attempts
+from hvdtrain.jobs import progress
 from hvdtrain.jobs.slurm import queue, reasons
 from hvdtrain.jobs.slurm.queue import QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
@@ -118,7 +118,7 @@ def _progress(submission: Submission | None, task: str) -> dict[str, Any]:
     run, sweep = (submission.run_folder(task), submission.sweep_folder) if submission else (None, None)
     if sweep and os.path.isdir(sweep):
         return {"run": sweep, "results": sum(1 for _ in sweep.glob(f"*/{RESULT}"))}
-    return {"run": run, "step": attempts.last_step(run)} if run and os.path.isdir(run) else {}
+    return {"run": run, "step": progress.last_step(run)} if run and os.path.isdir(run) else {}
 
 
 def _end(run: Path | None) -> str:

@@ -79,7 +79,19 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
         "messages": [message._asdict() for message in last_messages(folder, MESSAGES)],
         "logs": log_ranks(folder),
         "stacks": stack_ranks(folder),
-        "end": {**end._asdict(), "reason": shown(end.reason), "host": shown(end.host)} if end else None,
+        "end": _end(end) if end else None,
+    }
+
+
+def _end(end: RunEnd) -> dict[str, Any]:
+    """How a run ended, with texts that a page can show."""
+    return {
+        "status": end.status,
+        "exit_status": end.exit_status,
+        "reason": shown(end.reason),
+        "rank": end.rank,
+        "host": shown(end.host),
+        "time": end.time,
     }
 
 

@@ -18,6 +18,7 @@ def of_all_ranks(samples, batch, remainder, size, start=0):
     return order, list(zip(*ranks, strict=True))
 
 
+@pytest.mark.guarantee("same-global-batches")
 @given(
     samples=st.integers(1, 300),
     batch=st.integers(1, 64),
@@ -32,6 +33,7 @@ def test_ranks_share_the_rows_of_one_process(samples, batch, size, remainder):
     assert np.array_equal(np.concatenate(seen) if seen else np.array([], int), expected)
 
 
+@pytest.mark.guarantee("same-global-batches")
 @given(
     samples=st.integers(1, 300),
     batch=st.integers(1, 64),
@@ -68,6 +70,7 @@ def test_starting_in_the_middle_gives_the_rest(start, size):
         assert all(np.array_equal(a.rows, b.rows) for a, b in zip(one, other, strict=True))
 
 
+@pytest.mark.guarantee("same-global-batches")
 def test_order_depends_on_seed_and_epoch_alone():
     assert np.array_equal(sharding.order(1, 2, 50), sharding.order(1, 2, 50))
     assert not np.array_equal(sharding.order(1, 2, 50), sharding.order(1, 3, 50))
@@ -76,6 +79,7 @@ def test_order_depends_on_seed_and_epoch_alone():
     assert sharding.order(0, 0, 10).tolist() == [9, 1, 3, 8, 7, 6, 0, 4, 2, 5]
 
 
+@pytest.mark.guarantee("exact-evaluation")
 @given(samples=st.integers(0, 300), batch=st.integers(1, 64), size=SIZES)
 def test_evaluation_visits_every_row_once(samples, batch, size):
     rows = [

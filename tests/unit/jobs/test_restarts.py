@@ -15,11 +15,12 @@ from support.untrusted import save_checkpoint
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import attempts, hosts, restarts, sbatch
+from hvdtrain.jobs import hosts, progress, restarts, sbatch
 from hvdtrain.jobs.job import Host, Job, RestartPolicy
 from hvdtrain.jobs.program import option_value, resumable, run_folder
 from hvdtrain.jobs.restarts import Restarts, reduced
-from hvdtrain.jobs.result import Failure, JobResult
+from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system.run_end import Failure, RunEnd
 
 INVALID = [
     (("--restarts", "-1"), "--restarts -1 is invalid; give 0 or more"),
@@ -120,39 +121,45 @@ def sbatch_adds_options(program):
     return '--name "slurm-$SLURM_JOB_ID" --auto-resume)' in text
 
 
-def run_attempts(monkeypatch, results, limit, program=("true",), pause=None):
-    """The result of a job whose attempts end like this, and the failures that it reported."""
+def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
+    """How a job ends whose attempts end like this, and the messages that it printed.
+
+    opened: the run that rank 0 opens in each attempt.
+    """
 
     async def no_pause(_, seconds):
         return 0
 
-    async def supervise(job):
-        outcome = next(outcomes)
-        if isinstance(outcome, UserError):
-            raise outcome
-        if outcome.failure:
-            said.append(outcome.failure)
-        return outcome
+    async def supervise(job, on_opened):
+        end = next(remaining)
+        if opened:
+            on_opened(opened)
+        if isinstance(end, UserError):
+            raise end
+        if end.failure:
+            said.append(end.failure)
+        return end
 
-    outcomes, said = iter(results), []
+    remaining, said = iter(ends), []
     monkeypatch.setattr(restarts, "signal_within", pause or no_pause)
-    made = Restarts(Job(program, 2), RestartPolicy(limit), supervise, said.append, signals=None, job_id="")
-    result = asyncio.run(made.run())
-    return result, [str(one) for one in said if "restarting in" not in str(one)]
+    made = Restarts(Job(("true",), 2), RestartPolicy(limit), supervise, said.append, signals=None)
+    end = asyncio.run(made.run())
+    return end, [str(message) for message in said if "restarting in" not in str(message)]
 
 
-KILLED = JobResult(137, Failure("was killed by SIGKILL", rank=1, host="node1", ends_others=True))
+KILLED = RunEnd("failed", 137, Failure(rank=1, host="node1", status=-9))
+FINISHED = RunEnd("finished")
 
 
 def test_a_job_is_restarted_until_it_ends_well(monkeypatch):
-    result, reported = run_attempts(monkeypatch, [KILLED, KILLED, JobResult(0)], limit=2)
-    assert result == JobResult(0)
-    assert reported == ["rank 1 on node1 was killed by SIGKILL; ending the others"] * 2
+    end, reported = run_attempts(monkeypatch, [KILLED, KILLED, FINISHED], limit=2)
+    assert end == FINISHED
+    assert reported == ["rank 1 on node1 was killed by SIGKILL"] * 2
 
 
 def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
-    result, reported = run_attempts(monkeypatch, [KILLED, KILLED], limit=1)
-    assert result.status == 137
+    end, reported = run_attempts(monkeypatch, [KILLED, KILLED], limit=1)
+    assert end == KILLED
     first, *lines = reported[-1].splitlines()
     assert first == "gave up, as --restarts 1 are used up; the attempts:"
     assert [line.partition(",")[0] for line in lines] == ["  1: 2 ranks", "  2: 2 ranks"]
@@ -160,48 +167,48 @@ def test_a_job_that_used_up_its_restarts_lists_its_attempts(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "result",
+    "end",
     [
-        JobResult(75),
-        JobResult(128 + signal.SIGTERM, Failure("ended by SIGTERM"), asked_to_stop=True),
-        JobResult(2, Failure("ended with exit status 2", rank=0, host="node1")),
-        JobResult(2, Failure("cannot start x", rank=0, host="node1", at_start=True)),
+        RunEnd("stopped", 75),
+        RunEnd("stopped", 128 + signal.SIGTERM, Failure("ended by SIGTERM")),
+        RunEnd("failed", 2, Failure("--lr -1: must be above 0", option="lr", rank=0, host="node1", status=2)),
+        RunEnd("failed", 2, Failure("cannot start x", rank=0, host="node1", at_start=True)),
+        RunEnd("failed", 1, Failure("loss is not finite", rank=0, host="node1", status=1, retry=False)),
     ],
 )
-def test_a_stopped_or_invalid_job_is_not_restarted(monkeypatch, result):
-    assert run_attempts(monkeypatch, [result], limit=3)[0] == result
+def test_a_stopped_or_invalid_job_is_not_restarted(monkeypatch, end):
+    assert run_attempts(monkeypatch, [end], limit=3)[0] == end
 
 
 def test_a_user_error_of_the_first_attempt_is_reported_once(monkeypatch):
-    result, reported = run_attempts(monkeypatch, [UserError("horovodrun cannot be started", "build it")], limit=3)
-    assert (result.status, reported) == (2, ["horovodrun cannot be started; build it"])
+    end, reported = run_attempts(monkeypatch, [UserError("horovodrun cannot be started", "build it")], limit=3)
+    assert (end.exit_status, reported) == (2, ["horovodrun cannot be started; build it"])
 
 
 def test_a_user_error_of_a_later_attempt_is_not_the_last(monkeypatch):
     """Hosts that do not respond now may come back."""
-    result, reported = run_attempts(monkeypatch, [KILLED, UserError("host2: no ssh"), JobResult(0)], limit=3)
-    assert (result.status, reported[1]) == (0, "host2: no ssh")
+    end, reported = run_attempts(monkeypatch, [KILLED, UserError("host2: no ssh"), FINISHED], limit=3)
+    assert (end.exit_status, reported[1]) == (0, "host2: no ssh")
 
 
 def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkeypatch):
     """It disappears in the pause after the first attempt, and is back after the second: nothing starts from scratch."""
     folder, aside = tmp_path / "runs" / "run", tmp_path / "aside"
 
-    def results():
-        for result in (KILLED, JobResult(0)):
+    def ends():
+        for end in (KILLED, FINISHED):
             (folder / "heartbeats").mkdir(parents=True, exist_ok=True)
             save_checkpoint(folder / "checkpoints", position=Position(step=3))
             (folder / "heartbeats" / "rank-0.json").write_text(json.dumps({"step": 4, "time": time.time()}))
-            yield result
+            yield end
 
     async def pause(_, seconds):
         here, there = (folder, aside) if folder.exists() else (aside, folder)
         here.rename(there)
         return 0
 
-    own = ("python", "-m", "hvdtrain.torch_lenet", "--runs", str(folder.parent), "--name", "run", "--auto-resume")
-    result, reported = run_attempts(monkeypatch, results(), 3, own, pause)
-    assert result.status == 0
+    end, reported = run_attempts(monkeypatch, ends(), 3, OpenedRun(str(folder), True), pause)
+    assert end == FINISHED
     attempts = json.loads((folder / "attempts.json").read_text())
     assert [(one["checkpoint"], one["step"], one["status"]) for one in attempts] == [
         *((-1, 4, 137), (-1, -1, 2), (3, 4, 0))
@@ -212,19 +219,29 @@ def test_a_missing_run_folder_fails_the_attempt_but_not_the_job(tmp_path, monkey
 def test_a_later_checkpoint_of_the_same_step_is_progress(tmp_path, monkeypatch):
     """Steps are renumbered when a restart has fewer ranks."""
     folder = tmp_path / "runs" / "run"
-    failed = JobResult(1, Failure("ended with exit status 1", rank=0, host="node1", signature="rank 0: KeyError"))
+    failed = RunEnd("failed", 1, Failure("KeyError: 'x'", rank=0, host="node1", status=1))
 
-    def results():
+    def ends():
         for checkpoint in (True, True, False, False):
             if checkpoint:
                 save_checkpoint(folder / "checkpoints", keep=4, position=Position(step=3))
             yield failed
 
-    own = ("python", "-m", "hvdtrain.torch_lenet", "--runs", str(folder.parent), "--name", "run", "--auto-resume")
-    result, reported = run_attempts(monkeypatch, results(), 9, own)
-    assert result.status == 1
-    assert reported[-1].startswith("gave up, as the same rank failed twice in the same way, from the same checkpoint")
-    assert [line.split(":")[0] for line in reported[-1].splitlines()[1:]] == ["  1", "  2", "  3", "  4"]
+    end, reported = run_attempts(monkeypatch, ends(), 9, OpenedRun(str(folder), True))
+    assert end == failed
+    assert reported[-2].startswith("gave up, as the same rank failed twice in the same way, from the same checkpoint")
+    assert [line.split(":")[0] for line in reported[-2].splitlines()[1:]] == ["  1", "  2", "  3", "  4"]
+    assert f"resume with --resume {folder}" in reported[-1]
+
+
+def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
+    """A program that trains without --auto-resume: its folder is known, and no attempt starts from there."""
+    folder = tmp_path / "runs" / "run"
+    save_checkpoint(folder / "checkpoints", position=Position(step=3))
+    end, reported = run_attempts(monkeypatch, [KILLED] * 5, 4, OpenedRun(str(folder), False))
+    assert end == KILLED and "--restarts 4 are used up" in reported[-2]
+    assert f"resume with --resume {folder}" in reported[-1]
+    assert RunEnd.read(folder).rank == 1 and not (folder / "attempts.json").exists()
 
 
 def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
@@ -245,12 +262,12 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):
     """The clock of a shared folder may differ from this host's by minutes."""
     now, skew_s = time.time(), 600
-    monkeypatch.setattr(attempts, "file_system_time", lambda _: now + skew_s)
+    monkeypatch.setattr(progress, "file_system_time", lambda _: now + skew_s)
     (tmp_path / "heartbeats").mkdir()
     for rank, (step, age_s) in enumerate([(70, 200), (40, 20), (41, 10)]):
         path = tmp_path / "heartbeats" / f"rank-{rank}.json"
         path.write_text(json.dumps({"step": step}))
         os.utime(path, (now + skew_s - age_s, now + skew_s - age_s))
-    assert attempts.last_step(tmp_path, now - 100) == 41
-    assert attempts.last_step(tmp_path, now - 300) == 70
-    assert attempts.last_step(tmp_path, now - 1) is None
+    assert progress.last_step(tmp_path, now - 100) == 41
+    assert progress.last_step(tmp_path, now - 300) == 70
+    assert progress.last_step(tmp_path, now - 1) is None

@@ -8,7 +8,7 @@ import pytest
 from support.untrusted import rewrite, save_checkpoint
 
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import attempts
+from hvdtrain.jobs import progress
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import entry_of
@@ -43,7 +43,7 @@ class Run:
     def newest(self):
         """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
         found = checkpoints.newest(self.folder)[1].position.step
-        assert attempts.newest_checkpoint(self.folder).step == found
+        assert progress.newest_checkpoint(self.folder).step == found
         return found
 
     def damage(self, step, file=checkpoints.FILES[0]):
@@ -56,6 +56,7 @@ def run(tmp_path):
     return Run(tmp_path / "run")
 
 
+@pytest.mark.guarantee("newest-checkpoint")
 def test_the_newest_is_the_last_one_written_though_steps_were_renumbered(run):
     run.keep = 2
     for step in (92, 115, 138, 42, 48):
@@ -95,6 +96,7 @@ def test_an_elastic_job_leaves_newer_checkpoints_before_its_first_one(run):
     assert run.entry(4).line == ((1, 2), (4, 4))
 
 
+@pytest.mark.guarantee("damaged-checkpoint")
 def test_a_damaged_newest_checkpoint_falls_back_along_the_line(run):
     run.save(1, 2, 3, 4)
     run.save(5, parent=run.entry(2))

@@ -38,6 +38,7 @@ def test_newest_and_best_checkpoints_are_kept(tmp_path):
     ]
 
 
+@pytest.mark.guarantee("damaged-checkpoint")
 @pytest.mark.parametrize("file", [*checkpoints.FILES, checkpoints.MANIFEST])
 @pytest.mark.parametrize("damage", ["flip", "cut", "missing"])
 def test_damage_is_reported_and_the_newest_intact_checkpoint_used(tmp_path, caplog, file, damage):

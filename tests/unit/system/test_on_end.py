@@ -11,7 +11,7 @@ import pytest
 from support.jobs import wait_for
 
 from hvdtrain.system import on_end
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 
 HOSTILE = "rank 1 on node2: '; touch injected; $(touch injected) `touch injected`\n\x1b[2J\0 https://user:word@host/?token=abc"
 
@@ -24,7 +24,7 @@ def test_the_command_is_told_in_its_environment_only(tmp_path, monkeypatch):
     for name, value in {**secrets, "NOTICE_HOOK": "kept"}.items():
         monkeypatch.setenv(name, value)
     code = "import json, os; json.dump(dict(os.environ), open('told', 'w'))"
-    ended = RunEnd("failed", 137, HOSTILE, 1)
+    ended = RunEnd("failed", 137, Failure(HOSTILE, rank=1, stands_alone=True))
     assert on_end.run(f'{sys.executable} -c "{code}"; echo $HVDTRAIN_REASON', ended, Path("run"), 30) == ""
     told = json.loads((tmp_path / "told").read_text())
     assert {

@@ -4,10 +4,13 @@ import json
 
 import pytest
 
-from hvdtrain.errors import Stopped, TrainingError
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.errors import Stopped, TrainingError, UserError
+from hvdtrain.system.rank_info import host_name
+from hvdtrain.system.run_end import Failure, RunEnd
 
-FAILED = RunEnd("failed", 137, "rank 1 on node1 was killed by SIGKILL", 1, "node1", 12.5)
+FAILED = RunEnd(
+    "failed", 137, Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True), 12.5
+)
 
 
 def test_what_is_written_is_read(tmp_path):
@@ -32,7 +35,7 @@ def test_nothing_is_written_where_there_is_no_folder(tmp_path):
     ],
 )  # fmt: skip
 def test_values_that_are_never_written_are_no_end(tmp_path, change):
-    (tmp_path / "end.json").write_text(json.dumps({**FAILED._asdict(), **change}))
+    (tmp_path / "end.json").write_text(json.dumps({**FAILED.record(), **change}))
     assert RunEnd.read(tmp_path) is None
 
 
@@ -43,19 +46,32 @@ def test_other_content_is_no_end(tmp_path, text):
 
 
 def test_the_record_of_a_later_version_is_read(tmp_path):
-    (tmp_path / "end.json").write_text(json.dumps({**FAILED._asdict(), "attempts": 3}))
+    (tmp_path / "end.json").write_text(json.dumps({**FAILED.record(), "attempts": 3}))
     assert RunEnd.read(tmp_path) == FAILED
 
 
 @pytest.mark.parametrize(
-    ("error", "end"),
+    ("error", "status", "rank", "host"),
     [
-        (Stopped("rank 1 was asked to stop"), ("stopped", 75, "rank 1 was asked to stop", None, "")),
-        (TrainingError("rank 3: loss is not finite"), ("failed", 1, "rank 3: loss is not finite", 3, "")),
-        (TrainingError("the disk is full"), ("failed", 1, "the disk is full", 0, "node0")),
-        (KeyError("x"), ("failed", 1, "KeyError: 'x'", 0, "node0")),
-        (KeyboardInterrupt(), ("stopped", 130, "interrupted", None, "")),
+        (Stopped("rank 1 was asked to stop", rank=1), ("stopped", 75), None, ""),
+        (TrainingError("rank 3: loss is not finite", rank=3, step=7), ("failed", 1), 3, ""),
+        (TrainingError("the disk is full"), ("failed", 1), 0, host_name()),
+        (UserError("--lr 0: must be above 0", option="lr"), ("failed", 2), 0, host_name()),
+        (KeyError("x"), ("failed", 1), 0, host_name()),
+        (KeyboardInterrupt(), ("stopped", 130), None, ""),
     ],
 )
-def test_errors_of_a_rank(error, end):
-    assert RunEnd.of_exception(error, 0, "node0")[:5] == end
+def test_errors_of_a_rank(error, status, rank, host, tmp_path):
+    end = RunEnd.of_exception(error).on_rank(0, size=4)
+    assert (end[:2], end.rank, end.host) == (status, rank, host)
+    end.write(tmp_path)
+    read = RunEnd.read(tmp_path)
+    assert (read[:2], read.reason, read.rank, read.host) == (end[:2], end.reason, end.rank, end.host)
+    assert read.failure.option == getattr(error, "option", "")
+    assert read.failure.step == getattr(error, "step", None)
+
+
+def test_a_reason_names_the_rank_once():
+    assert RunEnd.of_exception(ValueError("x")).on_rank(0, size=1).reason == "ValueError: x"
+    assert RunEnd.of_exception(ValueError("x")).on_rank(2, size=4).reason == f"rank 2 on {host_name()}: ValueError: x"
+    assert RunEnd.of_exception(TrainingError("rank 3: x", rank=3)).on_rank(2, size=4).reason == "rank 3: x"

@@ -47,6 +47,7 @@ def expected(rows, seed, epoch):
     return X[rows] + np.array(noise, np.float32)[:, None]
 
 
+@pytest.mark.guarantee("augmented-rows")
 def test_training_rows_are_augmented_by_seed_epoch_and_row_and_others_are_not():
     dataset = made().dataset
     for seed, epoch in ((0, 0), (3, 0), (3, 1)):
@@ -113,6 +114,7 @@ def task(tmp_path: Path):
         del sys.modules[module]
 
 
+@pytest.mark.guarantee("augmented-rows")
 @pytest.mark.parametrize("name", ["InMemory", "Source"])
 def test_processes_augment_as_the_rank_does(task, name):
     trained, dataset = task(name, set=("scale=2.0",))

@@ -189,6 +189,7 @@ def drawn():
     return random.random(), np.random.rand(), torch.rand(()).item()
 
 
+@pytest.mark.guarantee("augmented-rows")
 def test_global_generators_are_seeded_for_each_row_and_are_as_before_afterwards():
     rows = made(Rows(lambda row: np.array(drawn()))).dataset.train
     batches = [np.array([3, 4]), np.array([4, 3])]
@@ -210,6 +211,7 @@ def test_rows_that_are_read_in_threads_are_not_seeded():
     assert not np.isin(one, other).any()
 
 
+@pytest.mark.guarantee("augmented-rows")
 def test_processes_read_the_rows_of_the_rank(tmp_path: Path):
     (tmp_path / "random_rows.py").write_text(textwrap.dedent(FILE))
     task, dataset = load_target(Config(model=f"{tmp_path}/random_rows.py:Task"), RuntimeOptions())

@@ -46,6 +46,7 @@ def train_in(runs, config):
     return checkpoints.newest(runs / "run")[1].position
 
 
+@pytest.mark.guarantee("each-row-once")
 @settings(max_examples=25, deadline=None)
 @given(st.integers(1, 40), st.integers(1, 2), st.lists(st.tuples(BATCHES, REMAINDERS, st.integers(1, 5)), max_size=3))
 @example(40, 2, [(7, "drop", 6)])
@@ -66,6 +67,7 @@ def test_each_row_is_taken_once_in_an_epoch(samples, epochs, sessions):
     assert epochs * samples - taken.total() <= epochs * dropped
 
 
+@pytest.mark.guarantee("each-row-once")
 @given(st.integers(1, 300), BATCHES, BATCHES, st.integers(1, 9), REMAINDERS, REMAINDERS, st.integers(0, 99), st.data())
 def test_a_recounted_position_is_one_of_its_run(samples, batch, new, ranks, remainder, changed, epoch, data):
     """Any position of a run, resumed by another number of ranks: it is inside of an epoch, and can be resumed again."""

@@ -7,7 +7,7 @@ from support.run_folders import write_beat, write_finished, write_log, write_rec
 
 from hvdtrain.__main__ import main
 from hvdtrain.runs.search import find_runs
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.monitor.run import read_runs
 from hvdtrain.views.terminal.listing import run_lines
 
@@ -20,7 +20,9 @@ def runs(tmp_path, monkeypatch):
     write_finished(folder / "worse", accuracy=0.5, started="2026-05-03T10:00:00+0000", strategy="single")
     long = "fashion-mnist-torch-horovod-np2-20260502-101010"
     write_records(write_run(folder / long, started="2026-05-02T10:00:00+0000", strategy="horovod"), 90)
-    RunEnd("failed", 137, "rank 1 on node1 was killed by SIGKILL", 1, "node1").write(folder / long)
+    RunEnd(
+        "failed", 137, Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True)
+    ).write(folder / long)
     write_run(folder / "early", started="2026-05-02T11:00:00+0000")
     return folder
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.monitor.curves import Curve
 from hvdtrain.views.monitor.differences import differences
 from hvdtrain.views.monitor.run import RunFollower, read_runs
@@ -139,7 +139,9 @@ def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):
     for rank in range(2):
         write_beat(folder, rank, age_s=60)
         (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
-    RunEnd("hung", 1, "no step for 30 s: no heartbeat of rank 1", 1, "node1").write(folder)
+    RunEnd(
+        "hung", 1, Failure("no step for 30 s: no heartbeat of rank 1", rank=1, host="node1", stands_alone=True)
+    ).write(folder)
     main(["show", str(folder)])
     page = capsys.readouterr().out
     assert "hung  run" in page and "no step for 30 s" in page and "stacks of rank 0-1" in page

@@ -8,7 +8,7 @@ import pytest
 
 from hvdtrain.errors import UserError
 from hvdtrain.runs.search import find_runs
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.monitor.run import RunFollower, newest_run, read_runs
 
 OPTIONS = {"framework": "torch", "strategy": "ring", "epochs": 2, "batch_size": 64}
@@ -70,13 +70,17 @@ def test_ranks_that_are_all_silent_were_killed(tmp_path):
 def test_the_end_that_was_recorded_counts(tmp_path, status):
     folder = make_run(tmp_path / "run")
     beat(folder, 0, age_s=3)
-    RunEnd(status, 1, "rank 1 on node1 was killed by SIGKILL", 1, "node1").write(folder)
-    assert state(folder) == (status, "rank 1 on node1 was killed by SIGKILL", 1)
+    RunEnd(status, 1, Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True)).write(
+        folder
+    )
+    assert state(folder) == (status, "rank 1 on node1 was killed by SIGKILL", None if status == "stopped" else 1)
 
 
 def test_a_restart_that_does_not_come_has_failed(tmp_path):
     folder = make_run(tmp_path / "run")
-    RunEnd("restarting", 137, "rank 1 was killed", 1, "node1", time.time() - 1000).write(folder)
+    RunEnd(
+        "restarting", 137, Failure("rank 1 was killed", rank=1, host="node1", stands_alone=True), time.time() - 1000
+    ).write(folder)
     assert state(folder) == ("failed", "rank 1 was killed", 1)
     (folder / "lock-1.json").touch()
     assert state(folder).name == "restarting", "rank 0 of the next attempt is there"
@@ -84,7 +88,7 @@ def test_a_restart_that_does_not_come_has_failed(tmp_path):
 
 def test_a_run_that_goes_on_after_a_recorded_end_is_training(tmp_path):
     folder = make_run(tmp_path / "run")
-    RunEnd("hung", 1, "no step for 30 s", time=time.time() - 20).write(folder)
+    RunEnd("hung", 1, Failure("no step for 30 s"), time=time.time() - 20).write(folder)
     for rank in range(2):
         beat(folder, rank)
     assert state(folder).name == "training"

@@ -8,7 +8,7 @@ from support.run_folders import RunningRanks, write_beat, write_finished, write_
 from support.terminal import TerminalCommand
 
 from hvdtrain.__main__ import main
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.monitor.run import read_runs
 from hvdtrain.views.terminal.follow import job_status
 
@@ -28,7 +28,7 @@ def test_watch_waits_for_a_run_and_shows_what_its_ranks_do(tmp_path):
         terminal.wait_for_frame(r"(?m)\A(.{60}\n){23}.{60}\Z")
         ranks.silent = {1}
         terminal.wait_for_frame("waiting  run(.|\n)*no heartbeat\n?.* of rank 1 ")
-    RunEnd("stopped", 75, "asked to stop by SIGTERM").write(folder)
+    RunEnd("stopped", 75, Failure("asked to stop by SIGTERM")).write(folder)
     assert terminal.finish() == 75
     after = terminal.output.partition("\x1b[?1049l")[2]
     assert "stopped" in after and "asked to stop by SIGTERM" in after, "the last view stays"
@@ -50,7 +50,12 @@ def test_in_a_file_a_restart_is_followed_and_each_change_is_a_line(tmp_path):
     with RunningRanks(folder, 2):
         process = start([*WATCH, "run"], tmp_path)
         assert process.stdout.readline().startswith("training  step 1")
-        RunEnd("restarting", 137, "rank 1 on node1 was killed by SIGKILL", 1, "node1", 4e9).write(folder)
+        RunEnd(
+            "restarting",
+            137,
+            Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True),
+            4e9,
+        ).write(folder)
         line = process.stdout.readline()
         assert line.startswith("restarting  ") and line.endswith("rank 1 on node1 was killed by SIGKILL\n")
         RunEnd.remove(folder)

@@ -11,7 +11,7 @@ from support.jobs import finish, start, wait_for
 from support.live_runs import Beats, make_run
 from support.web import serving
 
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import app
 from hvdtrain.views.web.access import Access
 
@@ -25,7 +25,11 @@ def runs(tmp_path_factory):
     """Runs in every state, one with hostile content, and links that lead out."""
     folder = tmp_path_factory.mktemp("served") / "runs"
     make_run(folder / "finished", 50, FINISHED)
-    make_run(folder / "failed", 20, RunEnd("failed", 1, f"out of memory {HOSTILE}", 1, "node2", 5.0))
+    make_run(
+        folder / "failed",
+        20,
+        RunEnd("failed", 1, Failure(f"out of memory {HOSTILE}", rank=1, host="node2", stands_alone=True), 5.0),
+    )
     Beats(make_run(folder / "live", 80, ranks=4, slow=2), 4, slow=2).write()
     hostile = folder / HOSTILE.replace("/", "∕")
     make_run(hostile, 3, strategy=HOSTILE, model="x" * 9000, framework="\ud800")
@@ -69,7 +73,7 @@ def test_lists_runs_and_then_only_those_that_changed(server, runs):
     assert states["live"] in ("training", "waiting")
     assert first["left_out"] == ["link-out", "linked-log"]
     make_run(runs / "new", 3, FINISHED)
-    FINISHED._replace(status="stopped", reason="asked to").write(runs / "finished")
+    FINISHED._replace(status="stopped", failure=Failure("asked to")).write(runs / "finished")
 
     def changed(since):
         return server.json("runs", since=since, session=first["session"])

@@ -8,7 +8,7 @@ from support.browser import NAMES, Browser, find_browser
 from support.live_runs import Beats, make_run, records
 from support.web import serving
 
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 
 FINISHED = RunEnd("finished", time=1.0)
 HOSTILE = "<img src=x onerror=hacked=1>\"'&\x1b\x07\u202egnp-" + "long" * 40
@@ -30,11 +30,16 @@ def runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shown") / "runs"
     for number in range(40):
         make_run(folder / f"old-{number:02}", 4, FINISHED, started=f"2026-04-01T00:{number:02}:00")
-    make_run(folder / "hung", 60, RunEnd("hung", 4, "rank 3 is at reader.py:88 in read", 3, "node2", 5.0), ranks=4)
+    make_run(
+        folder / "hung",
+        60,
+        RunEnd("hung", 4, Failure("rank 3 is at reader.py:88 in read", rank=3, host="node2", stands_alone=True), 5.0),
+        ranks=4,
+    )
     (folder / "hung" / "heartbeats").mkdir()
     (folder / "hung" / "heartbeats" / "stacks-rank-3.txt").write_text("File reader.py, line 88\n")
     make_run(folder / "live", 100, ranks=8, slow=5, started="2026-05-03T00:00:00")
-    failed = RunEnd("failed", 1, HOSTILE, time=1.0)
+    failed = RunEnd("failed", 1, Failure(HOSTILE), time=1.0)
     hostile = make_run(folder / HOSTILE, 5, failed, started="2026-05-02T00:00:00",
                        framework=HOSTILE, strategy=HOSTILE, model=HOSTILE, data=HOSTILE)  # fmt: skip
     with open(hostile / "metrics.jsonl", "a") as file:

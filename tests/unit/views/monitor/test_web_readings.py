@@ -5,7 +5,7 @@ import time
 
 from support.live_runs import make_run, records
 
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import listing
 from hvdtrain.views.web.curve_store import MOST_POINTS, CurveStore
 from hvdtrain.views.web.spread import spread
@@ -31,7 +31,7 @@ def test_runs_that_are_over_are_read_once(tmp_path, monkeypatch):
     for _ in range(3):
         version = found.changes(0)["version"]
     assert sorted(looks) == ["one", "other", "recent", "recent", "recent"]
-    RunEnd("failed", 1, "again").write(tmp_path / "one")
+    RunEnd("failed", 1, Failure("again")).write(tmp_path / "one")
     assert [run["reason"] for run in found.changes(version)["runs"]] == ["again"]
 
 
