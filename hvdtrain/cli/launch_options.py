@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdtrain.jobs import horovod_options, sbatch
+from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.job import START_TIMEOUT_S
+from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system.parser import Parser
 
 EXAMPLES = """examples:

@@ -8,12 +8,14 @@ it is defined. Each function raises UserError with the option at fault for the f
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from hvdtrain.config.option import choices, facts, invalid, key, types
 from hvdtrain.errors import UserError
+from hvdtrain.system.rank_info import RUN_NAME
 
 IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
 MAX_LR_EXPONENT = 30
@@ -161,7 +163,7 @@ def _runtime_problems(runtime: Any) -> Iterator[UserError]:
     if runtime.timeline and runtime.elastic:
         reason = "--timeline: an elastic job has no fixed ranks to compare"
         yield UserError(reason, "leave out --elastic", option="timeline")
-    if runtime.auto_resume and (runtime.resume or not runtime.name):
+    if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
         reason = "--auto-resume: it finds the run by its name"
         yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
 

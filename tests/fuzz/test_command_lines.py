@@ -18,7 +18,8 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.cli import launch
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
-from hvdtrain.jobs import horovod_options, hostlist, job, program, sbatch
+from hvdtrain.jobs import horovod_options, hostlist, job
+from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
@@ -70,8 +71,6 @@ TOML_PIECES = (b"1979-05-27", b"07:32:00", b"[a]\n", b"[[a]]\n", b"{a = 1}", b"a
 def test_option_file(content: bytes) -> None:
     with folder_of(options=content) as folder, rejects_cleanly(), contextlib.suppress(SystemExit), silence():
         CommandLine.read(["--config", str(folder / "options")], "train", None).to_toml()
-    with folder_of(options=content) as folder, rejects_cleanly():
-        program.resumable(("python", "-m", "hvdtrain", "train", "--name", "a", "--config", str(folder / "options")))
 
 
 @FUZZ
