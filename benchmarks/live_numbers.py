@@ -24,11 +24,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from hvdtrain.training.hang_report import Heartbeat
+from hvdtrain.training.losses import LossMeter
+from hvdtrain.training.step_times import RankTimes, StepTimer
 
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
-from hvdtrain.config.recipes import from_recipe
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Group, Learner
 from hvdtrain.networks.initial_weights import initial_weights
@@ -36,11 +38,8 @@ from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.stopwatch import Stopwatch
-from hvdtrain.training.hang_report import Heartbeat
 from hvdtrain.training.heartbeats import HEARTBEAT_S, Heartbeats
-from hvdtrain.training.losses import LossMeter
 from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.step_times import RankTimes, StepTimer
 
 IMAGE, LABELS = (1, 28, 28), 10
 LOG_EVERY, BLOCK_S = RuntimeOptions.log_every, 0.5

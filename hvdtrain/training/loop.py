@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsFloat
 
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.interfaces import Batch, Learner, Position
 from hvdtrain.system.phases import CHECKPOINT, LOOP, phases
 from hvdtrain.training.batches import Batches
@@ -41,7 +41,7 @@ class Training:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
         self.begin()
         while self.unfinished:
-            if hasattr(learner, 'fit'):
+            if hasattr(learner, "fit"):
                 learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
             else:
                 [self.after_step(learner.train_step(batch)) for batch in self.start_epoch()]

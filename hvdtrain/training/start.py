@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
 from hvdtrain.interfaces import BaseLearner, CompilingLearner, Dataset, ElasticMemory, Position, Source
@@ -59,7 +58,16 @@ class StartedRun:
 
     def __init__(self, run: Run, at: Position, saver: Saver, tracking: Tracking, reader: Reader) -> None:
         timer = StepTimer(run.group)
-        phases.start_run((__import__('hvdtrain.system.phases', fromlist=['x']).FIT if hasattr(run.learner,'fit') else __import__('hvdtrain.system.phases', fromlist=['x']).SCRIPT if hasattr(run.learner,'prepare') else __import__('hvdtrain.system.phases', fromlist=['x']).LOOP), timer.on_step_time)
+        phases.start_run(
+            (
+                __import__("hvdtrain.system.phases", fromlist=["x"]).FIT
+                if hasattr(run.learner, "fit")
+                else __import__("hvdtrain.system.phases", fromlist=["x"]).SCRIPT
+                if hasattr(run.learner, "prepare")
+                else __import__("hvdtrain.system.phases", fromlist=["x"]).LOOP
+            ),
+            timer.on_step_time,
+        )
         self.run, self.batches, self.throughput = run, Batches(run, reader, timer), Throughput()
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer)

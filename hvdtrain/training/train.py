@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.interfaces import ElasticMemory

@@ -31,7 +31,7 @@ TASKS = ROOT / "tests" / "support" / "tasks"
 OPTIONS = ("--offline", "--device", "cpu", "--log-every", "5", "--name", "run")
 FIRST, LAST = 16, 36
 """Steps that are recorded, one of which ends an epoch of 23 steps."""
-PARTS = {DATA, LOOP, FORWARD, BACKWARD, GRADIENTS, UPDATE}
+PARTS = {DATA.name, LOOP.name, FORWARD.name, BACKWARD.name, GRADIENTS.name, UPDATE.name}
 
 
 def check(folder, ranks, first, last, parts, one_clock=True):
@@ -56,8 +56,8 @@ def check_messages(trace, rank, groups=2, error=NS):
         allreduces = [one for one in spans if one.name == "allreduce"]
         assert len(allreduces) == len(steps)
         for one, parts in zip(allreduces, steps.values(), strict=True):
-            backward = next(part.begin for part in parts if part.name == BACKWARD)
-            update = next(part.begin for part in parts if part.name == UPDATE)
+            backward = next(part.begin for part in parts if part.name == BACKWARD.name)
+            update = next(part.begin for part in parts if part.name == UPDATE.name)
             assert backward - error <= one.begin < one.end <= update + error
         negotiations = [one for one in spans if one.name == "negotiation"]
         assert len(negotiations) >= len(steps) - 1
@@ -71,7 +71,7 @@ def test_timeline_explains_the_steps_of_a_slowed_rank(tmp_path, framework):
     with slowed(pids_of_ranks(folder, 2)[1], stopped_s=0.15, running_s=0.03):
         status, output = finish(process)
     assert status == 0, output
-    trace = check(folder, 2, FIRST, LAST, {*PARTS, LOGGING, CHECKPOINT, EVALUATION})
+    trace = check(folder, 2, FIRST, LAST, {*PARTS, LOGGING.name, CHECKPOINT.name, EVALUATION.name})
     for rank in range(2):
         check_messages(trace, rank)
     summary = trace.about["summary"]
@@ -89,14 +89,14 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
     more = ("--strategy", "single", "--batch-size", "12", "--epochs", "1", "--timeline", "3:8", "--workers", "0")
     status, output = run([*command, *OPTIONS, *more], tmp_path, FRAMEWORK=framework)
     assert status == 0, output
-    trace = check(tmp_path / "runs" / "run", 1, 3, 8, {DATA, FORWARD, BACKWARD, UPDATE})
-    shortest = dict.fromkeys((DATA, FORWARD, BACKWARD, UPDATE), math.inf)
+    trace = check(tmp_path / "runs" / "run", 1, 3, 8, {DATA.name, FORWARD.name, BACKWARD.name, UPDATE.name})
+    shortest = dict.fromkeys((DATA.name, FORWARD.name, BACKWARD.name, UPDATE.name), math.inf)
     for parts in trace.steps(0).values():
         for name in shortest:
             length_s = sum(part.end - part.begin for part in parts if part.name == name) / 1e6
             shortest[name] = min(shortest[name], length_s)
     # The steps whose parts were not delayed by other programs: less than what another part takes longer.
-    for name, seconds in {DATA: 0.02, FORWARD: 0.04, BACKWARD: 0.08, UPDATE: 0.0}.items():
+    for name, seconds in {DATA.name: 0.02, FORWARD.name: 0.04, BACKWARD.name: 0.08, UPDATE.name: 0.0}.items():
         assert seconds - 0.001 <= shortest[name] < seconds + 0.02, (name, shortest)
 
 
@@ -104,13 +104,13 @@ def test_parts_have_the_time_of_what_runs_in_them(tmp_path, framework):
     ("framework", "options", "by", "parts"),
     [
         ("torch", ("--strategy", "ring"), "local", PARTS),
-        ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS}),
+        ("torch", ("--strategy", "ddp"), "local", PARTS - {GRADIENTS.name}),
         ("torch", ("--accumulate", "2", "--clip-norm", "1"), "mpirun", PARTS),
-        ("mxnet", ("--api", "module"), "local", {DATA, FIT, GRADIENTS, UPDATE}),
+        ("mxnet", ("--api", "module"), "local", {DATA.name, FIT.name, GRADIENTS.name, UPDATE.name}),
         ("mxnet", ("--api", "ndarray"), "local", PARTS),
         ("mxnet", ("--strategy", "mpi"), "mpirun", PARTS),
-        ("tensorflow", ("--api", "fit"), "local", {DATA, FIT, LOOP}),
-        ("tensorflow", ("--strategy", "multiworker"), "local", {DATA, STEP, LOOP}),
+        ("tensorflow", ("--api", "fit"), "local", {DATA.name, FIT.name, LOOP.name}),
+        ("tensorflow", ("--strategy", "multiworker"), "local", {DATA.name, STEP.name, LOOP.name}),
         ("tensorflow", ("--strategy", "ring", "--accumulate", "2"), "local", PARTS),
     ],
 )
@@ -157,7 +157,7 @@ def test_user_loops_have_a_timeline(tmp_path, framework, script):
     command = [*launcher("local", 2), "python", f"{ROOT}/tests/support/{script}.py", *OPTIONS, "--batch-size", "20"]
     status, output = run([*command, "--epochs", "2", "--timeline", "5:15"], tmp_path)
     assert status == 0, output
-    trace = check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT, EVALUATION})
+    trace = check(tmp_path / "runs" / "run", 2, 5, 15, {*PARTS, SCRIPT.name, EVALUATION.name})
     check_messages(trace, 1, groups=1)
 
 

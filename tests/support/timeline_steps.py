@@ -4,7 +4,7 @@ from hvdtrain.runs.timeline.horovod_events import Message
 from hvdtrain.system.phases import BACKWARD, DATA, FORWARD, GRADIENTS, UPDATE, Span, StepSpans
 
 MS = 1_000_000
-LENGTHS = {DATA: 1, FORWARD: 2, BACKWARD: 4, GRADIENTS: 2, UPDATE: 1}
+LENGTHS = {DATA.name: 1, FORWARD.name: 2, BACKWARD.name: 4, GRADIENTS.name: 2, UPDATE.name: 1}
 
 
 def step(number, begin, message="w", **lengths):
@@ -13,7 +13,7 @@ def step(number, begin, message="w", **lengths):
     for name, length in {**LENGTHS, **lengths}.items():
         parts.append(Span(name, at, at + length * MS))
         at += length * MS
-    given = next((part.end for part in parts if part.name == BACKWARD), at)
+    given = next((part.end for part in parts if part.name == BACKWARD.name), at)
     return StepSpans(number, parts, [(message, given)] if message else [])
 
 

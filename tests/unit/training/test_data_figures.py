@@ -7,8 +7,9 @@ import time
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.datasets.sources.rows import RowError
 from hvdtrain.interfaces import Position
-from hvdtrain.training import bad_rows
-from hvdtrain.training.bad_rows import BadRows
+from hvdtrain.system.phases import DATA, FORWARD, LOOP, phases
+from hvdtrain.training import batches
+from hvdtrain.training.batches import BadRows
 from hvdtrain.training.reporting import DataFigures
 from hvdtrain.training.throughput import Throughput
 
@@ -21,14 +22,16 @@ def test_only_what_matters_is_shown() -> None:
 
 def test_wait_is_a_share_of_the_time_in_steps() -> None:
     throughput, at = Throughput(), Position(step=0)
-    throughput.start(at)
+    phases.start_run(LOOP, lambda begins: None)
+    throughput.epoch_started(at)
     assert throughput.take_wait_share() == throughput.wait_share == 0
     for step in (1, 2):
-        with throughput.outside, throughput.waiting:
-            time.sleep(0.01)
+        phases.begin(DATA)
+        time.sleep(0.01)
+        phases.begin(FORWARD)
         at = Position(step=step, rows_in_epoch=step)
-        found = throughput.interval(at)
-        assert 0.01 <= found["data_wait_s"] <= found["outside_s"]
+        interval = throughput.interval(at)
+        assert 0.01 <= interval["data_wait_s"] <= interval["outside_s"]
     share = throughput.take_wait_share()
     assert 0 < share <= 1 and share == throughput.wait_share
     assert throughput.take_wait_share() == 0, "it begins anew"
@@ -37,7 +40,7 @@ def test_wait_is_a_share_of_the_time_in_steps() -> None:
 
 def test_a_bad_row_is_named_once_and_counted_once(monkeypatch) -> None:
     logged = []
-    monkeypatch.setattr(bad_rows, "log_to_file", lambda level, text: logged.append(text))
+    monkeypatch.setattr(batches, "log_to_file", lambda level, text: logged.append(text))
     rows = BadRows()
     for part in ("train", "train", "test"):
         rows.add(part, [5, 8, 3], {2: RowError("3.png (row 3): cannot be read", "correct it")})

@@ -4,9 +4,9 @@ import re
 
 from support.fake_learner import numbered, use_fakes
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.runs.console import Display
+from hvdtrain.training.reporting import SpikeDetector
 from hvdtrain.training.train import train
 
 
@@ -21,3 +21,10 @@ def test_accuracy_is_shown_when_there_is_one(tmp_path, monkeypatch, capfd):
         f"epoch {epoch}/2  step {step}/8  N images/s  loss 1.0000{accuracy}  lr 0.125  N s left"
         for epoch, step, accuracy in [(1, 2, ""), (1, 4, ""), (2, 6, "  accuracy 1.0000"), (2, 8, "  accuracy 1.0000")]
     ]
+
+
+def test_spike_is_far_above_the_recent_median():
+    detector = SpikeDetector()
+    assert [detector.exceeded_median(loss) for loss in (1.0, 9.0, 1.0, 1.0, 1.0)] == [None] * 5, "too few to compare"
+    assert detector.exceeded_median(2.9) is None
+    assert detector.exceeded_median(3.1) == 1.0

@@ -3,23 +3,37 @@
 import numpy as np
 import pytest
 
+from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.interfaces import Position
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.step_times import RankTimes
 
 
 def times(compute, communicate=None, data=None):
     """An interval of ranks with these seconds; they wait for the slowest one unless it is told."""
     slowest = max(compute)
-    return RankTimes(compute, communicate or [slowest - one for one in compute], data or [0.0] * len(compute))
+    communicate = communicate or [slowest - seconds for seconds in compute]
+    return list(map(StepTime, compute, communicate, data or [0.0] * len(compute)))
+
+
+class Ranks(SingleProcess):
+    """A group of so many ranks, each on a host of its own."""
+
+    def __init__(self, ranks):
+        self.size = ranks
+
+    def gather(self, value):
+        return [f"node{rank}" for rank in range(self.size)]
 
 
 def logged(caplog, intervals, ranks=2):
     """What is logged over these intervals, and what the display shows after the last one."""
     caplog.clear()
-    slow = SlowRanks([f"node{rank}" for rank in range(ranks)])
+    slow = SlowRanks(Ranks(ranks))
+    slow.started(Position())
     slow.add(times([100.0] + [1.0] * (ranks - 1)))  # a rank that takes long to warm up
-    for one in intervals:
-        slow.add(one)
+    for interval in intervals:
+        slow.add(interval)
     return [record.getMessage() for record in caplog.records], slow.figures
 
 
@@ -63,5 +77,5 @@ def test_jitter_names_nobody(caplog, seed):
 
 
 def test_what_contains_waiting_names_nobody(caplog):
-    assert logged(caplog, [RankTimes([1.0, 2.1], None, [0.0, 0.0])] * 20) == ([], [])
-    assert logged(caplog, [RankTimes([2.0], [0.0], [0.0])] * 20, ranks=1) == ([], [])
+    assert logged(caplog, [times([1.0, 2.1], [None, None])] * 20) == ([], [])
+    assert logged(caplog, [[StepTime(2.0, 0.0, 0.0)]] * 20, ranks=1) == ([], [])

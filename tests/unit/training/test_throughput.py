@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.interfaces import Position
 from hvdtrain.training import saving, throughput
 from hvdtrain.training.saving import Saver
@@ -27,7 +27,7 @@ def test_rows_that_pad_a_batch_are_not_images(clock):
     speed, start = Throughput(), Position(global_batch=64)
     assert (speed.images_per_s, speed.seconds_per_step) == (0, 0)
     for _ in range(3):
-        speed.start(start)
+        speed.epoch_started(start)
         clock.now += 2
         assert speed.interval(dataclasses.replace(start, step=start.step + 2, rows_in_epoch=100))["images_per_s"] == 50
         start = dataclasses.replace(start, epoch=start.epoch + 1, step=start.step + 2)

@@ -11,8 +11,8 @@ from support.jobs import wait_for
 PROGRAM = """
 import ctypes, pathlib, sys, time
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.system.stopwatch import Stopwatch
-from hvdtrain.training import step_times, watchdog
+from hvdtrain.system.phases import LOOP, phases
+from hvdtrain.training import step_timer, watchdog
 from hvdtrain.training.watchdog import EVALUATION
 
 watchdog.FORCED_EXIT_S = 1.0
@@ -38,7 +38,9 @@ def keep_lock(dog):
     print(step, flush=True)
     ctypes.PyDLL(None).sleep(60)
 
-timer = step_times.StepTimer(SingleProcess(), Stopwatch())
+timer = step_timer.StepTimer(SingleProcess())
+phases.start_run(LOOP, timer.on_step_time)
+phases.begin(LOOP)
 with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0, timer) as dog:
     globals()[sys.argv[1]](dog)
 """

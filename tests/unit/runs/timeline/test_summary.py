@@ -73,10 +73,10 @@ def renamed(ranks, old, new):
 
 
 def test_strategies_that_combine_gradients_elsewhere():
-    late = renamed(job({"forward": 6, "gradients": 0}, {"forward": 2, "gradients": 4}), "gradients", BACKWARD)
+    late = renamed(job({"forward": 6, "gradients": 0}, {"forward": 2, "gradients": 4}), "gradients", BACKWARD.name)
     assert "rank 0 on host0 was the last to begin backward in 10 of 10 steps" in summary(late)[1]
-    fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT)
-    fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT)]) for one in
+    fit = renamed(job({"data": 5, "forward": 1, "backward": 1, "gradients": 2}, {}), "forward", FIT.name)
+    fit = [rank._replace(steps=[one._replace(parts=[p for p in one.parts if p.name in ("data", FIT.name)]) for one in
                                 rank.steps]) for rank in fit]  # fmt: skip
     assert "rank 0 on host0 was the last to begin it in 10 of 10 steps" in summary(fit)[1]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hvdtrain.config.options import Config
-from hvdtrain.training.schedule import learning_rate
+from hvdtrain.training.run import learning_rate
 
 
 def rates(steps, size=1, **options):

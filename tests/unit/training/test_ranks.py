@@ -1,4 +1,4 @@
-"""Losses joined over ranks, and spikes."""
+"""The losses and times of all ranks, joined at a logging step."""
 
 import threading
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.training.losses import LossMeter, RankStep, SpikeDetector
-from hvdtrain.training.step_times import IntervalTimes, RankTimes
+from hvdtrain.runs.step_times import StepTime, to_record
+from hvdtrain.training.ranks import RankStep, join
 
 
 class ThreadGroup(SingleProcess):
@@ -27,14 +27,18 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
     size = len(losses_by_rank)
     vectors, barrier, intervals = [None] * size, threading.Barrier(size), [None] * size
 
-    def join(rank):
-        meter = LossMeter(ThreadGroup(rank, vectors, barrier))
-        for step, loss in enumerate(losses_by_rank[rank], start=8):
-            meter.add(step, loss)
-        own = {"times": times[rank]} if times else {}
-        intervals[rank] = meter.join(stop_requested=rank in stop, checkpoint_due=rank in due, **own)
+    def join_rank(rank):
+        losses = list(enumerate(losses_by_rank[rank], start=8))
+        taken = {"time": times[rank]} if times else {}
+        intervals[rank] = join(
+            ThreadGroup(rank, vectors, barrier),
+            losses,
+            stop_requested=rank in stop,
+            checkpoint_due=rank in due,
+            **taken,
+        )
 
-    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
+    threads = [threading.Thread(target=join_rank, args=(rank,)) for rank in range(size)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -47,13 +51,8 @@ NAN = float("nan")
 
 
 def test_mean_loss_of_one_process():
-    meter = LossMeter(SingleProcess())
-    meter.add(0, 1.0)
-    meter.add(1, 2.0)
-    interval = meter.join()
+    interval = join(SingleProcess(), [(0, 1.0), (1, 2.0)])
     assert (interval.loss, interval.not_finite, interval.stopping_rank) == (1.5, None, None)
-    meter.add(2, 4.0)
-    assert meter.join().loss == 4.0, "an interval starts empty"
 
 
 def test_mean_loss_over_ranks():
@@ -61,8 +60,16 @@ def test_mean_loss_over_ranks():
 
 
 def test_times_of_all_ranks_travel_with_the_losses():
-    times = [IntervalTimes(1.5, 0.5, 0.25), IntervalTimes(1.0, 1.0, 0.125)]
-    assert joined([1.0], [3.0], times=times).times == RankTimes([1.5, 1.0], [0.5, 1.0], [0.25, 0.125])
+    times = [StepTime(1.5, 0.5, 0.25), StepTime(1.0, 1.0, 0.125)]
+    assert joined([1.0], [3.0], times=times).times == times
+    unknown = [times[0], times[1]._replace(communicate=None)]
+    assert [time.communicate for time in joined([1.0], [3.0], times=unknown).times] == [None, None]
+
+
+def test_records_have_a_number_for_each_rank():
+    times = [StepTime(1.23456, 0.5, 0.0), StepTime(0.000123456, 0.25, 12.5)]
+    expected = {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
+    assert to_record(joined([1.0], [3.0], times=times).times) == expected
 
 
 def test_mean_loss_leaves_out_what_is_not_finite():
@@ -83,9 +90,7 @@ def test_first_loss_that_is_not_finite_is_named(losses, expected):
 
 
 def test_step_0_of_rank_0_can_be_named():
-    meter = LossMeter(SingleProcess())
-    meter.add(0, NAN)
-    assert meter.join().not_finite == RankStep(0, 0)
+    assert join(SingleProcess(), [(0, NAN)]).not_finite == RankStep(0, 0)
 
 
 def test_rank_0_decides_on_checkpoints():
@@ -96,10 +101,3 @@ def test_rank_0_decides_on_checkpoints():
 def test_first_rank_that_was_asked_to_stop():
     assert joined([1.0], [1.0], [1.0], stop={1, 2}).stopping_rank == 1
     assert joined([1.0], [1.0], stop={0}).stopping_rank == 0
-
-
-def test_spike_is_far_above_the_recent_median():
-    detector = SpikeDetector()
-    assert [detector.exceeded_median(loss) for loss in (1.0, 9.0, 1.0, 1.0, 1.0)] == [None] * 5, "too few to compare"
-    assert detector.exceeded_median(2.9) is None
-    assert detector.exceeded_median(3.1) == 1.0

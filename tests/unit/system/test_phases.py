@@ -1,0 +1,102 @@
+"""Phases: what a rank does, how long it takes, and the parts of recorded steps, which have no gaps."""
+
+import contextlib
+import itertools
+import time
+
+from hvdtrain.system.phases import BACKWARD, DATA, FORWARD, JOINING, LOOP, UPDATE, Phases, collective, now, phases
+
+
+def lengths(step):
+    return {part.name: (part.end - part.begin) / 1e9 for part in step.parts}
+
+
+def test_parts_have_no_gaps_and_are_the_step():
+    recorder = Phases()
+    recorder.record()
+    for step in range(3):
+        for phase in (DATA, FORWARD, BACKWARD, UPDATE, LOOP):
+            recorder.begin(phase)
+            time.sleep(0.001)
+        recorder.end_step(step)
+    first, *others = recorder.stop_recording()
+    assert [step.step for step in (first, *others)] == [0, 1, 2]
+    for before, after in itertools.pairwise((first, *others)):
+        assert before.end == after.begin
+    for step in (first, *others):
+        assert all(a.end == b.begin for a, b in itertools.pairwise(step.parts))
+        assert lengths(step).keys() >= {DATA.name, FORWARD.name, BACKWARD.name, UPDATE.name}
+        assert all(length >= 0.0005 for name, length in lengths(step).items() if name != LOOP.name)
+
+
+def test_part_includes_what_it_queued():
+    recorder, queued = Phases(), []
+    recorder.wait = lambda: [time.sleep(queued.pop()) for _ in list(queued)]
+    recorder.record()
+    recorder.begin(FORWARD)
+    queued.append(0.05)
+    recorder.begin(BACKWARD)
+    recorder.end_step(7)
+    found = lengths(recorder.stop_recording()[0])
+    assert found[FORWARD.name] >= 0.05 > found[BACKWARD.name]
+
+
+def test_parts_measured_elsewhere_stay_in_order():
+    """A clock that was set in between makes no part begin before the one before it, or after the present."""
+    recorder = Phases()
+    recorder.record()
+    recorder.begin(FORWARD)
+    before = now()
+    recorder.split([(BACKWARD, before - 10**12), (UPDATE, before + 10**12)])
+    recorder.begin(LOOP)
+    recorder.end_step(0)
+    (step,) = recorder.stop_recording()
+    assert all(part.end >= part.begin for part in step.parts)
+    assert all(a.end == b.begin for a, b in itertools.pairwise(step.parts))
+    assert step.end - step.begin < 10**10
+
+
+def test_messages_belong_to_the_step_in_which_they_were_given():
+    recorder = Phases()
+    recorder.record()
+    recorder.enqueued("a")
+    recorder.end_step(0)
+    recorder.enqueued("b")
+    recorder.end_step(1)
+    assert [[name for name, _ in step.enqueued] for step in recorder.stop_recording()] == [["a"], ["b"]]
+
+
+def test_the_time_of_each_phase_is_counted():
+    timer, told = Phases(), []
+    timer.start_run(LOOP, told.append)
+    for phase in (DATA, FORWARD, JOINING, DATA):
+        timer.begin(phase)
+        time.sleep(0.01)
+    assert timer.seconds(DATA) >= 0.02 and timer.seconds(FORWARD) >= 0.01 > timer.seconds(LOOP)
+    assert timer.seconds(DATA, FORWARD) >= timer.seconds(DATA) + 0.01
+    assert told == [True, False, True], "the time of steps begins, ends, and begins again"
+
+
+def test_a_rank_in_a_collective_waits_in_any_phase():
+    waits = []
+
+    class Group:
+        @collective
+        def sum(self):
+            waits.append(phases.waits)
+
+        @collective
+        def broadcast(self):
+            self.sum()
+            waits.append(phases.waits)
+            raise OSError
+
+    phases.start_run(LOOP, lambda begins: None)
+    phases.begin(DATA)
+    Group().sum()
+    assert waits == [True] and not phases.waits
+    with contextlib.suppress(OSError):
+        Group().broadcast()
+    assert waits == [True] * 3 and not phases.waits
+    phases.begin(JOINING)
+    assert phases.waits
