@@ -21,12 +21,13 @@ from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import check_cuda_graph, check_framework_options, check_options, require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy, UserLoopLearner
+from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import Script
 
 STYLES: dict[Framework, tuple[str, ...]] = {
     "torch": ("loop",),
@@ -75,7 +76,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     """Value of --api."""
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
-    """Called with what is trained, the initial weights (None for a task), and the strategy."""
+    """Called with what is trained, the initial weights (None if its model has its own), and the strategy."""
     connection: Connection | None = None
     """The group that the strategy is made with; None for one that makes its own."""
 
@@ -141,11 +142,11 @@ def framework_tracing(framework: Framework) -> Any:
     return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
-USER_LOOPS = {"torch": "TorchUserLoop", "mxnet": "MXNetUserLoop"}
-"""Class in <framework>/user_loop.py of each framework in which a script can have a training loop of its own."""
+USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
+"""Class in <framework>/user_loop.py of each framework in which a script can have a loop of its own."""
 
 
-def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
+def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) -> UserLearner:
     """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
     if config.framework not in USER_LOOPS:
         raise UserError(
@@ -153,7 +154,7 @@ def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
             "write a task instead (docs/own.md)",
         )
     _prepare(config, runtime)
-    entry = check_request(config, None, runtime)
+    entry = check_request(config, script, runtime)
     with limited_start():
         strategy = entry.start(config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
@@ -185,11 +186,10 @@ def build_without_communication(
     return build_learner(config, target, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, target: Target | None, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
-    target: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
-    missing or does not support an option.
+    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     check_framework_options(config)
     entry = find_strategy(config)
@@ -197,10 +197,10 @@ def check_request(config: Config, target: Target | None, runtime: RuntimeOptions
     check_options(config, entry.strategy.unsupported)
     if runtime.cuda_graph:
         check_cuda_graph(config, runtime, entry.strategy)
-    if target is None or isinstance(target, UserTask):
+    if not target.is_portable:
         _check_style(config, entry)
-    else:
-        check_groups(config, len(list(target.parameters())))
+    if target.gradients is not None:
+        check_groups(config, target.gradients)
     if runtime.devices > 1 and not entry.strategy.many_devices:
         raise UserError(
             f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",

@@ -15,7 +15,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import BaseLearner
+from hvdtrain.interfaces import Learner
 from hvdtrain.system import cores, credentials, rank_info, run_id, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
@@ -78,7 +78,7 @@ def write_options(
     options: dict[str, Any],
     runtime: RuntimeOptions,
     network: dict[str, Any],
-    learner: BaseLearner,
+    learner: Learner,
     steps: int,
 ) -> dict[str, Any]:
     """Write `config.json`; its content.
