@@ -17,8 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import LOOP
 

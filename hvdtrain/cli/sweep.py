@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hvdtrain.cli import launch, launch_options, sweep_options
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.rank_end import without_box
-from hvdtrain.cli.training_options import parse
-from hvdtrain.config.option_values import arguments
+from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
-from hvdtrain.config.record import as_json, to_record
+from hvdtrain.config.sources import CommandLine, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
-from hvdtrain.jobs.program import own_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep import chart, tables
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
-from hvdtrain.measure.sweep.trials import OWN, SweepRecord, Trial, exclusive, is_complete, parse_settings, plan
+from hvdtrain.measure.sweep.trials import (
+    GIVEN_TO_TRIALS,
+    SweepRecord,
+    Trial,
+    exclusive,
+    is_complete,
+    parse_settings,
+    plan,
+)
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.text_table import paragraph
@@ -72,16 +77,27 @@ def _training(command: list[str]) -> _Training | None:
         if not options.program:
             raise UserError("-- launch: no program", "write it after another --, as for launch itself")
         launch.describe(options)
-        own = own_program(options.program)
-        if not own:
+        trained = training_program(options.program)
+        if not trained:
             return None
-        framework = cast("Framework | None", own.framework or None)
-        found = _Training(f"python -m hvdtrain.{framework}_lenet" if framework else "train", framework, [*own.options])
-    for name, remedy in OWN.items():
+        found = trained
+    for name, remedy in GIVEN_TO_TRIALS.items():
         option = f"--{name.replace('_', '-')}"
         if any(one.partition("=")[0] == option for one in found.options):
             raise UserError(f"-- {command[0]} ... {option}: a sweep sets that itself", remedy)
     return found
+
+
+def training_program(program: Sequence[str]) -> _Training | None:
+    """What a launcher's program trains; None for one that is not hvdtrain's, whose options are not checked before."""
+    for index, argument in enumerate(program):
+        entry = re.fullmatch(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet", argument)
+        if entry and program[index - 1].endswith("m"):
+            framework = cast("Framework", entry[1])
+            return _Training(f"python -m {argument}", framework, list(program[index + 1 :]))
+        if Path(argument).name == "hvdtrain" and list(program[index + 1 : index + 2]) == ["train"]:
+            return _Training("hvdtrain train", None, list(program[index + 2 :]))
+    return None
 
 
 def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict[str, Any]]:
@@ -102,15 +118,14 @@ def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict
 
 def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
     """Options of training, without those that a sweep sets."""
-    line = [*training.options, *arguments(trial.options), "--name", trial.name, "--auto-resume"]
-    printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    given = [*training.options, *arguments(trial.options), "--name", trial.name, "--auto-resume"]
     try:
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden):
-            config, _ = parse(line, training.program, training.framework)
-    except SystemExit as ended:
-        text = without_box(printed.getvalue())
-        reason = f"the trials' command: {text}" if ended.code else "the command prints its help and trains nothing"
-        raise UserError(reason, "give options of training") from None
+        line = CommandLine.read(given, training.program, training.framework)
+        config, _ = line.options()
+    except UserError as error:
+        raise UserError(f"the trials' command: {error.reason}", error.remedy, option=error.option) from None
+    if line.given.get("help") or line.given.get("print_config"):
+        raise UserError("the trials' command prints and trains nothing", "give options of training")
     return to_record(config)
 
 

@@ -14,6 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import Config
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
 from hvdtrain.datasets.sources.rows import Forms, RowReader, describe_forms, forms_of
@@ -219,26 +221,7 @@ class Script(Target):
 
     name: str
     kind = "script"
-    ignored_options = (
-        "accumulate",
-        "batch_norm",
-        "compile",
-        "data",
-        "image_size",
-        "init",
-        "lr",
-        "lr_gamma",
-        "lr_step_epochs",
-        "momentum",
-        "nesterov",
-        "optimizer",
-        "precision",
-        "recipe",
-        "schedule",
-        "set",
-        "warmup_epochs",
-        "weight_decay",
-    )
+    ignored_options = tuple(name for name, about in facts(Config).items() if about.by_script)
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": {}}

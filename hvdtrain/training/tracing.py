@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
@@ -42,7 +42,7 @@ class Tracing:
     def __init__(self, run: Run, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
         text = run.runtime.timeline
-        self.steps = StepRange.parse(text, "--timeline") if text else None
+        self.steps = StepRange.parse(text) if text else None
         """The steps that are still to be recorded; None if there are none (left)."""
         self._is_recording = False
         self._done = -1
