@@ -38,6 +38,7 @@ from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.stopwatch import Stopwatch
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.heartbeats import HEARTBEAT_S, Heartbeats
 from hvdtrain.training.slow_ranks import SlowRanks
 
@@ -58,7 +59,7 @@ def main() -> None:
     )
     network = NETWORKS["lenet"].for_data(IMAGE, LABELS, "lenet")
     weights = initial_weights(network, "xavier", 0)
-    learner = build_learner(config, network, weights, RuntimeOptions(device="cpu"))
+    learner = build_learner(config, NetworkTarget(network), weights, RuntimeOptions(device="cpu"))
     group = learner.group
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(learner, options.rows, Path(folder))

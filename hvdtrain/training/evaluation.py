@@ -18,7 +18,6 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
-from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.ranks import sum_arrays
 from hvdtrain.training.run import Run
@@ -73,7 +72,7 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
     if not len(run.dataset.test):
         return Evaluation(Scores(None, {}, None), [0.0] * run.group.size)
     began = time.perf_counter()
-    sums = Sums(0 if isinstance(run.target, UserTask) else len(run.dataset.classes))
+    sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
     parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
     phases.begin(EVALUATION_DATA)

@@ -41,10 +41,7 @@ class Training:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
         self.begin()
         while self.unfinished:
-            if hasattr(learner, "fit"):
-                learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
-            else:
-                [self.after_step(learner.train_step(batch)) for batch in self.start_epoch()]
+            learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
             self.end_epoch()
 
     @property

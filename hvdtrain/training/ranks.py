@@ -82,9 +82,7 @@ class Ranks:
     def _read_losses(self) -> list[tuple[int, float]]:
         """The steps since the last logging step and their losses."""
         pending, self._pending = self._pending, []
-        losses = getattr(self._run.learner, "read_losses", lambda ls: [float(l) for l in ls])(
-            [loss for _, loss in pending]
-        )
+        losses = self._run.learner.read_losses([loss for _, loss in pending])
         return [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)]
 
     def _handle_bad_loss(self, bad: RankStep) -> None:

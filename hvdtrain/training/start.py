@@ -14,7 +14,7 @@ import numpy as np
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
-from hvdtrain.interfaces import BaseLearner, CompilingLearner, Dataset, ElasticMemory, Position, Source
+from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position, Source
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -24,8 +24,7 @@ from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.tasks.registry import Target, loader_spec_of, record_of
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
@@ -58,16 +57,7 @@ class StartedRun:
 
     def __init__(self, run: Run, at: Position, saver: Saver, tracking: Tracking, reader: Reader) -> None:
         timer = StepTimer(run.group)
-        phases.start_run(
-            (
-                __import__("hvdtrain.system.phases", fromlist=["x"]).FIT
-                if hasattr(run.learner, "fit")
-                else __import__("hvdtrain.system.phases", fromlist=["x"]).SCRIPT
-                if hasattr(run.learner, "prepare")
-                else __import__("hvdtrain.system.phases", fromlist=["x"]).LOOP
-            ),
-            timer.on_step_time,
-        )
+        phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader, timer), Throughput()
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer)
@@ -92,7 +82,7 @@ def start_run(
     config: Config,
     runtime: RuntimeOptions,
     target: Target,
-    learner: BaseLearner,
+    learner: Learner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
     memory: ElasticMemory | None = None,
@@ -128,10 +118,8 @@ def start_run(
 
 def _reader(run: Run) -> Reader:
     """Reads the rows of a run."""
-    config, workers, target = run.config, run.runtime.workers, run.target
-    if isinstance(target, UserTask):
-        return Reader(run.dataset, workers, target.loader_spec, config.seed, target.labels)
-    return Reader(run.dataset, workers, loader_spec_of(config, run.runtime, target.network), config.seed)
+    target = run.target
+    return Reader(run.dataset, run.runtime.workers, target.loader_spec, run.config.seed, target.labels)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking:
@@ -145,7 +133,7 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
-    target = record_of(run.target)
+    target = run.target.record()
     written = record.write_options(run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
@@ -179,12 +167,12 @@ def recorded_end(run: Run) -> Iterator[None]:
         RunEnd("finished").write(run.folder)
 
 
-def compile_step(config: Config, learner: BaseLearner, source: Source, rows: int) -> float:
+def compile_step(config: Config, learner: Learner, source: Source, rows: int) -> float:
     """Compile the learner's step for `rows` rows of the source, if --compile asks for it; the seconds that it took.
 
     A rank that cannot compile logs why, and trains uncompiled: 0.0. No rank waits for the others here.
     """
-    if not (config.compile and isinstance(learner, CompilingLearner)):
+    if not config.compile:
         return 0.0
     try:
         return learner.compile(source[np.arange(rows)])

@@ -9,7 +9,6 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.interfaces import ElasticMemory
-from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
@@ -31,8 +30,7 @@ def train(
     target, dataset = (task, task.dataset) if task else load_target(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        weights = None if isinstance(target, UserTask) else initial_weights(target, config.init, config.seed)
-        learner = build_learner(config, target, weights, runtime)
+        learner = build_learner(config, target, target.initial_weights(config), runtime)
         with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
             started.compile()
             started.training.train(learner)
