@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import progress
 from hvdtrain.jobs.slurm import queue
-from hvdtrain.jobs.slurm.named_job import NamedJob
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.system.text import last_line
 
 WAIT_S = 90.0
