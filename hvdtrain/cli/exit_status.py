@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.run_end import Failure
 from hvdtrain.system.streams import output_errors, prepare_streams
 from hvdtrain.system.text import printable
 
@@ -23,6 +25,7 @@ def exit_status() -> Iterator[None]:
             yield
     except HvdtrainError as error:
         if error.reason:
+            agent_pipe.send(Failure.of_exception(error))
             print(f"hvdtrain: {printable(str(error))}", file=sys.stderr)
         sys.exit(error.exit_status)
     except KeyboardInterrupt:

@@ -9,13 +9,14 @@ import argparse
 import os
 import re
 import sys
+import time
 from collections.abc import Mapping
 
 from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import horovod_options, sbatch
+from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.hosts import check_access
 from hvdtrain.jobs.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
@@ -23,7 +24,8 @@ from hvdtrain.jobs.launchers.elastic import check_elastic
 from hvdtrain.jobs.launchers.open_mpi import installation_folder
 from hvdtrain.jobs.launchers.registry import build
 from hvdtrain.jobs.launchers.settings import own_programs_first
-from hvdtrain.jobs.program import resumable, sweep_program
+from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.system import agent_pipe, rank_info
 
 
 @exit_status()
@@ -37,7 +39,7 @@ def main(argv: list[str]) -> None:
 
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
-    sweep = sweep_program(options.program)
+    sweep = sbatch.sweep_program(options.program)
     if sweep:
         from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
 
@@ -67,21 +69,24 @@ def launch(options: argparse.Namespace) -> int:
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
 
-    return run(options.launcher, job, policy, options.on_end).exit_status
+    end = run(options.launcher, job, policy, options.on_end)
+    if end.failure:  # for a series of jobs, or an agent, that has started this one
+        agent_pipe.send(end.failure)
+    return end.exit_status
 
 
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
     given = vars(options)
-    program = tuple(options.program)
+    resuming = resume_variables(os.environ) if options.restarts else {}
     return Job(
-        program=resumable(program) if options.restarts else program,
+        program=tuple(options.program),
         ranks=options.ranks,
         hosts=_hosts(options, os.environ),
         ssh=check_access(given.get("ssh_port", 0), given.get("ssh_key")),
         allocation=slurm_allocation(options.launcher, options.ranks, os.environ),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
-        environment={**horovod_options.variables(options), **requested_variables(options.env, os.environ)},
+        environment={**resuming, **horovod_options.variables(options), **requested_variables(options.env, os.environ)},
         controller=given.get("controller", "gloo"),
         mpi=given.get("mpi", "") if options.launcher == "srun" else "",
         nodes=given.get("nodes", 0),
@@ -93,6 +98,12 @@ def describe(options: argparse.Namespace) -> Job:
         output_dir=options.output_dir,
         elastic=_elastic(options) if given.get("elastic") else None,
     )
+
+
+def resume_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables by which training resumes its own run when its command line is started again."""
+    name = environment.get(rank_info.RUN_NAME) or time.strftime("job-%Y%m%d-%H%M%S")
+    return {rank_info.RUN_NAME: name, rank_info.RESUME: "restarts"}
 
 
 def _hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Host, ...]:

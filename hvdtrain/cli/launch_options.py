@@ -6,8 +6,9 @@ import argparse
 from pathlib import Path
 
 from hvdtrain.cli.parser import Parser, is_no_value
-from hvdtrain.jobs import horovod_options, sbatch
+from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.job import START_TIMEOUT_S
+from hvdtrain.jobs.slurm import sbatch
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet

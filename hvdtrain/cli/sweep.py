@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -18,7 +20,6 @@ from hvdtrain.config.option_values import arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.config.record import as_json, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
-from hvdtrain.jobs.program import own_program
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep import chart, tables
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
@@ -72,16 +73,27 @@ def _training(command: list[str]) -> _Training | None:
         if not options.program:
             raise UserError("-- launch: no program", "write it after another --, as for launch itself")
         launch.describe(options)
-        own = own_program(options.program)
-        if not own:
+        trained = training_program(options.program)
+        if not trained:
             return None
-        framework = cast("Framework | None", own.framework or None)
-        found = _Training(f"python -m hvdtrain.{framework}_lenet" if framework else "train", framework, [*own.options])
+        found = trained
     for name, remedy in OWN.items():
         option = f"--{name.replace('_', '-')}"
         if any(one.partition("=")[0] == option for one in found.options):
             raise UserError(f"-- {command[0]} ... {option}: a sweep sets that itself", remedy)
     return found
+
+
+def training_program(program: Sequence[str]) -> _Training | None:
+    """What a launcher's program trains; None for one that is not hvdtrain's, whose options are not checked before."""
+    for index, argument in enumerate(program):
+        entry = re.fullmatch(r"hvdtrain\.(torch|mxnet|tensorflow)_lenet", argument)
+        if entry and program[index - 1].endswith("m"):
+            framework = cast("Framework", entry[1])
+            return _Training(f"python -m {argument}", framework, list(program[index + 1 :]))
+        if Path(argument).name == "hvdtrain" and list(program[index + 1 : index + 2]) == ["train"]:
+            return _Training("hvdtrain train", None, list(program[index + 2 :]))
+    return None
 
 
 def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict[str, Any]]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.program import SWEEP, without_program
 from hvdtrain.jobs.slurm.directives import array_tasks
+from hvdtrain.jobs.slurm.sbatch import SWEEP, without_program
 from hvdtrain.measure.sweep.trials import parse_settings
 from hvdtrain.system.text import did_you_mean
 

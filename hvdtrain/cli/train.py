@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 import logging
+import os
 import signal
 import sys
 import traceback
@@ -16,7 +18,7 @@ from typing import Any
 from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options, notify
 from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.run_end import Failure, RunEnd
@@ -92,6 +94,8 @@ def _with_model(argv: list[str]) -> list[str]:
 
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:
     config, runtime = read_options(framework, program, argv)
+    if os.environ.get(rank_info.ELASTIC_JOB) == "1":
+        runtime = dataclasses.replace(runtime, elastic=True)
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(_starting(config), file=sys.stderr, flush=True)
@@ -136,7 +140,26 @@ def read_options(framework: Framework | None, program: str, argv: list[str]) -> 
                 raise SystemExit
     except SystemExit as ended:
         end_without_options(rank, int(ended.code or 0), printed.getvalue())
-    return parsed.config, parsed.runtime
+    return parsed.config, as_launched(parsed.runtime)
+
+
+def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
+    """The options with the name, and the request to resume, that hvdtrain's launcher gives this job by variables.
+
+    Raises UserError for options that contradict them.
+    """
+    name, request = os.environ.get(rank_info.RUN_NAME, ""), os.environ.get(rank_info.RESUME, "")
+    if runtime.resume:
+        if request != "restarts":  # a job that is queued again resumes what it resumed at first
+            return runtime
+        reason = "--restarts resumes from the run's own folder, which --resume contradicts"
+        raise UserError(reason, "give the run's --name and --runs, and no --resume", option="resume")
+    if runtime.name and name and "SLURM_ARRAY_TASK_ID" in os.environ:
+        reason = f"--array with --name {runtime.name}: all tasks would train the same run"
+        raise UserError(reason, "omit --name: each task then has a run of its own", option="name")
+    if not (runtime.name or name):
+        return runtime
+    return dataclasses.replace(runtime, name=runtime.name or name, auto_resume=runtime.auto_resume or bool(request))
 
 
 def _starting(config: Config) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ import tyro
 from hvdtrain.config.options import NUMBER_LIMIT
 from hvdtrain.config.step_range import StepRange
 from hvdtrain.errors import UserError
+from hvdtrain.system.rank_info import RUN_NAME
 
 MINIMA = {
     "keep": 1,
@@ -108,5 +110,5 @@ class RuntimeOptions:
             raise UserError("--framework-profiler: it needs to know for which steps", "give them by --timeline")
         if self.timeline and self.elastic:
             raise UserError("--timeline: an elastic job has no fixed ranks to compare", "leave out --elastic")
-        if self.auto_resume and (self.resume or not self.name):
+        if self.auto_resume and (self.resume or not (self.name or os.environ.get(RUN_NAME))):
             raise UserError("--auto-resume: it finds the run by its name", "give the run a --name, and no --resume")

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.job import Job, RestartPolicy, placed
 from hvdtrain.jobs.progress import newest_checkpoint
 from hvdtrain.jobs.signals import Signals, interrupted_status
+from hvdtrain.jobs.slurm import submissions
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
@@ -133,6 +135,8 @@ class Restarts:
     def _opened(self, run: OpenedRun) -> None:
         """Rank 0 says which run this attempt trains."""
         self._run = run
+        # A home folder that does not answer must not hold up the supervisor.
+        threading.Thread(target=submissions.add_run, args=(run.folder,), daemon=True).start()
 
     async def _run_attempts(self) -> RunEnd:
         while True:

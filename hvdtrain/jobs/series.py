@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import Stopped
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.rank_info import RESUME, RUN_NAME
 
 STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """Signals that end a series, as Ctrl-C does."""
-ERROR = "hvdtrain: "
-"""How a line with an error begins."""
 
 
 class SeriesJob(NamedTuple):
@@ -39,7 +40,9 @@ class JobSeries:
     def __init__(
         self, environment: Mapping[str, str], limit_s: float | None = None, grace_s: float | None = None
     ) -> None:
-        self._environment, self._limit_s, self._grace_s = environment, limit_s, grace_s
+        # What asks a job to resume is for the series itself, which names the runs of its jobs.
+        self._environment = {name: value for name, value in environment.items() if name not in (RUN_NAME, RESUME)}
+        self._limit_s, self._grace_s = limit_s, grace_s
         self._process: subprocess.Popen[bytes] | None = None
         self.status = 0
         """Exit status of the job that has ended by itself last."""
@@ -67,26 +70,32 @@ class JobSeries:
 
     def _run_job(self, job: SeriesJob) -> str:
         """Run a job; why it failed, or an empty string."""
-        with open(job.log, "wb") as file:
+        reading, writing, pipe = agent_pipe.new_pipe()
+        said = agent_pipe.Receiver(reading)
+        with open(job.log, "wb") as file, contextlib.closing(said):
             self._process = subprocess.Popen(
                 job.command,
-                env=self._environment,
+                env={**self._environment, agent_pipe.VARIABLE: pipe},
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
                 start_new_session=True,
+                pass_fds=(writing,),
             )
+            os.close(writing)
             try:
-                status = self._process.wait(self._limit_s)
+                self.status = self._process.wait(self._limit_s)
             except subprocess.TimeoutExpired:
                 self._end_process()
                 self.status = self._process.returncode
                 return f"no end within {self._limit_s:g} s (its output is in {job.log})"
-        self.status = status
-        if status == 0:
+            failure = said.failure()
+            if failure:
+                file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
+        if self.status == 0:
             job.log.unlink()
             return ""
-        return f"{_error_line(job.log) or f'exit status {status}'} (its output is in {job.log})"
+        return f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
 
     def _end_process(self) -> None:
         """End the job that is running: first with SIGTERM, on which its launcher ends the ranks, then with SIGKILL."""
@@ -108,9 +117,3 @@ class JobSeries:
 def _exit(number: int, _: object) -> None:
     # SIGUSR1 asks for checkpoints, as before the time limit of a batch job, which then starts the series again.
     sys.exit(Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
-
-
-def _error_line(log: Path) -> str:
-    """The first error that a rank printed, else the last of the launcher; empty if there is none."""
-    errors = [line for line in log.read_text(errors="replace").splitlines() if ERROR in line]
-    return next((line for line in errors if f"{ERROR}rank" in line), errors[-1] if errors else "")

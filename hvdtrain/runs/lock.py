@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import FolderLost, UserError
+from hvdtrain.system import agent_pipe
 from hvdtrain.system.files import file_system_time, read_limited
 from hvdtrain.system.process_identity import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
@@ -46,12 +47,15 @@ class Holder(NamedTuple):
     """Date and time, for messages."""
     token: str
     """Random: no two lock files have the same."""
+    start: str = ""
+    """Which start of the job's program: the pipe to its agent, which no other has; empty without an agent."""
     released: bool = False
 
     @classmethod
     def own(cls) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        return cls(ProcessIdentity.own(), os.environ.get(JOB, ""), since, secrets.token_hex(8))
+        identity, job = ProcessIdentity.own(), os.environ.get(JOB, "")
+        return cls(identity, job, since, secrets.token_hex(8), os.environ.get(agent_pipe.VARIABLE, ""))
 
     def to_json(self) -> str:
         values = {**self._asdict(), "process": self.process._asdict()}
@@ -66,7 +70,7 @@ class Holder(NamedTuple):
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
         process = found.process
-        texts, numbers = (process.host, process.place, found.job, found.since, found.token), process[2:]
+        texts, numbers = (process.host, process.place, found.job, found.since, found.token, found.start), process[2:]
         valid = all(isinstance(text, str) and text.isprintable() for text in texts)
         return found if valid and all(type(number) is int for number in numbers) else None
 
@@ -179,6 +183,13 @@ class RunLock:
                 file.seek(0)
                 file.write(own._replace(released=True).to_json())
                 file.truncate()
+
+
+def trained_by_this_program(folder: Path) -> bool:
+    """Whether this start of the job's program has trained the run in a folder already, and has left it."""
+    newest, this = _newest(folder), Holder.own()
+    holder = _read(newest) if newest else None
+    return bool(holder and holder.released and this.start and (holder.job, holder.start) == (this.job, this.start))
 
 
 def _wait_for_end(path: Path, own: Holder) -> None:

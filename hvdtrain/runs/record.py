@@ -16,6 +16,7 @@ from hvdtrain.config.record import run_folder, to_record
 from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner
+from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import cores, credentials, rank_info, run_id, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
 from hvdtrain.system.json_text import to_json
@@ -37,10 +38,20 @@ def continued_folder(runtime: RuntimeOptions) -> Path | None:
     """
     if not runtime.auto_resume:
         return run_folder(runtime.resume) if runtime.resume and not runtime.name else None
-    folder = runtime.runs / runtime.name
-    with _reporting(folder):
-        folder.mkdir(parents=True, exist_ok=True)
+    for folder in (runtime.runs / name for name in _names(runtime)):
+        with _reporting(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if not trained_by_this_program(folder):
+                break
     return folder
+
+
+def _names(runtime: RuntimeOptions, default: str = "") -> Iterator[str]:
+    """Names for a run: that of --name only, else several, as a program may train several times."""
+    name = runtime.name or default
+    yield name
+    if not runtime.name or runtime.name == os.environ.get(rank_info.RUN_NAME):
+        yield from (f"{name}-{number}" for number in itertools.count(2))
 
 
 def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
@@ -50,8 +61,7 @@ def create_folder(config: Config, runtime: RuntimeOptions, size: int) -> Path:
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     default = f"{_trained(config)}-{config.framework}-{config.strategy}-np{size}-{stamp}"
-    names = [runtime.name] if runtime.name else (f"{default}-{n}" if n > 1 else default for n in itertools.count(1))
-    for folder in (runtime.runs / name for name in names):
+    for folder in (runtime.runs / name for name in _names(runtime, default)):
         with _reporting(folder), contextlib.suppress(FileExistsError):
             folder.mkdir(parents=True)
             return folder

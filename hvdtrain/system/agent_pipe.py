@@ -94,5 +94,14 @@ class Receiver:
                 messages.append(json.loads(line))
         return [message for message in messages if isinstance(message, dict)]
 
+    def failure(self) -> Failure | None:
+        """The first failure among the messages that have arrived; None where there is none."""
+        for message in self.receive():
+            with contextlib.suppress(ValueError):
+                said = parse(message)
+                if isinstance(said, Failure):
+                    return said
+        return None
+
     def close(self) -> None:
         os.close(self._reading)

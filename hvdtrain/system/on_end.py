@@ -19,7 +19,7 @@ from hvdtrain.system.text import printable
 REASON_CHARACTERS = 4000
 OF_RANKS = re.compile(
     r"(HOROVOD|OMPI|PMIX|PMI|PRTE)_\w+|MASTER_(ADDR|PORT)|MPI_LOCAL\w+|LOCAL_WORLD_SIZE"
-    r"|HVDTRAIN_(TOKEN|TOKEN_FILE|AGENT_PIPE|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB)"
+    r"|HVDTRAIN_(TOKEN|TOKEN_FILE|AGENT_PIPE|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB|RUN_NAME|RESUME|ELASTIC)"
 )
 """Variables by which a program knows that it is a rank, and the job's own secrets: the command is no rank."""
 

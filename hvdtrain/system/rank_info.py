@@ -52,6 +52,13 @@ LAUNCHER = "HVDTRAIN_LAUNCHER"
 """The launcher that `hvdtrain launch` used: local, horovodrun, mpirun or srun."""
 JOB = "HVDTRAIN_JOB"
 """A random name of the job, the same in all its attempts; `hvdtrain launch` sets it."""
+RUN_NAME = "HVDTRAIN_RUN_NAME"
+"""The name that `hvdtrain launch` gives the run of a job, unless the program names it itself."""
+RESUME = "HVDTRAIN_RESUME"
+"""Asks training to resume the run of its name, as --auto-resume does, for `restarts` or `requeue`: the feature of
+`hvdtrain launch` that starts the same command line again."""
+ELASTIC_JOB = "HVDTRAIN_ELASTIC"
+"""1: `hvdtrain launch` has started an elastic job, so training is to be as with --elastic."""
 START_TIMEOUT = "HVDTRAIN_START_TIMEOUT"
 """--start-timeout of `hvdtrain launch`: the seconds for which a rank waits until all ranks have started."""
 START_TIMEOUT_S = 120.0

@@ -86,7 +86,7 @@ def _open(
     folder = record.continued_folder(runtime)
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
-        return folder, *_find(runtime)
+        return folder, *_find(runtime, folder)
     path, saved = _find(runtime)
     folder = record.create_folder(config, runtime, size)
     lock.acquire(folder)
@@ -114,13 +114,12 @@ def _without_arrays(saved: Checkpoint) -> Checkpoint:
     return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
 
 
-def _find(runtime: RuntimeOptions) -> tuple[Path | None, Checkpoint | None]:
+def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, Checkpoint | None]:
     """The checkpoint to resume from; None, None for a new run, and where --auto-resume finds no checkpoint yet."""
     if runtime.resume:
         return checkpoints.newest(runtime.resume)
     if not runtime.auto_resume:
         return None, None
-    folder = runtime.runs / runtime.name
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 

@@ -17,7 +17,8 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.cli import launch, printed_options, training_options
 from hvdtrain.config.options import Config
 from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.jobs import horovod_options, hostlist, job, program, sbatch
+from hvdtrain.jobs import horovod_options, hostlist, job
+from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
 
 VALUES = ["digits", "book", "torch", "0", "1", "-1", "nan", "inf", "1e999", "True", "None", "x", "", "é", "\udc80",
@@ -70,8 +71,6 @@ def test_option_file(content: bytes) -> None:
     with folder_of(options=content) as folder, rejects_cleanly(), contextlib.suppress(SystemExit), silence():
         line = training_options.CommandLine.read(["--config", str(folder / "options")])
         printed_options.as_toml(line, training_options.parse_line(line, "train", None), None)
-    with folder_of(options=content) as folder, rejects_cleanly():
-        program.resumable(("python", "-m", "hvdtrain", "train", "--name", "a", "--config", str(folder / "options")))
 
 
 @FUZZ

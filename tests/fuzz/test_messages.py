@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.doctor import subprocesses
 from hvdtrain.interfaces import Position
 from hvdtrain.jobs import protocol
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.agent_pipe import OpenedRun
 
 MESSAGES = (
     {"challenge": "ab", "proof": "cd"},
@@ -66,6 +69,25 @@ def test_channel(lines: list[bytes], reader: str) -> None:
         found = protocol.Channel(ours)
         messages = [found.receive()] if reader == "receive" else found.receive_available()
         assert all(isinstance(message, dict) for message in messages)
+
+
+SAID = (
+    {"failure": {"reason": "a", "option": "lr", "rank": 1, "step": None, "retry": False, "resumable": True}},
+    {"run": {"folder": "/runs/a", "resumable": True, "checkpoint": ""}},
+)
+
+
+@FUZZ
+@given(st.lists(st.sampled_from(SAID).flatmap(json_like) | st.binary(max_size=9), max_size=4))
+@example([TOO_DEEP, b"[]", b'{"failure": {"reason": 1}}', b'{"run": null}'])
+def test_what_a_rank_says(lines: list[bytes]) -> None:
+    reading, writing, _ = agent_pipe.new_pipe()
+    with os.fdopen(writing, "wb", buffering=0) as pipe, contextlib.closing(agent_pipe.Receiver(reading)) as receiver:
+        pipe.write((b"\n".join(lines) + b"\n")[: 1 << 15])
+        for message in receiver.receive():
+            with rejects_cleanly(), contextlib.suppress(ValueError):
+                said = agent_pipe.parse(message)
+                assert isinstance(said, OpenedRun) or str(said) is not None
 
 
 @FUZZ

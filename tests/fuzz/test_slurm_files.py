@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from fuzz.inputs import altered, mutated, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.jobs.slurm import directives, overview, queue, reasons
-from hvdtrain.jobs.slurm.submissions import Submission, parse_submitted
+from hvdtrain.jobs.slurm.submissions import OpenedRun, Submission, parse_submitted
 
-RECORD = {"job": "12", "name": "a", "folder": "/", "command": ["x"], "array": "0-3", "runs": "runs",
-          "run": "slurm-{job}_{task}", "submitted": 1.5}  # fmt: skip
+RECORD = {"job": "12", "name": "a", "folder": "/", "command": ["x"], "array": "0-3", "sweep": "runs",
+          "submitted": 1.5}  # fmt: skip
+OPENED = {"job": "12", "task": "3", "run": "/runs/slurm-12_3"}
 LINE = json.dumps(RECORD).encode()
 SQUEUE = "\x1f".join(["12", "3", "RUNNING", "ada", "1-02:03:04", "2", "None", "2026-01-02T03:04:05", "n[1-2]", "a"])
 SACCT = "\x1f".join(["12_3", "CANCELLED by 1", "ada", "00:01", "1", "None", "Unknown", "None assigned", "a"])
@@ -22,11 +23,12 @@ SACCT = "\x1f".join(["12_3", "CANCELLED by 1", "ada", "00:01", "1", "None", "Unk
 @FUZZ
 @given(
     mutated((LINE,), (b"\\u0000", b"1e999", b"-1", b"{", b"null", b"[" * 2000))
-    | altered(RECORD).map(lambda one: json.dumps(one).encode())
+    | (altered(RECORD) | altered(OPENED)).map(lambda one: json.dumps(one).encode())
 )
 @example(b'{"job": "1", "name": "", "folder": "", "submitted": ' + b"9" * 400 + b"}")
 def test_submitted_jobs(line: bytes) -> None:
     with rejects_cleanly():
+        OpenedRun.from_json(line)
         found = Submission.from_json(line)
         if found:
             assert overview.of_job(found.job, [], found, "3").record()

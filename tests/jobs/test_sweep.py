@@ -22,7 +22,7 @@ def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
     command += ("--config", "run.toml")
     status, output = run([*SWEEP, "--set", "batch-size=16,5000", *command], tmp_path)
     assert status == 1, output
-    assert "1 trial(s) failed: batch-size=5000,seed=0: hvdtrain: rank 0 on" in output
+    assert "1 trial(s) failed: batch-size=5000,seed=0: rank 0 on" in output
     assert "--batch-size 5000: larger than the 1437 training images; give a smaller one" in output
     before = results(tmp_path)
     assert set(before) == {"batch-size=16,seed=0"}

@@ -58,7 +58,7 @@ def install(folder: Path) -> str:
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: own-trackers\nVersion: 1.0\n")
     entries = [f"{name.lower()} = own_trackers:{name}" for name in NAMES]
     broken = ["broken = own_trackers:Missing", "tensorboard = own_trackers:Raising"]
-    (information / "entry_points.txt").write_text("\n".join(["[hvdtrain.runs.trackers]", *entries, *broken, ""]))
+    (information / "entry_points.txt").write_text("\n".join(["[hvdtrain.trackers]", *entries, *broken, ""]))
     return str(folder)
 
 

@@ -6,10 +6,9 @@ from typing import get_args, get_type_hints
 
 from support.jobs import ROOT
 
+from hvdtrain.cli.sweep import training_program
 from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.frameworks.registry import STYLES
-from hvdtrain.jobs import program
 from hvdtrain.system.distributions import DISTRIBUTIONS
 from hvdtrain.system.stacks import STACKS, Stack
 
@@ -18,7 +17,7 @@ def test_frameworks():
     frameworks = set(get_args(Framework))
     assert set(STYLES) == set(DISTRIBUTIONS) == frameworks
     for framework in frameworks:
-        assert program.is_own(["python", "-m", f"hvdtrain.{framework}_lenet"])
+        assert training_program(["python", "-m", f"hvdtrain.{framework}_lenet"]).framework == framework
 
 
 def test_stacks_are_those_of_set_up():
@@ -33,7 +32,3 @@ def test_stacks_are_those_of_set_up():
 def test_options_name_all_styles():
     kinds = get_type_hints(Config)
     assert set(get_args(kinds["api"])) == {"auto", *(style for styles in STYLES.values() for style in styles)}
-
-
-def test_the_launcher_has_the_default_folder_of_runs():
-    assert str(RuntimeOptions().runs) == program.RUNS

@@ -18,8 +18,7 @@ from hvdtrain.jobs.job import ElasticOptions, Job
 from hvdtrain.jobs.launchers import horovodrun
 from hvdtrain.jobs.launchers.open_mpi import listed
 from hvdtrain.jobs.launchers.settings import LaunchSpec, passed_on, variables
-from hvdtrain.jobs.program import is_own
-from hvdtrain.system import credentials
+from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.network import address_of
 
 
@@ -61,7 +60,7 @@ def _check_address(interface: str, elastic: ElasticOptions) -> None:
 
 
 def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
-    """horovodrun with its elastic options. hvdtrain's own programs get --elastic; there is no agent."""
+    """horovodrun with its elastic options, and a variable that has training use them; there is no agent."""
     assert job.elastic and job.interface
     elastic = job.elastic
     command = [*horovodrun.base_command(job), "--min-np", str(elastic.min_ranks)]
@@ -72,13 +71,13 @@ def build(job: Job, environment: Mapping[str, str], control: Sequence[str] = ())
     else:
         command += ["-H", listed(job.hosts)]
     command += ["--output-filename", str(job.output_dir)] if job.output_dir else []
-    program = [*job.program, *(["--elastic"] if is_own(job.program) and "--elastic" not in job.program else [])]
     own = {
         **variables(job, environment),
         "HOROVOD_GLOO_IFACE": job.interface,
+        rank_info.ELASTIC_JOB: "1",
         **_without_proxy(job.interface, environment),
     }
-    return [LaunchSpec([*command, *program], own)]
+    return [LaunchSpec([*command, *job.program], own)]
 
 
 def _without_proxy(interface: str, environment: Mapping[str, str]) -> dict[str, str]:

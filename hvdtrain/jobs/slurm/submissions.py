@@ -12,12 +12,14 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.directives import array_tasks
+from hvdtrain.system import rank_info
 from hvdtrain.system.files import open_regular
 
 MOST_BYTES = 1 << 24
@@ -43,20 +45,16 @@ class Submission:
     """Slurm's cluster, if another than the host's own was chosen."""
     array: str = ""
     """The tasks of an array, as sbatch takes them; empty for a single job."""
-    runs: str = ""
-    """The folder of the program's runs, or that of a sweep; empty where it is unknown."""
-    run: str = ""
-    """The name of its run, in which {job} and {task} stand for numbers; empty where it is unknown."""
+    sweep: str = ""
+    """The folder of the sweep whose trials the job trains; empty for another program."""
     submitted: float = field(default_factory=time.time)
     """Seconds since the epoch."""
+    runs: dict[str, str] = field(default_factory=dict)
+    """The folders of the runs that its tasks have opened, by the tasks' numbers; of a single job by an empty text."""
 
     def run_folder(self, task: str = "") -> Path | None:
-        """The folder of the run of the job, or of a task of the array; None where it is unknown."""
-        if not self.run or (self.array and not task):
-            return None
-        # Not str.format: a name may hold braces.
-        name = self.run.replace("{job}", self.job).replace("{task}", task)
-        return Path(self.folder, self.runs, name)
+        """The folder of the run of the job, or of a task of the array; None until the job has opened one."""
+        return Path(self.runs[task]) if task in self.runs else None
 
     def has_task(self, task: str) -> bool:
         """Whether it is an array with a task of this number."""
@@ -68,21 +66,44 @@ class Submission:
     @property
     def sweep_folder(self) -> Path | None:
         """The folder of the sweep whose trials the job trains; None for another program."""
-        return Path(self.folder, self.runs) if self.runs and not self.run else None
+        return Path(self.folder, self.sweep) if self.sweep else None
 
     @classmethod
     def from_json(cls, line: bytes) -> Submission | None:
         """None for a line that was not written completely."""
         try:
             values: dict[str, Any] = json.loads(line)
-            found = cls(**{name: value for name, value in values.items() if name in cls.__dataclass_fields__})
-            texts = (found.job, found.name, found.folder, found.cluster, found.array, found.runs, found.run)
+            found = cls(**{name: value for name, value in values.items() if name in FIELDS})
+            texts = (found.job, found.name, found.folder, found.cluster, found.array, found.sweep)
             valid = all(isinstance(text, str) and "\0" not in text for text in (*texts, *found.command))
             valid = valid and isinstance(found.command, list)
             when = float(found.submitted)
         except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
         return found if valid and JOB_ID.fullmatch(found.job) and 0 <= when < 1e12 else None
+
+
+FIELDS = frozenset(Submission.__dataclass_fields__) - {"runs"}
+"""What a line about a submission holds."""
+
+
+class OpenedRun(NamedTuple):
+    """The run that a job, or a task of an array, trains: a line that its launcher adds when rank 0 has said it."""
+
+    job: str
+    task: str
+    run: str
+    """The folder's absolute path."""
+
+    @classmethod
+    def from_json(cls, line: bytes) -> OpenedRun | None:
+        """None for a line of another kind."""
+        try:
+            values = json.loads(line)
+            opened = cls(values["job"], values["task"], values["run"])
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        return opened if all(isinstance(text, str) and "\0" not in text for text in opened) else None
 
 
 def path() -> Path:
@@ -94,9 +115,24 @@ def path() -> Path:
 
 def add(submission: Submission) -> None:
     """Add a line. Raises OSError, or RuntimeError for a user without a home folder."""
+    _add({name: value for name, value in asdict(submission).items() if name in FIELDS})
+
+
+def add_run(run: str, environment: Mapping[str, str] = os.environ) -> None:
+    """Add a line about the run that this job has opened, if a batch script of ours has started it.
+
+    Does nothing where the file cannot be written: then launch status does not show the run.
+    """
+    job = environment.get("SLURM_ARRAY_JOB_ID") or environment.get("SLURM_JOB_ID", "")
+    if job and environment.get(rank_info.RUN_NAME):
+        with contextlib.suppress(OSError, RuntimeError):
+            _add(OpenedRun(job, environment.get("SLURM_ARRAY_TASK_ID", ""), run)._asdict())
+
+
+def _add(values: dict[str, Any]) -> None:
     file = path()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    line = (json.dumps(asdict(submission)) + "\n").encode()
+    line = (json.dumps(values) + "\n").encode()
     # Only for this user: commands may hold anything.
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -120,10 +156,19 @@ def read() -> tuple[list[Submission], int]:
     except (FileNotFoundError, RuntimeError):
         return [], 0
     lines = [line for line in (lines[1:] if size > MOST_BYTES else lines) if line.strip()]
-    found = [Submission.from_json(line) for line in lines]
-    # Slurm's numbers begin again after 67 million jobs, or with a new cluster: the last one counts.
-    newest = {(one.cluster, one.job): one for one in found if one}
-    return sorted(newest.values(), key=lambda one: one.submitted), found.count(None)
+    newest: dict[tuple[str, str], Submission] = {}
+    damaged = 0
+    for line in lines:
+        if opened := OpenedRun.from_json(line):
+            for submission in newest.values():
+                if submission.job == opened.job:
+                    submission.runs[opened.task] = opened.run
+        elif submitted := Submission.from_json(line):
+            # Slurm's numbers begin again after 67 million jobs, or with a new cluster: the last one counts.
+            newest[submitted.cluster, submitted.job] = submitted
+        else:
+            damaged += 1
+    return sorted(newest.values(), key=lambda submission: submission.submitted), damaged
 
 
 def parse_submitted(output: str) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.trackers.interface import Tracker
 from hvdtrain.system.text import did_you_mean, printable
 
-GROUP = "hvdtrain.runs.trackers"
+GROUP = "hvdtrain.trackers"
 """The group of entry points."""
 OWN = {
     "mlflow": "hvdtrain.runs.trackers.mlflow:MLflow",

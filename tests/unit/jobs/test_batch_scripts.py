@@ -10,7 +10,7 @@ from support.golden import GOLDEN, ODD_ARGUMENTS, assert_recorded
 from support.jobs import BIN, ROOT
 
 from hvdtrain.cli import launch
-from hvdtrain.jobs import sbatch
+from hvdtrain.jobs.slurm import sbatch
 
 BATCHES = {
     "sbatch": ["--nodes", "2", "--ranks-per-node", "4"],

@@ -174,5 +174,6 @@ def test_elastic_command_line():
         *("horovodrun", "--disable-cache", "--gloo", "-np", "2", "--start-timeout", "120"),
         *("--ssh-port", "2222", "--ssh-identity-file", "/srv/keys/job"),
         *("--min-np", "1", "--max-np", "4", "--network-interfaces", "eth0"),
-        *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet", "--elastic"),
+        *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet"),
     ]
+    assert spec.variables["HVDTRAIN_ELASTIC"] == "1", "by which training becomes elastic"

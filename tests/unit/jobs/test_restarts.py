@@ -13,13 +13,19 @@ import pytest
 from support.untrusted import save_checkpoint
 
 from hvdtrain.cli import launch
+from hvdtrain.cli.launch_options import parse
+from hvdtrain.cli.train import as_launched
+from hvdtrain.config.runtime import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import hosts, progress, restarts, sbatch
+from hvdtrain.jobs import hosts, progress, restarts
 from hvdtrain.jobs.job import Host, Job, RestartPolicy
-from hvdtrain.jobs.program import option_value, resumable, run_folder
 from hvdtrain.jobs.restarts import Restarts, reduced
+from hvdtrain.runs.lock import RunLock
+from hvdtrain.runs.record import continued_folder
+from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system.rank_info import RESUME, RUN_NAME
 from hvdtrain.system.run_end import Failure, RunEnd
 
 INVALID = [
@@ -37,88 +43,70 @@ def test_invalid_options(options, sentence, capsys):
     assert (ended.value.code, sentence in printed) == (2, True), printed
 
 
-def test_options_by_which_a_program_resumes():
-    own = ("python", "-m", "hvdtrain.mxnet_lenet", "--runs", "/shared/my runs", "--name=a")
-    assert resumable(own) == (*own, "--auto-resume")
-    assert str(run_folder(resumable(own))) == "/shared/my runs/a"
-    for command in (("python", "-m", "hvdtrain", "train"), ("/opt/venv/bin/hvdtrain", "train")):
-        unnamed = resumable(command)
-        assert unnamed[: len(command)] == command
-        assert unnamed[-3] == "--name"
-        assert unnamed[-2].startswith("job-")
-        assert unnamed[-1] == "--auto-resume"
-    other = ("python", "train.py", "--name", "a")
-    assert run_folder(other) is None
-    assert option_value(("--name", "a", "--name"), "--name") == ""
-    with pytest.raises(UserError, match="give the run's --name"):
-        resumable((*own, "--resume", "runs/a"))
+def test_variables_by_which_training_resumes(monkeypatch):
+    """Any program gets them; they are set for the ranks, and no argument is changed."""
+    monkeypatch.delenv(RUN_NAME, raising=False)
+    program = ("python", "train.py", "--name", "a")
+    job = launch.describe(parse(["local", "-n", "2", "--restarts", "1", "--", *program]))
+    assert (job.program, job.environment[RESUME]) == (program, "restarts")
+    assert job.environment[RUN_NAME].startswith("job-")
+    assert not launch.describe(parse(["local", "-n", "2", "--", *program])).environment
+    assert launch.resume_variables({RUN_NAME: "slurm-1"})[RUN_NAME] == "slurm-1", "in a batch script"
 
 
-def test_options_by_which_a_program_resumes_in_the_file_of_its_config(tmp_path):
-    file = tmp_path / "run.toml"
-    file.write_text('runs = "/shared"\nname = "a"\n')
-    own = ("python", "-m", "hvdtrain", "train", "--config", str(file))
-    assert resumable(own) == (*own, "--auto-resume")
-    assert str(run_folder(resumable(own))) == "/shared/a"
-    assert str(run_folder(resumable((*own, "--name", "b")))) == "/shared/b"
-    assert option_value(("python", "train.py", "--config", str(file)), "--name") == ""
-    file.write_text('runs = "~/runs"\nname = "~"\nauto_resume = true\n')
-    assert run_folder(own) == Path.home() / "runs" / "~"
-    file.write_text('name = "a"\nauto_resume = true\n')
-    assert resumable(own) == own
-    assert str(run_folder(own)) == "runs/a"
-    file.write_text('name = "a"\nresume = "runs/b"\n')
-    with pytest.raises(UserError, match="give the run's --name"):
-        resumable(own)
-    file.write_text("name =")  # each rank explains what is wrong
-    assert resumable(own)[-1] == "--auto-resume"
+LAUNCHED = [
+    ({}, {}, ("", False, None)),
+    ({}, {RUN_NAME: "job-1", RESUME: "restarts"}, ("job-1", True, None)),
+    ({}, {RUN_NAME: "slurm-1"}, ("slurm-1", False, None)),
+    ({"name": "a"}, {RUN_NAME: "job-1", RESUME: "requeue"}, ("a", True, None)),
+    ({"auto_resume": True}, {RUN_NAME: "slurm-1"}, ("slurm-1", True, None)),
+    ({"resume": Path("b")}, {RUN_NAME: "slurm-1", RESUME: "requeue"}, ("", False, Path("b"))),
+    ({"name": "a", "resume": Path("b")}, {RUN_NAME: "slurm-1"}, ("a", False, Path("b"))),
+]
 
 
-TRAINING = (
-    "python -m hvdtrain.torch_lenet",
-    "python3.11 -X dev -W ignore -um hvdtrain.mxnet_lenet --epochs 3",
-    "python -mhvdtrain train --framework torch",
-    "/opt/venv/bin/hvdtrain train",
-    "env OMP_NUM_THREADS=1 nice -n 5 /opt/venv/bin/python -B -m hvdtrain.tensorflow_lenet --data doctor",
-    "python -m coverage run -m hvdtrain.torch_lenet",
-    "python /srv/code/hvdtrain/torch_lenet.py",
+@pytest.mark.parametrize(("options", "variables", "expected"), LAUNCHED)
+def test_options_of_training_under_the_launcher(options, variables, expected, monkeypatch):
+    set_only(monkeypatch, variables)
+    runtime = as_launched(RuntimeOptions(**options))
+    assert (runtime.name, runtime.auto_resume, runtime.resume) == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "variables", "option"),
+    [
+        ({"resume": Path("b")}, {RESUME: "restarts"}, "resume"),
+        ({"name": "a"}, {RUN_NAME: "slurm-1_2", "SLURM_ARRAY_TASK_ID": "2"}, "name"),
+    ],
 )
-OTHER = (
-    "python -m hvdtrain doctor",
-    "hvdtrain doctor",
-    "hvdtrain bench --framework torch",
-    "hvdtrain",
-    "hvdtrain --version",
-    "/opt/venv/bin/hvdtrain report runs/train",
-    "nice python -um hvdtrain predict --resume runs/a train",
-    "python -m hvdtrain bench -- python -m hvdtrain.torch_lenet",
-    "python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet",
-    "python -m hvdtrain.jobs.agent -- python -m hvdtrain.torch_lenet",
-    "python train.py --name hvdtrain",
-    "python -m train --runs hvdtrain --epochs 2",
-    "x -m",
-    "bash -c true",
-)
+def test_options_that_contradict_the_launcher(options, variables, option, monkeypatch):
+    set_only(monkeypatch, variables)
+    with pytest.raises(UserError) as raised:
+        as_launched(RuntimeOptions(**options))
+    assert raised.value.option == option
 
 
-@pytest.mark.parametrize("line", TRAINING)
-def test_training_programs_get_the_options_by_which_they_resume(line):
-    program = tuple(line.split())
-    added = resumable(program)[len(program) :]
-    assert (added[0], added[2]) == ("--name", "--auto-resume")
-    assert sbatch_adds_options(program)
+def set_only(monkeypatch, variables):
+    for name in (RUN_NAME, RESUME, "SLURM_ARRAY_TASK_ID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
 
 
-@pytest.mark.parametrize("line", OTHER)
-def test_other_programs_get_no_options(line):
-    program = tuple(line.split())
-    assert resumable(program) == program
-    assert not sbatch_adds_options(program)
+def test_each_training_of_a_program_has_a_run_of_its_own(tmp_path, monkeypatch):
+    """A script that trains twice: the second training neither continues the first one's run nor fails on its folder."""
+    set_only(monkeypatch, {RUN_NAME: "slurm-1", RESUME: "requeue"})
+    monkeypatch.setenv(rank_info.JOB, "a job")
 
+    def folders(start):
+        monkeypatch.setenv(agent_pipe.VARIABLE, start)
+        for _ in range(2):
+            folder = continued_folder(RuntimeOptions(runs=tmp_path, name="slurm-1", auto_resume=True))
+            with RunLock() as lock:
+                lock.acquire(folder)
+            yield folder.name
 
-def sbatch_adds_options(program):
-    text = sbatch.script(launch.parse(["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--", *program]))
-    return '--name "slurm-$SLURM_JOB_ID" --auto-resume)' in text
+    assert list(folders("7:1")) == list(folders("7:2")) == ["slurm-1", "slurm-1-2"]
 
 
 def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):

@@ -22,8 +22,10 @@ def job(tmp_path, name, code):
 
 
 def test_reasons_of_failures(tmp_path, capsys):
-    launcher = "print('hvdtrain: a note'); print('hvdtrain: no such host'); raise SystemExit(2)"
-    ranks = "print('hvdtrain: rank 1: lost'); print('hvdtrain: rank 0: bad'); raise SystemExit(1)"
+    say = "from hvdtrain.system.agent_pipe import Failure, OpenedRun, send; "
+    launcher = say + "send(Failure('no such host', 'check it')); print('hvdtrain: ended'); raise SystemExit(2)"
+    ranks = say + "send(OpenedRun('/a', True)); "
+    ranks += "send(Failure('lost', rank=1, host='node1')); send(Failure('bad')); raise SystemExit(1)"
     jobs = [
         job(tmp_path, "good", "print('fine')"),
         job(tmp_path, "launcher", launcher),
@@ -32,9 +34,10 @@ def test_reasons_of_failures(tmp_path, capsys):
     ]
     reasons = list(JobSeries(os.environ).run(jobs))
     assert [one.partition(" (its output")[0] for one in reasons] == [
-        "", "hvdtrain: no such host", "hvdtrain: rank 1: lost", "exit status 7",
+        "", "no such host; check it", "rank 1 on node1: lost", "exit status 7",
     ]  # fmt: skip
     assert {path.name for path in tmp_path.iterdir()} == {"launcher.log", "ranks.log", "silent.log"}
+    assert (tmp_path / "launcher.log").read_text() == "hvdtrain: ended\nhvdtrain: no such host; check it\n"
     assert "[4/4] silent" in capsys.readouterr().err
 
 

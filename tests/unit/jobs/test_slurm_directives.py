@@ -6,8 +6,7 @@ import pytest
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import sbatch
-from hvdtrain.jobs.slurm import directives
+from hvdtrain.jobs.slurm import directives, sbatch
 
 SBATCH = ["sbatch", "--nodes", "2", "--ranks-per-node", "1"]
 
@@ -111,7 +110,7 @@ SWEEP = ("hvdtrain", "sweep", "--set", "lr=0.1,0.2", "--seeds", "2", "--")
 @pytest.mark.parametrize(
     ("options", "program", "message"),
     [
-        (["--array", "0-1"], (*TRAIN, "--name", "a"), "--array with --name a: all tasks would train the same run"),
+        (["--array", "0-1"], (*TRAIN, "--name", "a"), "--array with --name: all tasks would train the same run"),
         ([], (*SWEEP, "bench"), "-- sweep: it has no command to run"),
         (["--restarts", "2"], (*SWEEP, "launch", "local", "--", *TRAIN), "the sweep's own command starts the ranks"),
         (["--ssh-port", "1"], TRAIN, "--ssh-port and --ssh-key are for horovodrun only; omit them with --via srun"),

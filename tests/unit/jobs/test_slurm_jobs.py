@@ -79,11 +79,18 @@ def add(job, folder, **values):
     submissions.add(Submission(job, "train", str(folder), ["python", "x.py"], **values))
 
 
+def opened(job, folder, **variables):
+    """As the launcher in a batch job does it."""
+    submissions.add_run(str(folder), {"SLURM_JOB_ID": job, "HVDTRAIN_RUN_NAME": f"slurm-{job}", **variables})
+
+
 def test_states_reasons_and_steps(slurm, capsys):
-    add("1", slurm, runs="runs", run="slurm-{job}")
+    add("1", slurm)
     add("2", slurm)
-    add("3", slurm, array="0-3", runs="all")
-    add("4", slurm, runs="runs", run="slurm-{job}")
+    add("3", slurm, array="0-3", sweep="all")
+    add("4", slurm)
+    for job in ("1", "4"):
+        opened(job, slurm / "runs" / f"slurm-{job}")
     lines = line("1", "RUNNING") + line("2", "PENDING", reason="Resources", name="a|b")
     lines += "".join(line("3", state, task) for task, state in enumerate(["RUNNING", "COMPLETED", "COMPLETED"]))
     (slurm / "jobs").write_text(lines + line("3", "PENDING", 3, "JobArrayTaskLimit"))
@@ -183,6 +190,10 @@ def test_submitting_records_the_job(slurm, capsys, monkeypatch):
     assert run(capsys, *words, *train)[:2] == (0, "Submitted batch job 77 on cluster far\n")
     (one,), damaged = submissions.read()
     assert (one.job, one.cluster, one.name, one.command, damaged) == ("77", "far", "big", train, 0)
+    assert one.run_folder() is None, "it has not started"
+    opened("77", slurm / "my runs" / "slurm-77")
+    submissions.add_run("/elsewhere", {"SLURM_JOB_ID": "77"})  # a job whose script is not ours
+    (one,), _ = submissions.read()
     assert one.run_folder() == slurm / "my runs" / "slurm-77"
     assert stat.S_IMODE(submissions.path().stat().st_mode) == 0o600
     monkeypatch.setenv("XDG_STATE_HOME", str(slurm / "jobs"))  # a file, below which nothing can be created

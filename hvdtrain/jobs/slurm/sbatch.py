@@ -9,20 +9,86 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.hosts import check_access
 from hvdtrain.jobs.job import START_TIMEOUT_S
 from hvdtrain.jobs.slurm import directives, submissions
-from hvdtrain.jobs.slurm.batch_program import BatchProgram
+from hvdtrain.jobs.slurm.submissions import Submission
 from hvdtrain.system import credentials
 from hvdtrain.system.text import printable
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
+TASK = "$SLURM_ARRAY_TASK_ID"
+SWEEP = "runs/sweep"
+"""The default for --output of a sweep."""
 VIAS = ("srun", "mpirun", "horovodrun")
+
+
+class SweepProgram(NamedTuple):
+    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
+
+    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
+    """
+
+    start: tuple[str, ...]
+    """What starts it, up to the word sweep."""
+    options: tuple[str, ...]
+    """Those of the sweep itself."""
+    command: tuple[str, ...]
+    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
+
+    @property
+    def folder(self) -> str:
+        """The value of --output, the last one."""
+        folder = SWEEP
+        for option, following in zip(self.options, [*self.options[1:], ""], strict=True):
+            name, sign, value = option.partition("=")
+            if name in ("--output", "--out"):
+                folder = value if sign else following
+        return folder
+
+    def command_line(self, launcher: list[str], array: bool) -> str:
+        """For the shell. launcher: what starts the ranks of a trial, for a command that does not start them itself."""
+        given = any(option.partition("=")[0] == "--trial" for option in self.options)
+        trial = f' --trial "{TASK}"' if array and not given else ""
+        train = [*launcher[launcher.index("launch") :], "--", "python", "-m", "hvdtrain"]
+        command = [*([] if self.command[0] == "launch" else train), *self.command]
+        return f"{_joined([*self.start, *self.options])}{trial} -- {_joined(command)}"
+
+
+def sweep_program(program: Sequence[str]) -> SweepProgram | None:
+    """The program, perhaps started by another one, if it is a sweep, else None."""
+    before = program[: program.index("--")] if "--" in program else program
+    for index, argument in enumerate(before):
+        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
+        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
+            command = without_program(program[len(before) + 1 :])
+            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
+    return None
+
+
+def without_program(command: Sequence[str]) -> list[str]:
+    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
+    if list(command[:1]) == ["hvdtrain"]:
+        return list(command[1:])
+    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
+
+
+def _names_its_run(program: Sequence[str]) -> bool:
+    """Whether a training program of hvdtrain's has --name: an early word, as each task says so only when it starts."""
+    trains = any(Path(word).name == "hvdtrain" or "_lenet" in word for word in program)
+    return trains and not sweep_program(program) and any(word.partition("=")[0] == "--name" for word in program)
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Words of an array for the shell; those with a comma in quotes, which otherwise looks as if it divided them."""
+    return " ".join(f"'{word}'" if "," in word and word == shlex.quote(word) else shlex.quote(word) for word in words)
 
 
 def add_options(command: argparse.ArgumentParser) -> None:
@@ -75,7 +141,10 @@ def _submit(options: argparse.Namespace, text: str) -> int:
         print(output, end="")
         return done.returncode
     print(f"Submitted batch job {job}{f' on cluster {cluster}' if cluster else ''}", flush=True)
-    made = _program(options).submission(job, cluster, options.job_name, options.array)
+    sweep = sweep_program(options.program)
+    made = Submission(
+        job, options.job_name, os.getcwd(), options.program, cluster, options.array, sweep.folder if sweep else ""
+    )
     try:
         submissions.add(made)
     except (OSError, RuntimeError) as error:  # the job runs all the same
@@ -85,23 +154,21 @@ def _submit(options: argparse.Namespace, text: str) -> int:
     return 0
 
 
-def _program(options: argparse.Namespace) -> BatchProgram:
-    return BatchProgram(options.program, bool(options.array), not options.no_requeue)
-
-
 def script(options: argparse.Namespace, python: str = sys.executable) -> str:
     """The script that the options describe. Raises UserError for what Slurm or the shell would misread."""
     _check(options)
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("hvdtrain.jobs", ""),
+        loader=jinja2.PackageLoader("hvdtrain.jobs.slurm", ""),
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
         autoescape=False,
     )
-    program, launcher = _program(options), _launch_command(options)
-    if program.starts_ranks_itself and launcher != _launch_command(options, only_required=True):
+    sweep, launcher = sweep_program(options.program), _launch_command(options)
+    if sweep and sweep.command[:1] not in (("train",), ("launch",)):
+        raise UserError("-- sweep: it has no command to run", "write sweep --set NAME=V1,V2 -- train OPTIONS")
+    if sweep and sweep.command[0] == "launch" and launcher != _launch_command(options, only_required=True):
         reason = "-- sweep ... -- launch: the sweep's own command starts the ranks, so other options have no effect"
         raise UserError(reason, "write sweep ... -- train OPTIONS, or give the launcher's options after launch")
     in_venv = sys.prefix != sys.base_prefix
@@ -123,10 +190,10 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         extra=directives.extra(options.sbatch),
         requeue=not options.no_requeue,
         path=shlex.quote(os.path.dirname(python)) if in_venv else "",
-        sweep=program.sweep is not None,
-        program=program.words(launcher),
+        sweep=sweep is not None,
+        program=sweep.command_line(launcher, bool(options.array)) if sweep else _joined(options.program),
         via=options.via,
-        command="" if program.sweep else shlex.join(launcher),
+        command="" if sweep else shlex.join(launcher),
     )
 
 
@@ -174,6 +241,12 @@ def _check(options: argparse.Namespace) -> None:
             f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
         )
     _check_variables(options.env)
+    if options.array and _names_its_run(options.program):
+        raise UserError(
+            "--array with --name: all tasks would train the same run",
+            "omit --name: each task then has a run of its own",
+            option="name",
+        )
     if credentials.holds("", options.on_end):
         raise UserError(
             "--on-end: the command holds credentials, which the script would show",
