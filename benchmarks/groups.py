@@ -16,9 +16,7 @@ import time
 import numpy as np
 
 from hvdtrain.collectives.grouping import gradient_groups
-from hvdtrain.config.options import Config
-from hvdtrain.config.recipes import from_recipe
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner
 from hvdtrain.measure.bench.spread import spread

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
+from hvdtrain.config.sources import to_record
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.views.monitor.curves import CurveReader
 from hvdtrain.views.monitor.run import RunFollower

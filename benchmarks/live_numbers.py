@@ -27,8 +27,7 @@ import numpy as np
 
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
-from hvdtrain.config.recipes import from_recipe
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Group, Learner
 from hvdtrain.networks.initial_weights import initial_weights

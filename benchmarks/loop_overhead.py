@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Evaluated, OptimizerState
 from hvdtrain.networks.initial_weights import initial_weights

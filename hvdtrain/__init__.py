@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hvdtrain.api import launch as launch
     from hvdtrain.api import start as start
     from hvdtrain.config.options import Config as Config
-    from hvdtrain.config.runtime import RuntimeOptions as RuntimeOptions
+    from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
     from hvdtrain.datasets.registry import load_dataset as load_dataset
     from hvdtrain.networks.description import Network as Network
     from hvdtrain.runs.folder import RunFolder as RunFolder
@@ -21,7 +21,7 @@ MODULES = {
     "Config": "config.options",
     "Network": "networks.description",
     "RunFolder": "runs.folder",
-    "RuntimeOptions": "config.runtime",
+    "RuntimeOptions": "config.options",
     "fit": "api",
     "launch": "api",
     "load_dataset": "datasets.registry",

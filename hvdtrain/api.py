@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.cli.train import bind_to_cores, ending_process, examine_host, read_options
-from hvdtrain.config import option_values
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.option import arguments
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
 from hvdtrain.runs.on_end import notifying
@@ -102,7 +101,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
         *program,
         "train",
         task,
-        *option_values.arguments(given),
+        *arguments(given),
     ]
     ended = subprocess.run(command, check=False)
     if ended.returncode:

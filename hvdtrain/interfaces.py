@@ -16,8 +16,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, 
 
 import numpy as np
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
 
 PIXEL_MAX = 255

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import tyro
-
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import check_choices
 from hvdtrain.cli.report import show_report
+from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import TrainingError
 from hvdtrain.measure.bench import allreduce, ratios
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
@@ -30,10 +28,9 @@ PROG = "python -m hvdtrain bench"
 def main(argv: list[str]) -> None:
     """Run a benchmark; ends the process with 1 if a job failed, 2 for invalid options."""
     if argv[:1] == ["allreduce"]:
-        print(allreduce.run(tyro.cli(AllreduceBenchOptions, prog=f"{PROG} allreduce", args=argv[1:])))
+        print(allreduce.run(read_arguments(AllreduceBenchOptions, f"{PROG} allreduce", argv[1:])))
     else:
-        check_choices(argv, StrategyBenchOptions)
-        run(tyro.cli(StrategyBenchOptions, prog=PROG, args=argv))
+        run(read_arguments(StrategyBenchOptions, PROG, argv))
 
 
 def run(options: StrategyBenchOptions) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 from rich.text import Text
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
 from hvdtrain.errors import UserError
+from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
 from hvdtrain.views.monitor.chosen_run import chosen_run
 from hvdtrain.views.monitor.differences import differences
@@ -27,7 +27,6 @@ def main(argv: list[str]) -> None:
         prog="python -m hvdtrain diff",
         description="Compare runs: options, network, versions, host and results that differ, side by side. "
         "Percentages are differences from the first run.",
-        allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="two or more runs' folders")
     options = parser.parse_args(argv)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
 from hvdtrain.doctor.examination import Options, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.registry import CHECKS, RENAMED
@@ -22,6 +21,7 @@ from hvdtrain.jobs.hosts import check_access
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.json_text import to_json
+from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import format_ranks
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
@@ -42,7 +42,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     names = [*(one.name for one in CHECKS), *RENAMED]
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")

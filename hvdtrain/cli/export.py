@@ -6,13 +6,11 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from hvdtrain import __version__
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import check_choices
+from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
@@ -36,25 +34,24 @@ SUFFIXES: dict[str, Format] = {".onnx": "onnx", ".pt2": "pt2"}
 class ExportOptions:
     """Write a trained network in a format that other programs run, and compare its logits with hvdtrain's own."""
 
-    checkpoint: tyro.conf.Positional[Path]
+    checkpoint: Path = positional()
     """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
-    output: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="OUTPUT")]
+    output: str = positional()
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
-    framework: Literal["recorded", Framework] = "recorded"
+    framework: Literal["recorded", Framework] = option("recorded")
     """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
-    model: str = ""
+    model: str = option("")
     """Of a run of a task: FILE.py:CLASS, whose code is then run."""
-    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    set: tuple[str, ...] = option((), is_repeated=True)
     """NAME=VALUE for an argument of the task's class, as in training; may be given several times."""
-    force: bool = False
+    force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Write the model and print a line about it; ends the process with an exit status if that fails."""
-    check_choices(argv, ExportOptions)
-    _export(tyro.cli(ExportOptions, prog="python -m hvdtrain export", args=argv))
+    _export(read_arguments(ExportOptions, "python -m hvdtrain export", argv))
 
 
 def _export(options: ExportOptions) -> None:

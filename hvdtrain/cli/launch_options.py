@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.job import START_TIMEOUT_S
 from hvdtrain.jobs.slurm import sbatch
+from hvdtrain.system.parser import Parser
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet
@@ -38,7 +38,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="launcher", required=True)
     for name, description in DESCRIPTIONS.items():
-        command = commands.add_parser(name, help=description, description=description, allow_abbrev=False)
+        command = commands.add_parser(name, help=description, description=description)
         if name in ("status", "cancel"):
             (_add_status_options if name == "status" else _add_cancel_options)(command)
             continue
@@ -54,7 +54,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     options = parser.parse_args(_joined(argv))
     if options.launcher in ("status", "cancel"):
         return options
-    _require_values(parser, options)
     options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
 
@@ -69,15 +68,6 @@ def _joined(argv: list[str]) -> list[str]:
         else:
             found.append(word)
     return [*found, *argv[end:]]
-
-
-def _require_values(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    """Refuse `--option=--`."""
-    values = [(name, value) for name, value in vars(options).items() if name not in ("env", "sbatch", "program")]
-    several = [(name, value) for name in ("env", "sbatch") for value in getattr(options, name, [])]
-    for name, value in [*values, *several]:
-        if is_no_value(value):
-            parser.error(f"argument --{name.replace('_', '-')}: expected one argument")
 
 
 def _add_job_options(command: argparse.ArgumentParser, launcher: str) -> None:

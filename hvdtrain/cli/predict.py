@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-import tyro
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import check_choices
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.option import option, positional, read_arguments
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.config.validity import check_ranges
 from hvdtrain.datasets.formats.image import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
@@ -26,30 +25,28 @@ from hvdtrain.system.text import printable
 class PredictOptions:
     """Classify image files with a checkpoint: prints the most probable classes of each with their probabilities."""
 
-    checkpoint: tyro.conf.Positional[Path]
+    checkpoint: Path = positional()
     """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
-    images: tyro.conf.Positional[tuple[Path, ...]]
+    images: tuple[Path, ...] = positional()
     """Image files of any size (PNG, JPEG, GIF, BMP, TIFF, WebP, PPM), resized to the network's input."""
-    framework: Literal["recorded", Framework] = "recorded"
+    framework: Literal["recorded", Framework] = option("recorded")
     """Framework to compute in; by default the one that wrote the checkpoint."""
-    invert: bool = False
+    invert: bool = option(False)
     """Invert the images: the built-in data sets have light drawings on a dark background. Transparent pixels become
     background."""
-    top: int = 3
+    top: int = option(3, minimum=1)
     """Number of classes to print for each image."""
 
     def __post_init__(self) -> None:
         if not self.images:
             raise UserError("no image was given", "give image files after the run: predict RUN IMAGE...")
-        if self.top < 1:
-            raise UserError(f"--top {self.top} is too small", "give 1 or more")
+        check_ranges(self)
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print a line for each image; ends the process with an exit status if that fails."""
-    check_choices(argv, PredictOptions)
-    _predict(tyro.cli(PredictOptions, prog="python -m hvdtrain predict", args=argv))
+    _predict(read_arguments(PredictOptions, "python -m hvdtrain predict", argv))
 
 
 def _predict(options: PredictOptions) -> None:

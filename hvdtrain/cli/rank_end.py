@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -62,21 +61,6 @@ def _report(rank: int, failure: Failure, wait_s: float) -> None:
     time.sleep(wait_s)
     advice = _how_to_resume() if failure.resumable and not rank else ""
     print(f"hvdtrain: {printable(str(failure.of_rank(rank, '')))}{advice}", file=sys.stderr, flush=True)
-
-
-def end_without_options(rank: int, status: int, printed: str) -> NoReturn:
-    """After --help, or an error in the command line, which all ranks have found. printed: what explains the error."""
-    if not (status and agent_pipe.send(Failure(without_box(printed), retry=False))):
-        time.sleep(OTHER_RANKS_WAIT_S if rank and status else 0.0)
-        sys.stderr.write(printed)
-    end(rank, None, status)
-
-
-def without_box(text: str) -> str:
-    """A message that tyro draws with a title and rules in a box, on one line."""
-    text = re.sub(r"^╭.*", "", text)
-    text = re.sub(r"│\s*─+\s*│", ";", text)
-    return " ".join(re.sub(r"[╭╮╰╯│─]", " ", text).split()).replace(" ;", ";")
 
 
 def _how_to_resume() -> str:

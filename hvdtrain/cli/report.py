@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
+from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
 from hvdtrain.views.report.csv_table import to_csv
@@ -25,7 +25,6 @@ def main(argv: list[str]) -> None:
     parser = Parser(
         prog="python -m hvdtrain report",
         description="Compare runs: a table in Markdown and CSV, and one HTML page with charts.",
-        allow_abbrev=False,
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUNS", help="run folders, or folders that contain some")
     parser.add_argument("--output", type=Path, default=Path("report"), metavar="DIR", help="default: report")

@@ -12,8 +12,8 @@ from pathlib import Path
 from rich.text import Text
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
 from hvdtrain.runs.search import find_runs
+from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
 from hvdtrain.views.monitor.query import COLUMNS, Filter, column_of, sort_runs
 from hvdtrain.views.monitor.run import read_runs
@@ -47,7 +47,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         prog="python -m hvdtrain runs",
         description="List runs with their states, also those that train now: the newest first.",
         epilog=f"Columns: {', '.join(COLUMNS)}.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "folder", nargs="?", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs (default: runs)"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tyro
-
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import check_choices
+from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale import output
 from hvdtrain.measure.scale.findings import findings
@@ -20,8 +18,7 @@ from hvdtrain.views.report.text_table import paragraph
 @exit_status()
 def main(argv: list[str]) -> None:
     """Predict, print the table and write it; ends the process with 2 for invalid options or files."""
-    check_choices(argv, ScaleOptions)
-    options = tyro.cli(ScaleOptions, prog="python -m hvdtrain scale", args=argv)
+    options = read_arguments(ScaleOptions, "python -m hvdtrain scale", argv)
     require_writable(options.output, "--output")
     job, notes = read_job(options)
     predictions = predict_all(job, options.ranks)

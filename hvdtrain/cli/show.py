@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
+from hvdtrain.system.parser import Parser
 from hvdtrain.views.monitor.chosen_run import RUNS, chosen_run
 from hvdtrain.views.monitor.run import read_runs
 from hvdtrain.views.terminal.output import Output
@@ -22,7 +22,6 @@ def main(argv: list[str]) -> None:
     parser = Parser(
         prog="python -m hvdtrain show",
         description="Show a run: state, options, results, ranks, attempts, checkpoints, curves, messages, findings.",
-        allow_abbrev=False,
     )
     parser.add_argument(
         "run", nargs="?", type=Path, default=RUNS, metavar="RUN",

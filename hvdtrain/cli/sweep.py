@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import re
 import shlex
@@ -14,16 +12,22 @@ from typing import Any, NamedTuple, cast
 
 from hvdtrain.cli import launch, launch_options, sweep_options
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.rank_end import without_box
-from hvdtrain.cli.training_options import parse
-from hvdtrain.config.option_values import arguments
+from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
-from hvdtrain.config.record import as_json, to_record
+from hvdtrain.config.sources import CommandLine, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep import chart, tables
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
-from hvdtrain.measure.sweep.trials import OWN, SweepRecord, Trial, exclusive, is_complete, parse_settings, plan
+from hvdtrain.measure.sweep.trials import (
+    GIVEN_TO_TRIALS,
+    SweepRecord,
+    Trial,
+    exclusive,
+    is_complete,
+    parse_settings,
+    plan,
+)
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.text_table import paragraph
@@ -77,7 +81,7 @@ def _training(command: list[str]) -> _Training | None:
         if not trained:
             return None
         found = trained
-    for name, remedy in OWN.items():
+    for name, remedy in GIVEN_TO_TRIALS.items():
         option = f"--{name.replace('_', '-')}"
         if any(one.partition("=")[0] == option for one in found.options):
             raise UserError(f"-- {command[0]} ... {option}: a sweep sets that itself", remedy)
@@ -114,15 +118,14 @@ def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict
 
 def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
     """Options of training, without those that a sweep sets."""
-    line = [*training.options, *arguments(trial.options), "--name", trial.name, "--auto-resume"]
-    printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
+    given = [*training.options, *arguments(trial.options), "--name", trial.name, "--auto-resume"]
     try:
-        with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden):
-            config, _ = parse(line, training.program, training.framework)
-    except SystemExit as ended:
-        text = without_box(printed.getvalue())
-        reason = f"the trials' command: {text}" if ended.code else "the command prints its help and trains nothing"
-        raise UserError(reason, "give options of training") from None
+        line = CommandLine.read(given, training.program, training.framework)
+        config, _ = line.options()
+    except UserError as error:
+        raise UserError(f"the trials' command: {error.reason}", error.remedy, option=error.option) from None
+    if line.given.get("help") or line.given.get("print_config"):
+        raise UserError("the trials' command prints and trains nothing", "give options of training")
     return to_record(config)
 
 

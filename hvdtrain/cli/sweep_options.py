@@ -8,11 +8,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdtrain.cli.parser import Parser, is_no_value
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.directives import array_tasks
 from hvdtrain.jobs.slurm.sbatch import SWEEP, without_program
 from hvdtrain.measure.sweep.trials import parse_settings
+from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import did_you_mean
 
 EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.
@@ -34,7 +34,6 @@ def parser() -> argparse.ArgumentParser:
         description="Train with all combinations of some options, each in a job of its own, and compare the results.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     add = made.add_argument
     add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
@@ -73,8 +72,6 @@ def split(argv: list[str]) -> tuple[list[str], list[str]]:
 def parse(own: list[str]) -> argparse.Namespace:
     """The sweep's own options. Raises UserError for values that no sweep can have."""
     options = parser().parse_args(own)
-    if any(map(is_no_value, (options.output, options.seeds, *options.settings))):
-        raise UserError("-- is no value of an option", "write it between the sweep's options and the command")
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")
     return options

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import json
 import logging
 import os
 import signal
@@ -15,9 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, end_without_options, notify
-from hvdtrain.config.options import TITLES, Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.cli.rank_end import OTHER_RANKS_WAIT_S, UNEXPECTED_ERROR_WAIT_S, end, notify
+from hvdtrain.config.options import TITLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.python_files import is_reference
@@ -26,6 +26,8 @@ from hvdtrain.system.streams import output_errors, prepare_streams
 
 log = logging.getLogger("hvdtrain")
 
+JSON = "HVDTRAIN_JSON"
+"""Environment variable by which a program asks for the list of strategies as JSON."""
 NVIDIA = Path("/dev/nvidiactl")
 """It exists where NVIDIA's driver has a GPU."""
 
@@ -112,35 +114,28 @@ def bind_to_cores(runtime: RuntimeOptions) -> None:
 
 
 def read_options(framework: Framework | None, program: str, argv: list[str]) -> tuple[Config, RuntimeOptions]:
-    """The options of a training command line; ends the process where they only ask for help, or cannot be parsed.
+    """The options of a training command line; ends the process where they only ask for help.
 
-    framework, program: see `main`. Raises UserError for a value that cannot work.
+    framework, program: see `main`. Raises UserError for options that cannot be parsed, and values that cannot work.
     """
-    from hvdtrain.cli.training_options import CommandLine, options_for_defaults, parse_line
+    from hvdtrain.config.sources import CommandLine
 
-    rank = rank_info.detect().rank
-    printed, hidden = io.StringIO(), io.TextIOWrapper(io.BytesIO(), "utf-8")
-    try:
+    line = CommandLine.read(argv, program, framework)
+    given = line.values
+    printed = ""
+    if given.get("help"):
+        printed = line.help()
+    elif given.get("strategy") == "help":
+        printed = strategy_list(framework or given.get("framework", Config.framework)) if _is_rank_0() else ""
+    elif given.get("print_config"):
+        printed = line.to_toml()
+    else:
+        config, runtime = line.options()
+        return config, as_launched(runtime)
+    if _is_rank_0():
         with output_errors():
-            line = CommandLine.read(argv)
-            known = options_for_defaults(line.arguments)
-            if known.strategy == "help":
-                from hvdtrain.cli import strategy_list
-
-                if rank == 0:
-                    strategy_list.show(framework or known.framework or "torch")
-                raise SystemExit
-            with contextlib.redirect_stderr(printed), contextlib.redirect_stdout(hidden if rank else sys.stdout):
-                parsed = parse_line(line, program, framework)
-            if parsed.print_config:
-                from hvdtrain.cli import printed_options
-
-                if rank == 0:
-                    printed_options.show(line, parsed, framework)
-                raise SystemExit
-    except SystemExit as ended:
-        end_without_options(rank, int(ended.code or 0), printed.getvalue())
-    return parsed.config, as_launched(parsed.runtime)
+            _print(printed)
+    end(rank_info.detect().rank, None, 0)
 
 
 def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
@@ -160,6 +155,34 @@ def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
     if not (runtime.name or name):
         return runtime
     return dataclasses.replace(runtime, name=runtime.name or name, auto_resume=runtime.auto_resume or bool(request))
+
+
+def _is_rank_0() -> bool:
+    return rank_info.detect().rank == 0
+
+
+def _print(text: str) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as TOML files are
+    print(text, end="")
+
+
+def strategy_list(framework: Framework) -> str:
+    """The output of `--strategy help`: a framework's strategies, and why some do not run on this machine.
+
+    Raises UserError if the framework is missing.
+    """
+    from hvdtrain.frameworks import registry, tuning
+
+    tuning.set_environment()
+    rows = registry.list_strategies(framework)
+    if os.environ.get(JSON):
+        return json.dumps([row._asdict() for row in rows]) + "\n"
+    lines = [f"Strategies of {framework}, for --strategy; give --api to choose one of several styles", ""]
+    for row in rows:
+        lines.append(f"  {row.strategy:13} {row.api:8} {row.about}")
+        lines += [f"  {'':22} not here: {row.problem}"] if row.problem else []
+    return "\n".join(lines) + "\n"
 
 
 def _starting(config: Config) -> str:

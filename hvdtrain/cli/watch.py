@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.cli.parser import Parser
 from hvdtrain.errors import UserError
+from hvdtrain.system.parser import Parser
 from hvdtrain.views.monitor.chosen_run import RUNS, awaited_run, chosen_run
 
 
@@ -56,7 +56,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         prog="python -m hvdtrain watch",
         description="Follow a run: its state, its ranks, curves and messages. Ctrl-C leaves; the run goes on.",
         epilog="The exit status is that of the run's job; 0 after Ctrl-C.",
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("runs", nargs="*", type=Path, default=[RUNS], metavar="RUN",

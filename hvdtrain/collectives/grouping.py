@@ -22,7 +22,6 @@ import math
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.config.options import Config
-from hvdtrain.errors import UserError
 
 MESSAGE_S = 300e-6
 """Seconds that a message costs by itself: an 8-byte allreduce of two ranks over Gloo on one host takes 150 us with the
@@ -49,18 +48,6 @@ def gradient_groups(config: Config, parameters: Mapping[str, int], ranks: int) -
     rows = config.global_batch(ranks) / (ranks * config.accumulate)
     count = choose_count(sizes, BYTES[config.compression], rows) if config.groups == "auto" else config.groups
     return [list(itertools.islice(names, length)) for length in split(sizes, count)]
-
-
-def check_groups(config: Config, gradients: int) -> None:
-    """Raise UserError if --groups asks for more messages than there are gradients, or for groups in Adasum."""
-    if config.groups != "auto" and config.groups > gradients:
-        raise UserError(
-            f"--groups {config.groups}: {config.model} has {gradients} gradients", f"give at most {gradients}, or auto"
-        )
-    if config.groups != "auto" and config.op == "adasum":
-        raise UserError(
-            f"--groups {config.groups}: Adasum combines each gradient by itself", "leave --groups at auto, or --op"
-        )
 
 
 def choose_count(sizes: Sequence[int], element_bytes: int, rows: float) -> int:

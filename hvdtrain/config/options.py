@@ -1,26 +1,36 @@
-"""`Config`: the options that decide the result of a run. `RuntimeOptions` has those that do not."""
+"""The options of training: `Config` decides the result of a run, `RuntimeOptions` does not; and recipes."""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-import tyro
-
-from hvdtrain.errors import UserError
+from hvdtrain.config import validity
+from hvdtrain.config.option import Resume, invalid, option
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 """The frameworks' own names."""
+MAX_WORKERS = 256
+"""More threads or processes of one rank are a mistake."""
+MAX_RANGE = 1000
+"""In a range of steps: what is recorded of them is kept in memory, and written into one file."""
+UNCOMPILED = {
+    "mxnet": ((False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
+    "tensorflow": ((False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
+}
+"""Why --compile has no meaning in a framework."""
 
-NUMBER_LIMIT = 1 << 53
-"""Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
-IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
-MAX_LR_EXPONENT = 30
-"""Learning rates are at most 10 to this power, so that float32 holds them."""
+# The options' groups in --help.
+MODEL = "network and framework"
+DATA = "data"
+OPTIMIZER = "optimizer and schedule"
+GRADIENTS = "gradients of Horovod"
+RUN = "the run's folder and checkpoints"
+MACHINE = "this machine"
+WATCH = "logs, timelines and checks"
 
 
 @dataclass(frozen=True)
@@ -29,82 +39,107 @@ class Config:
 
     # The texts below the options are their --help.
 
-    recipe: Literal["digits", "book", "fashion", "resnet20"] = "digits"
+    recipe: Literal["digits", "book", "fashion", "resnet20"] = option(
+        "digits", MODEL, by_script=True, only_distributes=True
+    )
     """Named set of defaults; options given in addition override it."""
-    framework: Framework = "torch"
+    framework: Framework = option("torch", MODEL, resume=Resume.STATE, only_distributes=True)
     """Framework to train in."""
-    strategy: str = "horovod"
+    strategy: str = option("horovod", MODEL, only_distributes=True)
     """How gradients are combined over ranks or devices; `--strategy help` lists those available here."""
-    api: Literal["auto", "loop", "fit", "gluon", "module", "ndarray"] = "auto"
+    api: Literal["auto", "loop", "fit", "gluon", "module", "ndarray"] = option("auto", MODEL, only_distributes=True)
     """Programming style: loop or fit (Keras) in TensorFlow; gluon, module or ndarray in MXNet; auto is the first."""
-    kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = "device"
+    kvstore: Literal["device", "local", "dist_sync", "dist_device_sync"] = option(
+        "device", MODEL, strategy="kvstore", only_distributes=True
+    )
     """MXNet's key-value store for --strategy kvstore: over the devices of one process, or over ranks (dist_*)."""
-    model: str = "lenet"
+    model: str = option("lenet", MODEL, resume=Resume.NETWORK, affects_speed=True)
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
-    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    set: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, by_script=True)
     """NAME=VALUE for an argument of the task's class; may be given several times."""
-    data: str = "digits"
+    data: str = option("digits", DATA, resume=Resume.SAME, by_script=True, affects_speed=True)
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
-    image_size: str = ""
+    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True)
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
-    on_bad_row: Literal["stop", "skip"] = "stop"
+    on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
-    init: Literal["book", "xavier", "he"] = "xavier"
+    init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
-    seed: int = 0
+    seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
-    epochs: int = 12
+    epochs: int = option(12, OPTIMIZER, above=0)
     """Number of passes over the training images."""
-    batch_size: int = 64
+    batch_size: int = option(64, DATA, above=0, resume=Resume.POSITION)
     """Rows per step: over all ranks, or on each rank with --batch-scope per-rank."""
-    batch_scope: Literal["global", "per-rank"] = "global"
+    batch_scope: Literal["global", "per-rank"] = option("global", DATA, resume=Resume.POSITION)
     """per-rank multiplies batch size and learning rate by the number of ranks (linear scaling rule)."""
-    remainder: Literal["drop", "pad", "exact"] = "pad"
+    remainder: Literal["drop", "pad", "exact"] = option("pad", DATA, resume=Resume.POSITION, affects_speed=True)
     """Incomplete last batch of an epoch: drop it, pad it with rows of weight zero, or use it as it is."""
-    optimizer: Literal["sgd", "adam"] = "sgd"
+    optimizer: Literal["sgd", "adam"] = option(
+        "sgd", OPTIMIZER, resume=Resume.STATE, by_script=True, affects_speed=True
+    )
     """Optimizer; adam has betas 0.9 and 0.999."""
-    lr: float = 0.05
+    lr: float = option(0.05, OPTIMIZER, above=0, by_script=True)
     """Peak learning rate."""
-    momentum: float = 0.9
+    momentum: float = option(0.9, OPTIMIZER, minimum=0, below=1, resume=Resume.STATE, by_script=True)
     """Momentum of sgd."""
-    nesterov: bool = False
+    nesterov: bool = option(False, OPTIMIZER, by_script=True)
     """Use Nesterov momentum."""
-    weight_decay: float = 0.0
+    weight_decay: float = option(0.0, OPTIMIZER, minimum=0, by_script=True)
     """L2 penalty: adds weight_decay * parameter to the gradient."""
-    schedule: Literal["constant", "step", "cosine"] = "cosine"
+    schedule: Literal["constant", "step", "cosine"] = option("cosine", OPTIMIZER, by_script=True)
     """Learning rate schedule after the warm-up."""
-    warmup_epochs: float = 1.0
+    warmup_epochs: float = option(1.0, OPTIMIZER, minimum=0, by_script=True)
     """Length of the linear learning rate warm-up, in epochs."""
-    lr_gamma: float = 0.1
+    lr_gamma: float = option(0.1, OPTIMIZER, above=0, by_script=True)
     """Factor by which the step schedule multiplies the learning rate."""
-    lr_step_epochs: int = 5
+    lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True)
     """Epochs between two changes of the step schedule."""
-    batch_norm: Literal["local", "sync"] = "local"
+    batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16"] = option(
+        "fp32",
+        MODEL,
+        resume=Resume.STATE,
+        by_script=True,
+        affects_speed=True,
+        unsupported={"mxnet": (("fp32", "bf16"), "MXNet 1.9 has no fp16 matrix product on the CPU")},
+    )
     """Precision of forward and backward passes; weights and updates are always fp32."""
-    compile: bool = False
+    compile: bool = option(False, MODEL, by_script=True, affects_speed=True, unsupported=UNCOMPILED)
     """Compile the network by torch.compile before training (PyTorch); without a C++ compiler, train uncompiled."""
-    clip_norm: float = 0.0
+    clip_norm: float = option(0.0, OPTIMIZER, minimum=0, affects_speed=True)
     """Maximum norm of the averaged gradient; 0 disables clipping."""
-    accumulate: int = 1
+    accumulate: int = option(
+        1,
+        OPTIMIZER,
+        above=0,
+        by_script=True,
+        affects_speed=True,
+        unsupported={"mxnet": ((1,), "Horovod for MXNet has no backward_passes_per_step")},
+    )
     """Backward passes per step, each on a part of the rank's rows (gradient accumulation)."""
-    op: Literal["average", "sum", "adasum"] = "average"
+    op: Literal["average", "sum", "adasum"] = option(
+        "average",
+        GRADIENTS,
+        strategy="horovod",
+        resume=Resume.STATE,
+        unsupported={"mxnet": (("average", "sum"), "Horovod for MXNet has no Adasum")},
+    )
     """Horovod's reduction operation for gradients."""
-    compression: Literal["none", "fp16"] = "none"
+    compression: Literal["none", "fp16"] = option("none", GRADIENTS, strategy="horovod", only_distributes=True)
     """Horovod's compression of gradients for the allreduce."""
-    groups: int | Literal["auto"] = "auto"
+    groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
-    on_nan: Literal["stop", "skip"] = "stop"
+    on_nan: Literal["stop", "skip"] = option("stop", OPTIMIZER, affects_speed=True)
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
-    max_steps: int = 0
+    max_steps: int = option(0, OPTIMIZER, minimum=0)
     """Maximum number of steps of the run; 0 for no limit."""
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.
         object.__setattr__(self, "set", tuple(dict.fromkeys(self.set)))
-        for name, problem, remedy in _problems(self):
-            raise UserError(f"--{name.replace('_', '-')} {getattr(self, name)}: {problem}", remedy)
+        validity.check_config(self)
 
     @property
     def resized(self) -> tuple[int | None, int, int] | None:
@@ -119,39 +154,145 @@ class Config:
         return self.batch_size * (size if self.batch_scope == "per-rank" else 1)
 
 
-def _problems(config: Config) -> Iterator[tuple[str, str, str]]:
-    """Options whose values cannot work, each with the problem and a remedy."""
-    positive = ("epochs", "batch_size", "lr", "lr_gamma", "lr_step_epochs", "accumulate")
-    not_negative = ("seed", "momentum", "weight_decay", "warmup_epochs", "clip_norm", "max_steps")
-    for name in positive:
-        if not getattr(config, name) > 0:  # written so that NaN is caught
-            yield name, "must be above 0", ""
-    for name in not_negative:
-        if not getattr(config, name) >= 0:
-            yield name, "must be 0 or more", ""
-    for name in positive + not_negative:
-        if getattr(config, name) >= NUMBER_LIMIT:
-            yield name, "is too large", ""
-    changes = config.epochs // config.lr_step_epochs if config.schedule == "step" else 0
-    if math.log10(config.lr) + changes * math.log10(config.lr_gamma) > MAX_LR_EXPONENT:
-        yield "lr_gamma", f"the learning rate would exceed 10^{MAX_LR_EXPONENT}", "give at most 1"
-    if config.momentum >= 1:
-        yield "momentum", "must be below 1", ""
-    if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
-        yield "nesterov", "requires momentum", "use --optimizer sgd and a --momentum above 0"
-    if config.batch_norm == "sync" and config.accumulate > 1:
-        yield "batch_norm", "the parts of --accumulate are normalized one by one", "use --accumulate 1, or local"
-    if config.groups != "auto" and config.groups < 1:
-        yield "groups", "must be above 0", "give the number of messages, or auto"
-    if config.strategy != "horovod":
-        for name in ("op", "compression", "groups"):
-            if getattr(config, name) != getattr(Config, name):
-                yield name, "only Horovod has this option", "use --strategy horovod"
-    if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
-        yield (
-            "image_size",
-            "is no size of an image",
-            "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color",
-        )
-    if config.kvstore != Config.kvstore and config.strategy != "kvstore":
-        yield "kvstore", "only --strategy kvstore has this option", "use it together with --strategy kvstore"
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """Where a run is stored, what it uses of this host, how it is shown: what does not change its result."""
+
+    runs: Path = option(
+        Path("runs"), RUN, is_place=True, per_rank=True, in_sweep="the runs are in its own folder: use --output"
+    )
+    """Folder that contains all runs."""
+    name: str = option("", RUN, is_place=True, in_sweep="it names each trial's run by its options")
+    """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
+    resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself")
+    """Run folder or checkpoint to resume; the recorded options become the defaults."""
+    auto_resume: bool = option(False, RUN, is_place=True, in_sweep="it resumes trials by itself")
+    """Resume the run --name if it has a checkpoint, else start it: for jobs that are restarted automatically."""
+    device: Literal["auto", "cpu", "gpu"] = option("auto", MACHINE)
+    """Device; auto uses a GPU if the framework finds one."""
+    bind: Literal["auto", "none"] = option("auto", MACHINE, per_rank=True)
+    """auto binds each rank to its share of the host's cores where each gets two hardware threads or more."""
+    elastic: bool = option(False, MACHINE)
+    """Allow ranks to join and leave (Elastic Horovod); start the job with launch horovodrun --elastic."""
+    devices: int = option(0, MACHINE, minimum=0)
+    """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
+    cuda_graph: bool = option(False, MACHINE)
+    """Launch each step as one CUDA graph instead of operation by operation (PyTorch on GPUs)."""
+    device_data: Literal["auto", "off"] = option("auto", DATA, per_rank=True)
+    """auto keeps training data that is in memory on the GPU, too, if it takes a quarter of its free memory or less."""
+    workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
+    """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
+    offline: bool = option(False, DATA, per_rank=True)
+    """Never access the network."""
+    checkpoint_every: int = option(0, RUN, minimum=0)
+    """Steps between checkpoints, in addition to those at the end of each epoch; 0 for none."""
+    checkpoint_seconds: float = option(60.0, RUN, minimum=0)
+    """Seconds between checkpoints, written at the next logging step within 1 % of the time; 0 for none by time."""
+    keep: int = option(3, RUN, minimum=1, per_rank=True)
+    """Number of newest checkpoints to keep, in addition to the best."""
+    profile: int = option(0, WATCH, minimum=0)
+    """Steps timed without communication after training, to split a step's time into its parts; 0 for none."""
+    hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
+    """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
+    check_sync: int = option(0, WATCH, minimum=0)
+    """Steps between comparisons of all ranks' parameters; 0 compares them only at the start and the end."""
+    log_every: int = option(20, WATCH, minimum=1)
+    """Steps between logging steps, which record loss and speed and check for stop requests."""
+    timeline: str = option("", WATCH)
+    """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
+    framework_profiler: bool = option(False, WATCH)
+    """Run the framework's own profiler, too, in the steps of --timeline."""
+    tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
+    """Where records go, too: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
+    tensorboard: bool = option(False, WATCH, per_rank=True)
+    """Short form of --tracker tensorboard."""
+    on_end: str = option("", WATCH, per_rank=True)
+    """Shell command that rank 0 runs when training ends, with HVDTRAIN_STATUS and more in its environment."""
+    quiet: bool = option(False, WATCH, per_rank=True)
+    """Print only errors on the console."""
+
+    def __post_init__(self) -> None:
+        if self.timeline:
+            StepRange.parse(self.timeline)
+        validity.check_runtime(self)
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """The names of all trackers, each once."""
+        return tuple(dict.fromkeys([*self.tracker, *(["tensorboard"] if self.tensorboard else [])]))
+
+
+@dataclass(frozen=True)
+class StepRange:
+    """Steps `first` to `last` - 1, counted from 0; --timeline has it as FIRST:LAST."""
+
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.last}"
+
+    def __len__(self) -> int:
+        return self.last - self.first
+
+    @classmethod
+    def parse(cls, text: str) -> StepRange:
+        """The range in the text. Raises UserError."""
+        match = re.fullmatch(r"(\d{1,15}):(\d{1,15})", text, re.ASCII)
+        if not match:
+            raise invalid("timeline", text, "is not FIRST:LAST", "give two numbers of steps, such as 100:110")
+        first, last = map(int, match.groups())
+        if first >= last:
+            raise invalid("timeline", text, "has no step", "LAST is the step after the last one, as in 100:110")
+        if last - first > MAX_RANGE:
+            raise invalid("timeline", text, f"has {last - first} steps", f"give at most {MAX_RANGE}")
+        return cls(first, last)
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "digits": {},
+    # Dive into Deep Learning, "Multi-GPU Computation": plain SGD, N(0, 0.01^2), batch 256, lr 0.2, 10 epochs.
+    "book": {
+        "data": "fashion-mnist",
+        "init": "book",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.2,
+        "momentum": 0.0,
+        "schedule": "constant",
+        "warmup_epochs": 0.0,
+    },
+    # The best settings found for the book's network, batch size and number of epochs.
+    "fashion": {
+        "data": "fashion-mnist",
+        "init": "xavier",
+        "epochs": 10,
+        "batch_size": 256,
+        "lr": 0.16,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 2e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    },
+    # He et al. (2015), section 4.2, train ResNet-20 for 64,000 steps; these are the settings for 15 epochs.
+    "resnet20": {
+        "data": "fashion-mnist",
+        "model": "resnet20",
+        "init": "he",
+        "epochs": 15,
+        "batch_size": 128,
+        "lr": 0.1,
+        "momentum": 0.9,
+        "nesterov": True,
+        "weight_decay": 5e-4,
+        "schedule": "cosine",
+        "warmup_epochs": 1.0,
+    },
+}
+"""By name, the options that differ from the defaults of `Config`."""
+
+
+def from_recipe(name: str, **options: Any) -> Config:
+    """The recipe's options, overridden by `options`. Raises KeyError for an unknown name."""
+    return Config(**{"recipe": name, **RECIPES[name], **options})

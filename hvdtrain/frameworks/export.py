@@ -14,8 +14,7 @@ from typing import NamedTuple, cast, get_args
 
 import numpy as np
 
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.requirements import require

@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.grouping import check_groups
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.mpi import MPIGroup
 from hvdtrain.collectives.single_process import single_process
 from hvdtrain.collectives.start_limit import limited_start
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config import validity
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import check_cuda_graph, check_framework_options, check_options, require
+from hvdtrain.frameworks.requirements import require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy, UserLoopLearner
 from hvdtrain.networks.description import Weights
@@ -191,33 +190,16 @@ def check_request(config: Config, target: Target | None, runtime: RuntimeOptions
     target: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
     missing or does not support an option.
     """
-    check_framework_options(config)
+    validity.check_framework(config)
     entry = find_strategy(config)
     require(entry.requires, config.framework)
-    check_options(config, entry.strategy.unsupported)
-    if runtime.cuda_graph:
-        check_cuda_graph(config, runtime, entry.strategy)
+    gradients = None
     if target is None or isinstance(target, UserTask):
-        _check_style(config, entry)
+        validity.check_task_style(config, entry.style, STYLES[config.framework][0])
     else:
-        check_groups(config, len(list(target.parameters())))
-    if runtime.devices > 1 and not entry.strategy.many_devices:
-        raise UserError(
-            f"--devices {runtime.devices}: --strategy {config.strategy} uses one device per process",
-            "leave --devices out, or choose a strategy for several devices (--strategy help)",
-        )
-    if runtime.devices > config.batch_size:
-        raise UserError(
-            f"--devices {runtime.devices}: a batch has {config.batch_size} row(s)", "give each device at least one row"
-        )
+        gradients = len(list(target.parameters()))
+    validity.check_strategy(config, runtime, entry.strategy, gradients)
     return entry
-
-
-def _check_style(config: Config, entry: StrategyEntry[Any]) -> None:
-    """Raise UserError unless the strategy's style is the default one: the others train networks as data only."""
-    if entry.style != (default := STYLES[config.framework][0]):
-        given = f"--strategy {config.strategy}" if config.api == "auto" else f"--api {config.api}"
-        raise UserError(f"{given}: tasks need --api {default}", "leave out --api, or train a network with --model")
 
 
 def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:
@@ -225,21 +207,7 @@ def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:
 
     Raises UserError if the framework, the strategy or the launcher does not support it.
     """
-    if config.framework == "mxnet" or config.strategy != "horovod" or config.api == "fit":
-        raise UserError(
-            "--elastic: Horovod supports it for PyTorch and TensorFlow, with --strategy horovod and --api loop",
-            "otherwise use launch --restarts N, which restarts all ranks",
-        )
-    if config.framework == "torch" and config.op == "adasum":
-        raise UserError(
-            "--elastic: in PyTorch, Adasum has an optimizer state of its own on each rank, which a new rank cannot get",
-            "leave out --op adasum, or use launch --restarts N",
-        )
-    if rank_info.ELASTIC not in os.environ:
-        raise UserError(
-            "--elastic: Horovod did not start this job as an elastic one",
-            "start by python -m hvdtrain launch horovodrun --elastic, or horovodrun --min-np",
-        )
+    validity.check_elastic(config, rank_info.ELASTIC in os.environ)
     require([f"horovod.{config.framework}"], config.framework)
     return importlib.import_module("hvdtrain.frameworks.elastic").run(config.framework, train)
 

@@ -1,72 +1,13 @@
-"""What a framework or a strategy needs, and which options it does not support."""
+"""The modules that a framework or a strategy needs."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
 
-from hvdtrain.config.options import TITLES, Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Strategy, Unsupported
 from hvdtrain.system import stacks
-
-UNSUPPORTED: dict[Framework, tuple[Unsupported, ...]] = {
-    "torch": (),
-    "mxnet": (
-        Unsupported("compile", (False,), "torch.compile belongs to PyTorch; MXNet's graphs are always compiled"),
-        Unsupported("accumulate", (1,), "Horovod for MXNet has no backward_passes_per_step"),
-        Unsupported("op", ("average", "sum"), "Horovod for MXNet has no Adasum"),
-        Unsupported("precision", ("fp32", "bf16"), "MXNet 1.9 has no fp16 matrix product on the CPU"),
-    ),
-    "tensorflow": (
-        Unsupported("compile", (False,), "torch.compile belongs to PyTorch; TensorFlow's step is always compiled"),
-    ),
-}
-
-
-def check_framework_options(config: Config) -> None:
-    """Raise UserError for an option that this framework does not support with any strategy."""
-    adasum = config.framework == "torch" and config.op == "adasum"
-    if adasum and (config.clip_norm or config.on_nan == "skip" or config.precision == "fp16"):
-        raise UserError(
-            "--op adasum: in PyTorch, Adasum combines updates, so there is no combined gradient for --clip-norm, "
-            "--on-nan skip or --precision fp16",
-            "leave these options out",
-        )
-    check_options(config, UNSUPPORTED[config.framework])
-
-
-def check_options(config: Config, unsupported: Iterable[Unsupported]) -> None:
-    """Raise UserError if one of these options has a value that is not supported."""
-    for option, supported, reason in unsupported:
-        value = getattr(config, option)
-        if value not in supported:
-            raise UserError(
-                f"--{option.replace('_', '-')} {value}: {reason}",
-                f"leave it at {getattr(Config, option)}, or change framework or strategy",
-            )
-
-
-def check_cuda_graph(config: Config, runtime: RuntimeOptions, strategy: type[Strategy]) -> None:
-    """Raise UserError if steps with these options cannot be CUDA graphs."""
-    if not strategy.captures:
-        raise UserError(
-            f"--cuda-graph: {TITLES[config.framework]} has no step to capture with --strategy {config.strategy}",
-            "leave it out, or use --framework torch with --strategy single, horovod, ddp, ring or mpi",
-        )
-    for given, reason, remedy in (
-        (
-            config.batch_norm == "sync",
-            "with --batch-norm sync, ranks exchange values in the middle of a step",
-            "--batch-norm local",
-        ),
-        (config.op == "adasum", "--op adasum combines the updates of ranks in their optimizers", "--op average"),
-        (runtime.profile > 0, "--profile times parts of a step, which a graph runs as a whole", "--profile 0"),
-        (runtime.device == "cpu", "--device cpu has no GPU to launch it on", "--device gpu"),
-    ):
-        if given:
-            raise UserError(f"--cuda-graph: {reason}", f"leave it out, or use {remedy}")
 
 
 def require(modules: Iterable[str], framework: Framework) -> None:

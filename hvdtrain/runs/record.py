@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import run_folder, to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner
 from hvdtrain.runs.lock import trained_by_this_program

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Evaluated
 from hvdtrain.tasks.user import UserTask, as_source
@@ -16,26 +18,7 @@ class Script(UserTask):
     """A script, which makes its model and its steps by itself. name: that of its file."""
 
     kind = "script"
-    ignored_options = (
-        "accumulate",
-        "batch_norm",
-        "compile",
-        "data",
-        "image_size",
-        "init",
-        "lr",
-        "lr_gamma",
-        "lr_step_epochs",
-        "momentum",
-        "nesterov",
-        "optimizer",
-        "precision",
-        "recipe",
-        "schedule",
-        "set",
-        "warmup_epochs",
-        "weight_decay",
-    )
+    ignored_options = tuple(name for name, about in facts(Config).items() if about.by_script)
 
 
 class NoRows:

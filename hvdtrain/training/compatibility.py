@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import enum
 from pathlib import Path
 
+from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
@@ -13,59 +13,8 @@ from hvdtrain.interfaces import Checkpoint, Dataset, Position
 from hvdtrain.tasks.registry import Target, record_of
 
 
-class Rule(enum.Enum):
-    """What holds for an option of a resumed run that differs from that of the checkpoint."""
-
-    NETWORK = "an error unless the layers are the same, under any name"
-    SAME = "an error: the checkpoint has no meaning with another value"
-    DATA = "an error unless the images stay the same: it is part of the data's fingerprint"
-    POSITION = "the position is counted anew, so that each row is still taken once in an epoch"
-    STATE = "the optimizer's state is converted; what the checkpoint lacks starts from its initial value"
-    FROM_HERE = "it applies to the steps from here on"
-
-
-RULES = {
-    "model": Rule.NETWORK,
-    "set": Rule.NETWORK,
-    "data": Rule.SAME,
-    "seed": Rule.SAME,
-    "init": Rule.SAME,
-    "batch_size": Rule.POSITION,
-    "batch_scope": Rule.POSITION,
-    "remainder": Rule.POSITION,
-    "image_size": Rule.DATA,
-    "on_bad_row": Rule.FROM_HERE,
-    "framework": Rule.STATE,
-    "optimizer": Rule.STATE,
-    "momentum": Rule.STATE,
-    "batch_norm": Rule.FROM_HERE,
-    "precision": Rule.STATE,
-    "op": Rule.STATE,
-    "recipe": Rule.FROM_HERE,
-    "strategy": Rule.FROM_HERE,
-    "api": Rule.FROM_HERE,
-    "kvstore": Rule.FROM_HERE,
-    "epochs": Rule.FROM_HERE,
-    "max_steps": Rule.FROM_HERE,
-    "lr": Rule.FROM_HERE,
-    "nesterov": Rule.FROM_HERE,
-    "weight_decay": Rule.FROM_HERE,
-    "schedule": Rule.FROM_HERE,
-    "warmup_epochs": Rule.FROM_HERE,
-    "lr_gamma": Rule.FROM_HERE,
-    "lr_step_epochs": Rule.FROM_HERE,
-    "compile": Rule.FROM_HERE,
-    "clip_norm": Rule.FROM_HERE,
-    "accumulate": Rule.FROM_HERE,
-    "compression": Rule.FROM_HERE,
-    "groups": Rule.FROM_HERE,
-    "on_nan": Rule.FROM_HERE,
-}
-"""The rule of each option of `Config`."""
-
-
 def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
-    """Raise UserError for an option with Rule.SAME that is not that of the checkpoint."""
+    """Raise UserError for an option with Resume.SAME that is not that of the checkpoint."""
     if record_of(target) != saved.network:
         raise UserError(
             f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
@@ -77,7 +26,7 @@ def check_options(config: Config, target: Target, dataset: Dataset, path: Path, 
         "init": (config.init, saved.init or config.init),
         "data": (dataset.fingerprint[:16], saved.data[:16]),
     }
-    for option in (name for name, rule in RULES.items() if rule is Rule.SAME):
+    for option in (name for name, about in facts(Config).items() if about.resume is Resume.SAME):
         ours, theirs = values[option]
         if ours != theirs:
             name = "the fingerprint of --data" if option == "data" else f"--{option}"

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
+from hvdtrain.config.option import key
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
@@ -39,10 +39,10 @@ def checksum(weights: Weights) -> str:
 def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, target: Target, fingerprint: str) -> None:
     """Raise UserError, naming the first option that differs, unless all ranks have the same options and files.
 
-    Of the runtime options, those in FREE_PER_RANK may differ.
+    Those that say so of themselves may differ.
     """
-    compared = {name: value for name, value in to_record(runtime).items() if name not in FREE_PER_RANK}
-    options = {f"--{name.replace('_', '-')}": value for name, value in {**to_record(config), **compared}.items()}
+    recorded = {**to_record(config), **to_record(runtime)}
+    options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
     for name, rank, value, expected in _differences(
         group, {**options, "layers": _digest(record_of(target)), "data": fingerprint}
     ):

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, ElasticMemory, Group, OptimizerState, Position
 from hvdtrain.networks.description import Weights

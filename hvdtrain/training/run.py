@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config import validity
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
-from hvdtrain.errors import UserError
 from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, Position, UserLoopLearner
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
@@ -37,17 +36,7 @@ class Run:
     """The lock of the folder, which rank 0 holds."""
 
     def __post_init__(self) -> None:
-        if self.steps_per_epoch == 0:
-            raise UserError(
-                f"--batch-size {self.config.batch_size}: larger than the {self.samples} training {self.unit}",
-                "give a smaller one, or use --remainder pad",
-            )
-        rows = -(-self.global_batch // self.group.size // self.learner.devices)
-        if self.config.accumulate > max(rows, 1):
-            raise UserError(
-                f"--accumulate {self.config.accumulate}: a step has {rows} row(s) on each device",
-                f"give at most {rows}",
-            )
+        validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
 
     @property
     def group(self) -> Group:

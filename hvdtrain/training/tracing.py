@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
 from hvdtrain.interfaces import BaseLearner, FitLearner, UserLoopLearner
 from hvdtrain.runs.console import log
@@ -43,7 +43,7 @@ class Tracing:
     def __init__(self, run: Run, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
         text = run.runtime.timeline
-        self.steps = StepRange.parse(text, "--timeline") if text else None
+        self.steps = StepRange.parse(text) if text else None
         """The steps that are still to be recorded; None if there are none (left)."""
         self._is_recording = False
         self._done = -1

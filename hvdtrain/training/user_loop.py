@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config import validity
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_loop
 from hvdtrain.interfaces import Group
 from hvdtrain.system.python_files import is_script
 from hvdtrain.system.recorder import FORWARD, SCRIPT, recorder
-from hvdtrain.tasks.script import Script, make_script
+from hvdtrain.tasks.script import make_script
 from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
 
@@ -30,7 +30,8 @@ class UserLoop:
         self, script: str, config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings]
     ) -> None:
         """script: its file's name. examine_host: see `train`. Raises UserError for options that cannot be."""
-        check_options(script, config, runtime)
+        is_other_script = config.model != script and is_script(config.model)
+        validity.check_script(script, is_other_script, config, runtime)
         check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
         self._config, self._runtime, self._examine_host, self._script = config, runtime, examine_host, script
@@ -186,23 +187,3 @@ class UserLoop:
     def _finish(self, started: StartedRun) -> None:
         started.finish()
         self._is_complete = True
-
-
-def check_options(script: str, config: Config, runtime: RuntimeOptions) -> None:
-    """Raise UserError for an option that only hvdtrain's own loop has."""
-    given = [name for name in Script.ignored_options if getattr(config, name) != getattr(Config, name)]
-    if given:
-        option = given[0].replace("_", "-")
-        raise UserError(f"--{option}: {script} decides it by itself", "leave it out, and change the script")
-    if config.model != script and is_script(config.model):  # recorded by another script
-        raise UserError(f"the run is of {config.model}, not of {script}", "rename it, or start a new run")
-    if config.model not in (Config.model, script):
-        raise UserError(f"--model {config.model}: {script} makes its model by itself", "leave it out")
-    for option, unwanted in (
-        ("elastic", runtime.elastic),
-        ("cuda-graph", runtime.cuda_graph),
-        ("profile", runtime.profile),
-        ("op adasum", config.op == "adasum"),
-    ):
-        if unwanted:
-            raise UserError(f"--{option}: a script with its own loop cannot have it", "leave it out, or write a task")

@@ -203,7 +203,11 @@ UNSUPPORTED = [
     ("torch", ("--strategy", "ddp", "--accumulate", "2"), "--accumulate 2: DistributedDataParallel reduces"),
     ("torch", ("--strategy", "manual", "--devices", "65"), "--devices 65: a batch has 64 row(s)"),
     ("torch", ("--strategy", "single", "--accumulate", "65"), "--accumulate 65: a step has 64 row(s) on each device"),
-    ("torch", ("--strategy", "ddp", "--op", "sum"), "--op sum: only Horovod has this option; use --strategy horovod"),
+    (
+        "torch",
+        ("--strategy", "ddp", "--op", "sum"),
+        "--op sum: only --strategy horovod has this option",
+    ),
     (
         "mxnet",
         ("--strategy", "single", "--kvstore", "local"),

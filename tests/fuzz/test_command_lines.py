@@ -11,12 +11,13 @@ from collections.abc import Iterator
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.options import parse
 
 from fuzz.inputs import NUMBER_TEXTS, mutated, text_like
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.cli import launch, printed_options, training_options
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.cli import launch
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import CommandLine
 from hvdtrain.jobs import horovod_options, hostlist, job
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
@@ -43,7 +44,7 @@ TRAINING_OPTIONS = [
 @example(["--recipe=--"])
 def test_training_options(argv: list[str]) -> None:
     with rejects_cleanly(), contextlib.suppress(SystemExit), silence():
-        training_options.parse(argv, "train", "torch")
+        parse(argv, "train", "torch")
 
 
 @contextlib.contextmanager
@@ -69,8 +70,7 @@ TOML_PIECES = (b"1979-05-27", b"07:32:00", b"[a]\n", b"[[a]]\n", b"{a = 1}", b"a
 @example(b"name = '\xed\xa0\x80'")
 def test_option_file(content: bytes) -> None:
     with folder_of(options=content) as folder, rejects_cleanly(), contextlib.suppress(SystemExit), silence():
-        line = training_options.CommandLine.read(["--config", str(folder / "options")])
-        printed_options.as_toml(line, training_options.parse_line(line, "train", None), None)
+        CommandLine.read(["--config", str(folder / "options")], "train", None).to_toml()
 
 
 @FUZZ

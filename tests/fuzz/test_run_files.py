@@ -17,7 +17,7 @@ from support.networks import LENET_RECORD
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import from_record, recorded, to_record
+from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.views.report.content import Report

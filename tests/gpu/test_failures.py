@@ -68,7 +68,7 @@ def _assert_ends(jobs, process, afterwards):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--strategy", "manual"), "has no step to capture with --strategy manual"),
+        (("--strategy", "manual"), "--strategy manual has no step to capture"),
         (("--strategy", "single", "--batch-norm", "sync"), "with --batch-norm sync"),
     ],
 )

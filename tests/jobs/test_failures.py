@@ -21,16 +21,19 @@ def entry_point(framework="torch"):
 
 
 OPTIONS = [
-    (("--lrr", "0.1"), "Unrecognized options: --lrr"),
+    (("--lrr", "0.1"), "unrecognized arguments: --lrr 0.1; --lrr is no option"),
     (("--lr", "-1"), "--lr -1.0: must be above 0"),
-    (("--lr", "fast"), "invalid choice|invalid literal|could not convert|Failed to parse|expected"),
+    (("--lr", "fast"), "--lr fast is not valid; give a number"),
     (("--momentum", "1.5"), "--momentum 1.5: must be below 1"),
     (("--nesterov", "--momentum", "0"), "--nesterov True: requires momentum; use --optimizer sgd"),
     (("--epochs", "0"), "--epochs 0: must be above 0"),
     (("--keep", "0"), "--keep 0: must be 1 or more"),
-    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: only Horovod has this option"),
-    (("--strategy", "ddp", "--groups", "2"), "--groups 2: only Horovod has this option; use --strategy horovod"),
-    (("--groups", "0"), "--groups 0: must be above 0; give the number of messages, or auto"),
+    (("--strategy", "single", "--compression", "fp16"), "--compression fp16: only --strategy horovod has this option"),
+    (
+        ("--strategy", "ddp", "--groups", "2"),
+        "--groups 2: only --strategy horovod has this option",
+    ),
+    (("--groups", "0"), "--groups 0: must be above 0; give another number, or auto"),
     (("--groups", "-1"), "--groups -1: must be above 0"),
     (("--groups", "x"), "groups"),
     (("--groups", "9"), "--groups 9: lenet has 8 gradients; give at most 8, or auto"),

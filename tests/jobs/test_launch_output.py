@@ -93,9 +93,9 @@ def test_a_command_line_with_an_error_is_explained_once(tmp_path):
     command = ["python", "-m", "hvdtrain", "launch", "local", "-n", "3", "--output-dir", "logs", "--", *program]
     status, output = run([*command, "--epochz", "3"], tmp_path)
     assert status == 2, output
-    assert output.count("Unrecognized options: --epochz") == 1, output
+    assert output.count("unrecognized arguments: --epochz") == 1, output
     written = [Path(path).read_text() for path in tmp_path.glob("logs/rank-*.stderr")]
-    assert any("Unrecognized options: --epochz" in text for text in written)
+    assert any("unrecognized arguments: --epochz" in text for text in written)
 
 
 LONG = """

@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.torch import step_graph

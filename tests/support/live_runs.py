@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
+from hvdtrain.config.sources import to_record
 from hvdtrain.system.run_end import RunEnd
 
 

@@ -19,10 +19,9 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.cli.train import examine_host, main
-from hvdtrain.cli.training_options import parse
 from hvdtrain.collectives import arrays
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
@@ -217,7 +216,7 @@ def several(framework: str, options: list[str]) -> None:
         if options[0] == "apart":
             apart(framework, [])
         else:
-            train(*parse(options[:end], "several", framework), examine_host)
+            train(*CommandLine.read(options[:end], "several", framework).options(), examine_host)
         options = options[end + 1 :]
 
 

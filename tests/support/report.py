@@ -10,7 +10,7 @@ import numpy as np
 
 from hvdtrain.cli import report
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
+from hvdtrain.config.sources import to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints
 from support.networks import LENET_RECORD

@@ -9,9 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import to_record
 from hvdtrain.system.run_end import RunEnd
 from support.networks import LENET_RECORD
 

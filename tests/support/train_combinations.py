@@ -20,8 +20,7 @@ from unittest import mock
 import numpy as np
 
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError

@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 import hvdtrain
-from hvdtrain.config.options import Config, Framework
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
 
 NUMBERS = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
 CONFIG = {"strategy": "single", "epochs": 2, "batch_size": 12}

@@ -59,15 +59,14 @@ def test_options_in_example_commands_exist():
     import io
 
     from hvdtrain.cli import launch
-    from hvdtrain.cli.training_options import parse
+    from hvdtrain.config.sources import CommandLine
 
     known = io.StringIO()
     for launcher in ("local", "horovodrun", "mpirun", "srun", "sbatch"):
         with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
             launch.parse([launcher, "--help"])
-    with contextlib.redirect_stdout(known), contextlib.suppress(SystemExit):
-        parse(["--help"], "program", None)
-    options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue()))
+    training = CommandLine.read([], "program", None).help()
+    options = set(re.findall(r"--[a-z][a-z-]*", known.getvalue() + training))
     for page in PAGES:
         for line in re.findall(r"^    (python -m hvdtrain (?:launch|train).*|.*_lenet .*)$", page.read_text(), re.M):
             ours = line[line.index("python -m hvdtrain") :].partition("#")[0]
@@ -84,8 +83,7 @@ def test_doctor_page_lists_all_checks():
 
 
 def test_reference_lists_all_training_options_with_their_defaults():
-    from hvdtrain.config.options import Config
-    from hvdtrain.config.runtime import RuntimeOptions
+    from hvdtrain.config.options import Config, RuntimeOptions
 
     rows = re.findall(r"^\| `--([a-z-]+)` \| (?:`(.*?)`)? *\|", (ROOT / "docs" / "reference.md").read_text(), re.M)
     fields = [*dataclasses.fields(Config), *dataclasses.fields(RuntimeOptions)]

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, SupportsFloat
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import Rows, split_rows
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels

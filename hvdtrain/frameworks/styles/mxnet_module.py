@@ -15,8 +15,7 @@ import mxnet as mx
 import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import Rows, pad_rows
 from hvdtrain.frameworks.mxnet.arrays import load_array

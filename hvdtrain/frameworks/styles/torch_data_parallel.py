@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.single_process import single_process
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Unsupported

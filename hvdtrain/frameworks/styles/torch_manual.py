@@ -15,8 +15,7 @@ import numpy as np
 import torch
 
 from hvdtrain.collectives.single_process import single_process
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.torch.objective import (
     evaluate,

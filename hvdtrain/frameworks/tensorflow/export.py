@@ -12,8 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.collectives.single_process import single_process
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
 from hvdtrain.frameworks.tensorflow.objective import TaskObjective
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy

@@ -17,8 +17,7 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
 from hvdtrain.collectives.single_process import single_process
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
 from hvdtrain.frameworks.tensorflow.tracing import Stamps

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdtrain.config.option import option
+from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.measure.bench import allreduce_tables
@@ -45,6 +47,7 @@ LIBRARIES = {
     "mpi by hand": Library("mpi-by-hand", mpirun_here),
 }
 """The rows of each table, by name."""
+SIZES = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 WITH_TORCH = ("horovod-mpi", "horovod-gloo", "gloo")
 """Methods that PyTorch's tensors go through."""
 
@@ -53,24 +56,21 @@ WITH_TORCH = ("horovod-mpi", "horovod-gloo", "gloo")
 class AllreduceBenchOptions:
     """Measure an allreduce of float32 by Horovod, Gloo, MPI and hvdtrain's own ring, and Horovod's idle cost."""
 
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = option(())
     """Libraries to measure, by the names in the tables or their beginnings; default: all."""
-    np: int = 2
+    np: int = option(2, minimum=2)
     """Number of ranks."""
-    sizes: tuple[int, ...] = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
+    sizes: tuple[int, ...] = option(SIZES)
     """Sizes of the allreduce, in bytes."""
-    idle_seconds: float = 5.0
+    idle_seconds: float = option(5.0, minimum=0)
     """Seconds for which ranks that have started Horovod do nothing, to measure what that costs; 0 to leave it out."""
-    repeats: int = 5
+    repeats: int = option(5, minimum=1)
     """How often each library is measured, each time in new processes."""
-    output: Path = Path("runs/bench/allreduce")
+    output: Path = option(Path("runs/bench/allreduce"))
     """Folder for the results."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("np", 2), ("repeats", 1), ("idle_seconds", 0)):
-            if not getattr(self, name) >= minimum:  # written so that NaN is caught
-                option = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                raise UserError(f"{option} is too small", f"give {minimum} or more")
+        check_ranges(self)
         for prefix in self.libraries:
             if not any(name.startswith(prefix) for name in LIBRARIES):
                 raise UserError(f"--libraries {prefix!r}: no such library", f"choose from {', '.join(LIBRARIES)}")

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
+from hvdtrain.config.option import option
 from hvdtrain.config.options import Framework
-from hvdtrain.config.record import check_recorded
+from hvdtrain.config.sources import check_recorded
+from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.system.text import did_you_mean
@@ -26,30 +28,27 @@ AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
 class StrategyBenchOptions:
     """Compare strategies: speed, scaling, and how far the weights are from those of a single process."""
 
-    rows: tuple[str, ...] = ()
+    rows: tuple[str, ...] = option(())
     """Strategies to run, by the names that --show prints, or their beginnings (torch, mxnet/kvstore); default: all."""
-    np: str = "2"
+    np: str = option("2")
     """Numbers of ranks or devices, for example 1,2,4."""
-    scaling: Literal["strong", "weak"] = "strong"
+    scaling: Literal["strong", "weak"] = option("strong")
     """strong divides a global batch of --batch-size rows; weak gives that many rows to each rank or device."""
-    batch_size: int = 256
+    batch_size: int = option(256, minimum=1)
     """Rows of a global batch, or of each replica's batch with --scaling weak."""
-    steps: int = 60
+    steps: int = option(60, minimum=20)
     """Steps of a job; the first ten are warm-up and do not count."""
-    repeats: int = 5
+    repeats: int = option(5, minimum=1)
     """How often each job runs."""
-    data: str = "auto"
+    data: str = option("auto")
     """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
-    output: Path = Path("runs/bench")
+    output: Path = option(Path("runs/bench"))
     """Folder for the jobs' run folders and the report; finished jobs in it are not run again."""
-    show: bool = False
+    show: bool = option(False)
     """List the strategies, and exit."""
 
     def __post_init__(self) -> None:
-        for name, minimum in (("batch_size", 1), ("steps", 20), ("repeats", 1)):
-            if getattr(self, name) < minimum:
-                option = f"--{name.replace('_', '-')} {getattr(self, name)}"
-                raise UserError(f"{option} is too small", f"give {minimum} or more")
+        check_ranges(self)
         if not all(number.isdecimal() and int(number) for number in self.np.split(",")):
             raise UserError(f"--np {self.np} is invalid", "give positive integers, for example 1,2,4")
 

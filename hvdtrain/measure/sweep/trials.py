@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
-from hvdtrain.config import option_values
-from hvdtrain.config.record import as_json, check_recorded
+from hvdtrain.config import sources
+from hvdtrain.config.option import arguments, as_json, key
+from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
 from hvdtrain.system.json_text import to_json
@@ -24,13 +25,7 @@ LOCK_S = 60.0
 """How long a process waits for another one that writes the tables."""
 LONGEST_NAME = 120
 """Longer names of runs, and those with characters that are special in file names, end with a checksum."""
-OWN = {
-    "name": "it names each trial's run by its options",
-    "runs": "the runs are in its own folder: use --output",
-    "resume": "it resumes trials by itself",
-    "auto_resume": "it resumes trials by itself",
-    "seed": "use --seeds N for the seeds 0 to N-1",
-}
+GIVEN_TO_TRIALS = {name: about.in_sweep for name, about in sources.FACTS.items() if about.in_sweep}
 """The options that a sweep gives to each trial itself, and what to do instead."""
 
 Settings = dict[str, list[Any]]
@@ -47,13 +42,13 @@ class Trial(NamedTuple):
     @property
     def label(self) -> str:
         """The options as text; empty for a sweep over seeds only."""
-        return ", ".join(f"{option_values.key(name)} {shown(value)}" for name, value in self.options.items())
+        return ", ".join(f"{key(name)} {shown(value)}" for name, value in self.options.items())
 
     @property
     def name(self) -> str:
         """The name of its run, which no other combination of options has: `lr=0.1,momentum=0.9,seed=0`."""
         values = {**self.options, "seed": self.seed}
-        exact = ",".join(f"{option_values.key(name)}={shown(value)}" for name, value in values.items())
+        exact = ",".join(f"{key(name)}={shown(value)}" for name, value in values.items())
         safe = re.sub(r"[^A-Za-z0-9=,._+-]", "-", exact)
         if safe == exact and len(exact) <= LONGEST_NAME:
             return exact
@@ -63,7 +58,7 @@ class Trial(NamedTuple):
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
         own = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
-        return option_values.arguments({**self.options, **own})
+        return arguments({**self.options, **own})
 
 
 def shown(value: Any) -> str:
@@ -79,15 +74,15 @@ def parse_settings(texts: list[str]) -> Settings:
         written, sign, values = text.partition("=")
         if not sign:
             raise UserError(f"{where}: no values", "write --set NAME=VALUE,VALUE, such as --set lr=0.05,0.1")
-        name = option_values.find(written.strip(), where)
-        if name in OWN:
-            raise UserError(f"{where}: a sweep sets --{option_values.key(name)} itself", OWN[name])
+        name = sources.find(written.strip(), where)
+        if name in GIVEN_TO_TRIALS:
+            raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])
         if name in found:
-            raise UserError(f"{where}: {option_values.key(name)} has values already", "write all after one --set")
+            raise UserError(f"{where}: {key(name)} has values already", "write all after one --set")
         parts = [part.strip() for part in values.split(",")]
         if "" in parts:
             raise UserError(f"{where}: a value is empty", "write values with one comma between them")
-        found[name] = list(dict.fromkeys(option_values.from_text(name, part, where) for part in parts))
+        found[name] = list(dict.fromkeys(sources.from_text(name, part, where) for part in parts))
     return found
 
 
@@ -168,4 +163,4 @@ def _from_json(record: dict[str, Any]) -> Trial:
     options, seed = record["options"], record["seed"]
     if type(seed) is not int:
         raise TypeError(f"seed is {seed!r:.80}")
-    return Trial({name: option_values.from_toml(name, value, FILE) for name, value in sorted(options.items())}, seed)
+    return Trial({name: sources.from_toml(name, value, FILE) for name, value in sorted(options.items())}, seed)

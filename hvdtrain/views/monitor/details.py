@@ -9,15 +9,13 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.recipes import RECIPES, from_recipe
-from hvdtrain.config.record import to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
+from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import read_json
 from hvdtrain.views.monitor.content import count, number, read_object, shown, table, text
 
-PLACES = ("runs", "name", "resume", "auto_resume")
+PLACES = [name for name, about in FACTS.items() if about.is_place]
 """Options that say where a run is, which every run has its own values of."""
 LARGE_RESULTS = ("per_class_accuracy", "confusion", "metrics")
 """Results that are no single figures, or that are listed by others of their names."""

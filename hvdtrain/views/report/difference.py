@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.views.report.rows import Row, WeightDifference
 from hvdtrain.views.report.runs import LAYERS, FinishedRun
 
-OF_DISTRIBUTION = ("framework", "strategy", "api", "kvstore", "recipe", "compression", "groups")
+OF_DISTRIBUTION = [name for name, about in facts(Config).items() if about.only_distributes]
 """Options that only decide how the work is distributed, so a single process may differ in them."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import Config
-from hvdtrain.config.record import to_record
+from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
 from hvdtrain.system.json_text import finite_number

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from hvdtrain.config.sources import FACTS
 from hvdtrain.views.report.rows import Row, Scaling
-from hvdtrain.views.report.runs import FinishedRun
+from hvdtrain.views.report.runs import LAYERS, FinishedRun
 
-DECIDE_SPEED = ("model", "data", "precision", "remainder", "optimizer", "accumulate", "compile", "clip_norm", "on_nan",
-                "layers", "device", "threads", "machine")  # fmt: skip
+DECIDE_SPEED = [*(name for name, about in FACTS.items() if about.affects_speed), LAYERS, "device", "threads", "machine"]
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
 
 

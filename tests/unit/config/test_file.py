@@ -3,10 +3,9 @@
 from pathlib import Path
 
 import pytest
+from support.options import parse
 
-from hvdtrain.cli.printed_options import as_toml, origins
-from hvdtrain.cli.training_options import CommandLine, parse, parse_line
-from hvdtrain.config.file import read_options
+from hvdtrain.config.sources import CommandLine, read_options
 from hvdtrain.errors import UserError
 from hvdtrain.runs import record
 
@@ -43,11 +42,11 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
     config, runtime = parse(["--lr", "0.3", "--epochs", "7"], PROGRAM, "mxnet")
     record.write_json(folder / "config.json", {"config": record.to_record(config), "runtime": {}})
     write('resume = "runs/old"\nlr = 0.4\n')
-    line = CommandLine.read(["--config", "run.toml", "--seed", "1"])
-    config, runtime = parse_line(line, PROGRAM, None)[:2]
+    line = CommandLine.read(["--config", "run.toml", "--seed", "1"], PROGRAM, None)
+    config, runtime = line.options()
     assert (config.lr, config.epochs, config.seed, config.framework) == (0.4, 7, 1, "mxnet")
     assert runtime.resume == Path("runs/old")
-    found = origins(line, None)
+    found = line.origins()
     assert (found["lr"], found["epochs"], found["seed"]) == ("file run.toml", "run runs/old", "command line")
     assert (found["resume"], found["keep"]) == ("file run.toml", "default")
 
@@ -97,7 +96,7 @@ def test_invalid_file(write, content, error):
         (["--config", "nowhere.toml"], "--config nowhere.toml: cannot be read (No such file or directory)"),
         (["--config", "."], "--config .: cannot be read (not a regular file)"),
         (["--config="], "--config .: cannot be read (not a regular file)"),
-        (["--config=--"], "--config --: cannot be read"),
+        (["--config=--"], "argument --config: expected one argument"),
         (["--config", "a", "--config=b"], "--config is given twice"),
     ],
 )
@@ -114,8 +113,7 @@ def test_windows_file(write):
 
 
 def printed(argv, framework=None):
-    line = CommandLine.read(argv)
-    return as_toml(line, parse_line(line, PROGRAM, framework), framework)
+    return CommandLine.read(argv, PROGRAM, framework).to_toml()
 
 
 ODD = ["--name", 'a "b" \\ # \t\x7f é 😀', "--weight-decay", "1e-05", "--runs", "my runs", "--tensorboard"]

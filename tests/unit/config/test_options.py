@@ -4,12 +4,10 @@ import dataclasses
 import json
 
 import pytest
+from support.options import parse
 
-from hvdtrain.cli.training_options import parse
-from hvdtrain.config.options import Config
-from hvdtrain.config.recipes import RECIPES, from_recipe
-from hvdtrain.config.record import from_record, to_record
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
+from hvdtrain.config.sources import from_record, to_record
 from hvdtrain.errors import UserError
 
 
@@ -64,7 +62,11 @@ def test_other_groups_in_a_record_are_unknown(groups):
         ({"momentum": 1.5}, "--momentum 1.5: must be below 1", ""),
         ({"epochs": 0}, "--epochs 0: must be above 0", ""),
         ({"seed": -1}, "--seed -1: must be 0 or more", ""),
-        ({"strategy": "ddp", "op": "sum"}, "--op sum: only Horovod has this option", "use --strategy horovod"),
+        (
+            {"strategy": "ddp", "op": "sum"},
+            "--op sum: only --strategy horovod has this option",
+            "leave it out, or use --strategy horovod",
+        ),
     ],
 )
 def test_values_that_cannot_work(options, reason, remedy):

@@ -2,13 +2,12 @@
 
 import pytest
 
-from hvdtrain.config.runtime import RuntimeOptions
-from hvdtrain.config.step_range import StepRange
+from hvdtrain.config.options import RuntimeOptions, StepRange
 from hvdtrain.errors import UserError
 
 
 def test_range_ends_before_its_last_number():
-    found = StepRange.parse("100:110", "--timeline")
+    found = StepRange.parse("100:110")
     assert (found.first, found.last, len(found), str(found)) == (100, 110, 10, "100:110")
 
 

@@ -11,8 +11,7 @@ import torch
 from support.networks import shaped
 from support.recorded_operations import RecordedOperations
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
 from hvdtrain.frameworks.torch import step_graph, step_inputs
@@ -207,8 +206,8 @@ def test_the_recording_notices_what_is_computed_in_python():
 @pytest.mark.parametrize(
     ("options", "runtime", "text"),
     [
-        ({"strategy": "manual"}, {}, "PyTorch has no step to capture with --strategy manual"),
-        ({"strategy": "dataparallel"}, {}, "PyTorch has no step to capture with --strategy dataparallel"),
+        ({"strategy": "manual"}, {}, "--strategy manual has no step to capture in torch"),
+        ({"strategy": "dataparallel"}, {}, "--strategy dataparallel has no step to capture in torch"),
         ({"batch_norm": "sync"}, {}, "with --batch-norm sync, ranks exchange values"),
         ({}, {"profile": 5}, "--profile times parts of a step"),
         ({}, {"device": "cpu"}, "--device cpu has no GPU"),

@@ -6,8 +6,7 @@ import re
 import pytest
 from support.jobs import ROOT
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.requirements import prepare

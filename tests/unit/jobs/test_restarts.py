@@ -15,7 +15,7 @@ from support.untrusted import save_checkpoint
 from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.cli.train import as_launched
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.jobs import hosts, progress, restarts

@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics, plots, record
 from hvdtrain.system.json_text import to_json

@@ -6,8 +6,7 @@ import re
 import pytest
 from support.fake_learner import numbered, use_fakes
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.training.train import train
 
 

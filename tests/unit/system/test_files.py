@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from hvdtrain.config.record import recorded
+from hvdtrain.config.sources import recorded
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import progress
 from hvdtrain.runs import metrics

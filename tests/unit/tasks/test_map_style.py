@@ -12,8 +12,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, Subset, TensorDataset
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.rows import RowError, read_rows

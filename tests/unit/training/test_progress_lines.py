@@ -4,8 +4,7 @@ import re
 
 from support.fake_learner import numbered, use_fakes
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.runs.console import Display
 from hvdtrain.training.train import train
 

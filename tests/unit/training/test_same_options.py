@@ -7,11 +7,12 @@ import pytest
 from support.jobs import ROOT
 from support.networks import CIFAR_LENET, LENET
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import FREE_PER_RANK, RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
 from hvdtrain.training.consistency import check_same_options
 
+FREE_PER_RANK = {name for name, about in FACTS.items() if about.per_rank}
 NAMES = [one.name for one in dataclasses.fields(RuntimeOptions)]
 
 

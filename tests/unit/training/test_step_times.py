@@ -7,8 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.fake_learner import numbered, use_fakes
 
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.runs import metrics
 from hvdtrain.runs.step_times import StepTime, from_record, to_record
 from hvdtrain.system import stopwatch

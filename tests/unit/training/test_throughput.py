@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.interfaces import Position
 from hvdtrain.training import saving, throughput
 from hvdtrain.training.saving import Saver

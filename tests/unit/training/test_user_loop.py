@@ -14,8 +14,7 @@ from torch import nn
 
 import hvdtrain
 from hvdtrain.collectives.single_process import SingleProcess
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.training.hang_report import activity

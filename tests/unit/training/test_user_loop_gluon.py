@@ -7,12 +7,11 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
+from support.options import parse
 from support.user_loop_runs import CONFIG, NUMBERS, starter
 
 import hvdtrain
-from hvdtrain.cli.training_options import parse
-from hvdtrain.config.options import Config
-from hvdtrain.config.runtime import RuntimeOptions
+from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 

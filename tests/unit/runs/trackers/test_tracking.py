@@ -86,7 +86,7 @@ def test_a_tracker_whose_library_is_missing(monkeypatch):
 
 
 def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
-    from hvdtrain.config.runtime import RuntimeOptions
+    from hvdtrain.config.options import RuntimeOptions
     from hvdtrain.training.train import check_trackers
 
     check_trackers(RuntimeOptions())
@@ -98,7 +98,7 @@ def test_names_are_checked_where_rank_0_runs_only(monkeypatch):
 
 
 def test_short_form_of_tensorboard():
-    from hvdtrain.config.runtime import RuntimeOptions
+    from hvdtrain.config.options import RuntimeOptions
 
     assert RuntimeOptions(tracker=("wandb", "tensorboard", "wandb"), tensorboard=True).trackers == (
         "wandb",

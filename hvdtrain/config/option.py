@@ -1,0 +1,333 @@
+"""What an option says about itself where it is defined, and its values: from TOML, JSON and text, and back."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
+import itertools
+import json
+import math
+import os
+import textwrap
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.parser import Parser
+from hvdtrain.system.text import did_you_mean
+
+NUMBER_LIMIT = 1 << 53
+"""Numbers of options are below it: JSON and float64 hold integers exactly up to here."""
+Kind = TypeVar("Kind")
+
+SHOWN_CHARACTERS = 80
+"""How much of an invalid value a message shows."""
+
+
+class Resume(enum.Enum):
+    """What holds for an option of a resumed run that differs from that of the checkpoint."""
+
+    NETWORK = "an error unless the layers are the same, under any name"
+    SAME = "an error: the checkpoint has no meaning with another value"
+    DATA = "an error unless the images stay the same: it is part of the data's fingerprint"
+    POSITION = "the position is counted anew, so that each row is still taken once in an epoch"
+    STATE = "the optimizer's state is converted; what the checkpoint lacks starts from its initial value"
+    FROM_HERE = "it applies to the steps from here on"
+
+
+@dataclass(frozen=True)
+class Option:
+    """What is known about an option, whatever its value is."""
+
+    group: str = ""
+    """Its heading in --help; its text there is the docstring below it."""
+    minimum: float | None = None
+    above: float | None = None
+    """The value must be larger than this."""
+    maximum: float | None = None
+    below: float = NUMBER_LIMIT
+    strategy: str = ""
+    """The only --strategy that has this option; empty if all have it."""
+    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
+    """By framework: the values that it supports if these are not all, and why."""
+    resume: Resume = Resume.FROM_HERE
+    per_rank: bool = False
+    """Whether ranks may have different values. They compare all other options, as these decide which collectives a rank
+    calls: with different values, ranks would wait for each other for ever."""
+    by_script: bool = False
+    """Whether a script with a training loop of its own decides it instead; the record of its runs leaves it out."""
+    affects_speed: bool = False
+    """Whether it decides how long a step takes, so that only runs with the same value compare in speed."""
+    only_distributes: bool = False
+    """Whether it decides only how work is distributed, so that a single process may differ in it."""
+    is_place: bool = False
+    """Whether it says where a run is, so that every run has a value of its own."""
+    in_sweep: str = ""
+    """If a sweep gives it to each trial itself: what to do instead."""
+    is_positional: bool = False
+    is_repeated: bool = False
+    """Whether each of its values, if it has several, is given after the option's name."""
+    is_switch: bool = False
+    """Whether a bool has no form with --no- in front."""
+
+    def problem(self, value: Any) -> str:
+        """Why the number is out of the option's range; empty if it is not, or if the value is no number."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return ""
+        # Written so that NaN is caught.
+        if self.above is not None and not value > self.above:
+            return f"must be above {self.above}"
+        if self.minimum is not None and not value >= self.minimum:
+            return f"must be {self.minimum} or more"
+        if self.maximum is not None and not value <= self.maximum:
+            return f"must be {self.maximum} or less"
+        if not value < self.below:
+            return f"must be below {self.below}" if self.below < NUMBER_LIMIT else "is too large"
+        return ""
+
+
+def option(default: Any, group: str = "", **facts: Any) -> Any:
+    """A field of a dataclass of options. facts: fields of `Option`."""
+    return dataclasses.field(default=default, metadata={Option: Option(group, **facts)})
+
+
+def positional() -> Any:
+    """A positional argument, as a field of a dataclass of options."""
+    return dataclasses.field(metadata={Option: Option(is_positional=True)})
+
+
+def facts(kind: type) -> dict[str, Option]:
+    """By name in Python, what each option of this dataclass says about itself."""
+    return {one.name: one.metadata[Option] for one in dataclasses.fields(kind)}
+
+
+@functools.cache
+def texts(kind: type) -> dict[str, str]:
+    """By name in Python, the text of each option of this dataclass in --help: the docstring below its definition."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(definition, ast.ClassDef)
+    documented: dict[str, str] = {}
+    for statement, after in itertools.pairwise(definition.body):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            assert isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            documented[statement.target.id] = inspect.cleandoc(str(after.value.value)).replace("\n", " ")
+    return documented
+
+
+@functools.cache
+def types(kind: type) -> dict[str, Any]:
+    """By name in Python, the type of each option of this dataclass."""
+    return get_type_hints(kind)
+
+
+def key(name: str) -> str:
+    """An option as users write it, without the dashes in front: `batch-size`."""
+    return name.replace("_", "-")
+
+
+def invalid(name: str, value: Any, problem: str, remedy: str = "") -> UserError:
+    """The error of an option's value."""
+    return UserError(f"--{key(name)} {value}: {problem}", remedy, option=name)
+
+
+def convert(value: Any, kind: Any) -> Any:
+    """A value of JSON or TOML as one of an option of this type. Raises ValueError if it is of another type."""
+    try:
+        return msgspec.convert(value, kind, dec_hook=_path)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from None
+
+
+def read_arguments(kind: type[Kind], program: str, argv: list[str]) -> Kind:
+    """A dataclass of options, from a command line. Raises UserError for invalid options."""
+    parser = OptionParser(program, inspect.getdoc(kind) or "")
+    parser.add(kind)
+    return kind(**parser.parse(argv))
+
+
+class OptionParser(Parser):
+    """A parser made from dataclasses of options, which may be written with underscores in place of dashes."""
+
+    def __init__(self, program: str, description: str, **settings: Any) -> None:
+        usage = f"{program} [OPTIONS]"
+        super().__init__(prog=program, usage=usage, description=description.replace("%", "%%"), **settings)
+        self._several: set[str] = set()
+
+    def add(self, kind: type, defaults: Any = None) -> None:
+        """Add the options of a dataclass. defaults: of this class, those that --help shows."""
+        groups: dict[str, Any] = {}
+        for one in dataclasses.fields(kind):
+            about = facts(kind)[one.name]
+            if about.group and about.group not in groups:
+                groups[about.group] = self._group(about.group)
+            default = getattr(defaults, one.name) if defaults else one.default
+            self._add(groups.get(about.group, self), one.name, about, kind, default)
+
+    def parse(self, argv: list[str]) -> dict[str, Any]:
+        """The options that are given, by their names in Python. Raises UserError."""
+        given = vars(self.parse_args(list(map(_dashed, argv))))
+        return {name: tuple(value) if name in self._several else value for name, value in given.items()}
+
+    def _group(self, title: str) -> Any:
+        """The group of this heading, which several dataclasses may have options in."""
+        known = [group for group in self._action_groups if group.title == title]
+        return known[0] if known else self.add_argument_group(title)
+
+    def _add(self, group: Any, name: str, about: Option, kind: type, default: Any) -> None:
+        of_type = types(kind)[name]
+        is_tuple = get_origin(of_type) is tuple
+        item = get_args(of_type)[0] if is_tuple else of_type
+        settings: dict[str, Any] = {"help": _help(texts(kind)[name], default), "default": argparse.SUPPRESS}
+        self._several |= {name} if is_tuple else set()
+        if item is bool:
+            settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction
+        else:
+            settings |= {"type": functools.partial(_argument, name, item), "metavar": _metavar(name, about, item)}
+            if is_tuple:
+                settings |= {"action": "append"} if about.is_repeated else {"nargs": "*"}
+        if about.is_positional:
+            self.usage = f"{self.usage} {name.upper()}{'...' * is_tuple}"
+            settings |= {"metavar": name.upper(), "default": ()} if is_tuple else {"metavar": name.upper()}
+            group.add_argument(name, **settings)
+        else:
+            group.add_argument(f"--{key(name)}", **settings)
+
+
+def _dashed(word: str) -> str:
+    """An argument; if it is an option, with dashes in its name."""
+    name, sign, value = word.partition("=")
+    return f"{name.replace('_', '-')}{sign}{value}" if name.startswith("--") else word
+
+
+def _argument(name: str, kind: Any, text: str) -> Any:
+    try:
+        return from_text(text, kind)
+    except ValueError:
+        raise not_accepted(name, f"--{key(name)} {text[:SHOWN_CHARACTERS]}", text, kind) from None
+
+
+def _metavar(name: str, about: Option, kind: Any) -> str:
+    names = {int: "N", float: "X", Path: "PATH", str: "TEXT"}
+    return "|".join(
+        [*(names[alternative] for alternative in _alternatives(kind) if alternative in names), *choices(kind)]
+    )
+
+
+def _help(text: str, default: Any) -> str:
+    """An option's text in --help, with its default if it has one that says something."""
+    if default is False or default is dataclasses.MISSING or default in (None, "", ()):
+        return text.replace("%", "%%")
+    words = default if isinstance(default, tuple) else ("yes" if default is True else default,)
+    return f"{text.removesuffix('.')} (default: {' '.join(map(str, words))})".replace("%", "%%")
+
+
+def _path(kind: type, value: Any) -> Path:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise ValueError(f"{value!r:.80} is not a path")
+
+
+def from_text(text: str, kind: Any) -> Any:
+    """A value from a text such as one on a command line. Raises ValueError if it is of another type."""
+    value: Any = text
+    for number in (int, float):
+        if number in _alternatives(kind):
+            try:
+                value = number(text)
+            except ValueError:
+                continue
+            if not math.isfinite(value):
+                raise ValueError(f"{text} is not finite")
+    if kind is bool:
+        value = {"true": True, "false": False}.get(text.lower(), text)
+    return convert(value, kind)
+
+
+def from_toml(name: str, value: Any, kind: Any, where: str) -> Any:
+    """The option's value, from a value of a TOML file. Raises UserError, whose message begins with `where`."""
+    if isinstance(value, str) and "\0" in value:
+        raise UserError(f"{where}: the value of {key(name)} has a null character", "remove it", option=name)
+    if isinstance(value, str) and (Path in _alternatives(kind) or name == "data"):
+        value = os.path.expanduser(value)  # as a shell does
+    try:
+        return convert(value, kind)
+    except ValueError:
+        raise not_accepted(name, f"{where}: {key(name)} = {_shown(value)}", value, kind) from None
+
+
+def not_accepted(name: str, given: str, value: Any, kind: Any) -> UserError:
+    """The error of a value of another type. given: the option and the value, as the user wrote them."""
+    hint = did_you_mean(value, choices(kind)) if isinstance(value, str) else ""
+    return UserError(f"{given} is not valid{hint}", f"give {_accepted(kind)}", option=name)
+
+
+def to_toml(value: bool | int | float | str | Path | tuple[str, ...]) -> str:
+    """A value in TOML. Texts are quoted, with escapes for characters that would not print."""
+    if isinstance(value, tuple):
+        return f"[{', '.join(map(to_toml, value))}]"
+    if isinstance(value, str | Path):
+        return '"' + "".join(map(_escaped, str(value))) + '"'
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values with paths as texts and tuples as lists, as JSON has them."""
+    return {name: msgspec.to_builtins(value, enc_hook=str) for name, value in values.items()}
+
+
+def arguments(values: Mapping[str, Any]) -> list[str]:
+    """The command-line arguments that give these options these values; none of them is None."""
+    given = []
+    for name, value in values.items():
+        if isinstance(value, bool):
+            given.append(f"--{'' if value else 'no-'}{key(name)}")
+        else:
+            given += [f"--{key(name)}={item}" for item in (value if isinstance(value, tuple | list) else (value,))]
+    return given
+
+
+def choices(kind: Any) -> list[str]:
+    """The texts that an option of this type accepts; empty if it accepts any."""
+    literals = [alternative for alternative in _alternatives(kind) if get_origin(alternative) is Literal]
+    return [choice for literal in literals for choice in get_args(literal)]
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    """The types that an option accepts in addition to None."""
+    if get_origin(kind) is tuple:
+        return (kind,)
+    kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return tuple(alternative for alternative in kinds if alternative is not NoneType)
+
+
+def _accepted(kind: Any) -> str:
+    """What an option accepts, for the remedy of a message."""
+    if get_origin(kind) is tuple:
+        return "an array of texts in quotes"
+    names = {bool: "true or false", int: "an integer", float: "a number", str: "text in quotes", Path: "text in quotes"}
+    kinds = [names[alternative] for alternative in _alternatives(kind) if alternative in names]
+    texts = ", ".join(map(json.dumps, choices(kind)))
+    return " or ".join([*kinds, *([texts if kinds else f"one of {texts}"] if texts else [])])
+
+
+def _escaped(character: str) -> str:
+    if character in '\\"':
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08X}"
+
+
+def _shown(value: Any) -> str:
+    """An invalid value of a TOML file in a message."""
+    if isinstance(value, list):
+        return "an array"
+    text = to_toml(value) if isinstance(value, bool | int | float | str) else str(value)  # dates and times
+    return text[:SHOWN_CHARACTERS]

@@ -1,0 +1,276 @@
+"""Where options come from: a recipe, a recorded run, a TOML file and a command line; and what has each of them."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config import option as values
+from hvdtrain.config.option import OptionParser, as_json, key, option
+from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_json, read_toml
+from hvdtrain.system.python_files import is_script
+from hvdtrain.system.text import did_you_mean, printable
+
+KINDS: dict[str, Any] = {**values.types(Config), **values.types(RuntimeOptions)}
+"""The type of each option of training, by its name in Python."""
+FACTS: dict[str, values.Option] = {**values.facts(Config), **values.facts(RuntimeOptions)}
+"""What each option of training says about itself, by its name in Python."""
+REMEDY = "give a folder under runs/, or one of its checkpoints"
+Options = Config | RuntimeOptions
+
+
+def find(written: str, where: str) -> str:
+    """The name in Python of an option of training that a user wrote with dashes or underscores.
+
+    where: the beginning of the message of the UserError that an unknown name raises.
+    """
+    name = written.replace("-", "_")
+    if name not in KINDS:
+        hint = did_you_mean(key(name), map(key, KINDS))
+        raise UserError(f"{where}: training has no option {written!r}{hint}", "hvdtrain train --help lists all")
+    return name
+
+
+def from_text(name: str, text: str, where: str) -> Any:
+    """The option's value, from a text such as one of a sweep. Raises UserError beginning with `where`."""
+    try:
+        return values.from_text(text, KINDS[name])
+    except ValueError:
+        given = f"{where}: {key(name)} = {text[: values.SHOWN_CHARACTERS]}"
+        raise values.not_accepted(name, given, text, KINDS[name]) from None
+
+
+def from_toml(name: str, value: Any, where: str) -> Any:
+    """The option's value, from a value of a TOML file. Raises UserError beginning with `where`."""
+    return values.from_toml(name, value, KINDS[name], where)
+
+
+# The options of a TOML file.
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """The options in a file, by their names in Python; paths in it are relative to the working directory.
+
+    Raises UserError, which names file and key, for a file that cannot be read, and for unknown names and values of
+    another type. Whether the values make sense together is not checked here.
+    """
+    where = f"--config {path}"
+    try:
+        content = read_toml(path)
+    except OSError as error:
+        raise UserError(f"{where}: cannot be read ({error.strerror})", "give a TOML file with options") from None
+    except UnicodeDecodeError:
+        raise UserError(f"{where}: its text is not UTF-8", "save it as UTF-8, which TOML requires") from None
+    except (ValueError, RecursionError) as error:
+        remedy = "write a line such as lr = 0.1 for each option, with quotes around text"
+        raise UserError(f"{where}: not TOML: {printable(str(error))}", remedy) from None
+    options: dict[str, Any] = {}
+    for written, value in content.items():
+        if isinstance(value, dict):
+            raise UserError(f"{where}: {written!r} is a table", "write all options at the top level, without [tables]")
+        name = find(written, where)
+        if name in options:
+            raise UserError(f"{where}: {key(name)} is there twice, with - and with _", "keep one of them", option=name)
+        options[name] = from_toml(name, value, where)
+    return options
+
+
+# The options of a recorded run.
+
+
+def recorded(path: Path) -> Config:
+    """The options of the run at `path`, its folder or a checkpoint in it. Raises UserError if they are not readable."""
+    try:
+        return from_record(read_json(run_folder(path) / "config.json")["config"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"--resume {path}: no valid config.json of a run there ({error})"
+        raise UserError(reason, REMEDY, option="resume") from None
+
+
+def run_folder(path: Path) -> Path:
+    """The folder of the run at `path`, which is that folder or a checkpoint in it."""
+    return path if os.path.isfile(path / "config.json") else path.parent.parent
+
+
+def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
+    """Raise UserError if the run in `folder` was run with other options.
+
+    expected: those to compare, as JSON values by name, of both kinds. Options that the record lacks are not compared.
+    """
+    try:
+        record = read_json(folder / "config.json")
+        options = {**record["config"], **record.get("runtime", {})}
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        remedy = "remove the folder, or give another --output"
+        raise UserError(f"{folder}: no valid config.json of a run there ({error})", remedy) from None
+    for name, value in expected.items():
+        if options.get(name, value) != value:
+            reason = f"{folder} was run with --{key(name)} {options[name]}, not {value}"
+            raise UserError(reason, "give another --output", option=name)
+
+
+def from_record(record: dict[str, Any]) -> Config:
+    """A Config from its JSON form. Raises TypeError for names or values that are unknown to this version.
+
+    Raises UserError for values that cannot work.
+    """
+    if not isinstance(record, dict):
+        raise TypeError(f"the options are {record!r:.80}")
+    options = {}
+    for name, value in record.items():
+        try:
+            options[name] = values.convert(value, values.types(Config)[name])
+        except (KeyError, ValueError):
+            raise TypeError(f"{name} is {value!r:.80}") from None
+    return Config(**options)
+
+
+def to_record(options: Options) -> dict[str, Any]:
+    """Options as JSON values, by name."""
+    return as_json(dataclasses.asdict(options))
+
+
+# The options of a command line.
+
+
+@dataclass(frozen=True)
+class TrainingCommand:
+    """What a training command has in addition to the options of training."""
+
+    config: tuple[Path, ...] = option((), is_repeated=True)
+    """TOML file with options, such as lr = 0.1; the command line overrides it."""
+    print_config: bool = option(False, is_switch=True)
+    """Print each option with where its value came from, as a file for --config, and exit."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """What a user gave to training: options on the command line, and those in the file that it names."""
+
+    program: str
+    """What --help calls the program."""
+    framework: Framework | None
+    """The only one that the program trains in, if any."""
+    given: dict[str, Any]
+    """The options on the command line, by their names in Python."""
+    from_file: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, argv: list[str], program: str, framework: Framework | None) -> CommandLine:
+        """Parse the arguments, and read the file of --config if there is one. Raises UserError."""
+        given = _parser(program).parse(argv)
+        paths = given.get("config", ())
+        if len(paths) > 1:
+            remedy = "give one file, and other options on the command line"
+            raise UserError("--config is given twice", remedy, option="config")
+        return cls(program, framework, given, read_options(paths[0]) if paths else {})
+
+    @property
+    def path(self) -> Path | None:
+        """The file of --config."""
+        return next(iter(self.given.get("config", ())), None)
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The options that were given: those of the command line, then those of the file; several settings together."""
+        both = {**self.from_file, **self.given}
+        several = [name for name in self.from_file.keys() & self.given.keys() if isinstance(both[name], tuple)]
+        return {**both, **{name: self.from_file[name] + self.given[name] for name in several}}
+
+    def defaults(self) -> Config:
+        """The defaults of options: those of the run to resume, or of the recipe."""
+        given = self.values
+        try:
+            config = recorded(given["resume"]) if given.get("resume") else from_recipe(given.get("recipe", "digits"))
+        except UserError as error:
+            raise self._located(error) from None
+        return dataclasses.replace(config, framework=self.framework) if self.framework else config
+
+    def options(self) -> tuple[Config, RuntimeOptions]:
+        """The options of training. Raises UserError for values that cannot work."""
+        config, given = self.defaults(), self.values
+        try:
+            config = dataclasses.replace(config, **_of(Config, {**given, "set": config.set + given.get("set", ())}))
+            runtime = RuntimeOptions(**_of(RuntimeOptions, given))
+        except UserError as error:
+            raise self._located(error) from None
+        if self.framework and config.framework != self.framework:
+            other = f"use python -m hvdtrain.{config.framework}_lenet"
+            reason = f"--framework {config.framework}: {self.program} trains in {self.framework}"
+            remedy = "leave it out" if is_script(self.program) else other
+            raise self._located(UserError(reason, remedy, option="framework"))
+        return config, runtime
+
+    def help(self) -> str:
+        """The text of --help, with the defaults of this recipe or run."""
+        return _parser(self.program, self.defaults()).format_help()
+
+    def to_toml(self) -> str:
+        """The options as TOML, which --config reads: a line for each with its value, and as a comment its origin.
+
+        Values that are not set are comments. Raises UserError for text that no TOML file can hold.
+        """
+        config, runtime = self.options()
+        sources = self.origins()
+        entries = [
+            (_entry(name, getattr(options, name)), printable(sources[name]))
+            for options in (config, runtime)
+            for name in values.facts(type(options))
+        ]
+        width = min(max(len(entry) for entry, _ in entries), 40)
+        return "".join(f"{entry:{width}}  # {source}\n" for entry, source in entries)
+
+    def origins(self) -> dict[str, str]:
+        """Where the value of each option comes from: the last of these that has it."""
+        given = self.values
+        origins = dict.fromkeys(KINDS, "default")
+        if given.get("resume"):
+            origins |= dict.fromkeys(values.facts(Config), f"run {given['resume']}")
+        else:
+            recipe = given.get("recipe", "digits")
+            origins |= dict.fromkeys(RECIPES[recipe], f"recipe {recipe}")
+        origins |= {"framework": "entry point"} if self.framework else {}
+        origins |= dict.fromkeys(self.from_file, f"file {self.path}")
+        return origins | dict.fromkeys(self.given.keys() & KINDS.keys(), "command line")
+
+    def _located(self, error: UserError) -> UserError:
+        """The error of an option, with the file where its value is from one."""
+        if error.option not in self.from_file or error.option in self.given:
+            return error
+        return UserError(f"--config {self.path}: {error.reason}", error.remedy, option=error.option)
+
+
+def _parser(program: str, defaults: Config | None = None) -> OptionParser:
+    """The parser of a training command line. defaults: those that --help shows."""
+    parser = OptionParser(program, "Train LeNet with data parallelism.", add_help=False)
+    # The caller prints: on one rank, and with the defaults of the recipe or the run.
+    text = "Show this text, and exit."
+    parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help=text)
+    parser.add(TrainingCommand)
+    parser.add(Config, defaults)
+    parser.add(RuntimeOptions)
+    return parser
+
+
+def _of(kind: type, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of this dataclass."""
+    return {name: value for name, value in given.items() if name in values.facts(kind)}
+
+
+def _entry(name: str, value: object) -> str:
+    if value is None:
+        return f"# {key(name)} ="
+    assert isinstance(value, str | int | float | Path | tuple)
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:
+        reason = f"--{key(name)} {value}: is not UTF-8, as TOML is"
+        raise UserError(reason, "rename it, or leave out --print-config", option=name) from None
+    return f"{key(name)} = {values.to_toml(value)}"

@@ -1,0 +1,214 @@
+"""Whether options fit together, and fit the strategy, what is trained, the data and the job: each rule is here.
+
+What an option decides alone (its range, the only strategy that has it, the values that a framework lacks) it says where
+it is defined. Each function raises UserError with the option at fault for the first rule that is broken. `Config` and
+`RuntimeOptions` call the first two when they are made; so this module cannot import them for its annotations.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hvdtrain.config.option import choices, facts, invalid, key, types
+from hvdtrain.errors import UserError
+from hvdtrain.system.rank_info import RUN_NAME
+
+IMAGE_SIZE = re.compile(r"([13]x)?[1-9]\d{0,4}x[1-9]\d{0,4}")
+MAX_LR_EXPONENT = 30
+"""Learning rates are at most 10 to this power, so that float32 holds them."""
+CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
+
+
+def check_config(config: Any) -> None:
+    """Check each option of a Config, and those that go together whatever the framework and the data are."""
+    check_ranges(config)
+    _raise_first(_config_problems(config))
+
+
+def check_runtime(runtime: Any) -> None:
+    """Check RuntimeOptions by themselves."""
+    check_ranges(runtime)
+    _raise_first(_runtime_problems(runtime))
+
+
+def check_ranges(options: Any) -> None:
+    """Check each number of a dataclass of options by the range that its option allows."""
+    for name, about in facts(type(options)).items():
+        if problem := about.problem(value := getattr(options, name)):
+            texts = choices(types(options.__class__)[name])
+            raise invalid(name, value, problem, f"give another number, or {', '.join(texts)}" if texts else "")
+
+
+def check_framework(config: Any) -> None:
+    """Check options that the framework does not support with any strategy."""
+    if config.framework == "torch" and config.op == "adasum":
+        _raise_first(_adasum_problems(config))
+    by_framework = {name: about.unsupported.get(config.framework) for name, about in facts(type(config)).items()}
+    check_supported(config, ((name, *values) for name, values in by_framework.items() if values))
+
+
+def check_supported(config: Any, unsupported: Iterable[tuple[str, tuple[Any, ...], str]]) -> None:
+    """Check options of which only some values are supported: each with these values, and why there are no others."""
+    for name, supported, reason in unsupported:
+        if (value := getattr(config, name)) not in supported:
+            default = getattr(type(config), name)
+            raise invalid(name, value, reason, f"leave it at {default}, or change framework or strategy")
+
+
+def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | None) -> None:
+    """Check options together with the strategy's class. gradients: of a network; None for a task or a script."""
+    check_supported(config, strategy.unsupported)
+    if runtime.cuda_graph:
+        _raise_first(_cuda_graph_problems(config, runtime, strategy))
+    if gradients is not None:
+        _raise_first(_grouping_problems(config, gradients))
+    _raise_first(_device_problems(config, runtime, strategy))
+
+
+def check_task_style(config: Any, style: str, default: str) -> None:
+    """Check that tasks and scripts are trained in the framework's default style: others train networks as data only."""
+    if style != default:
+        name, value = ("strategy", config.strategy) if config.api == "auto" else ("api", config.api)
+        remedy = "leave out --api, or train a network with --model"
+        raise invalid(name, value, f"tasks need --api {default}", remedy)
+
+
+def check_elastic(config: Any, is_elastic_job: bool) -> None:
+    """Check the options of --elastic. is_elastic_job: whether Horovod started this process in one."""
+    if config.framework == "mxnet" or config.strategy != "horovod" or config.api == "fit":
+        reason = "Horovod supports it for PyTorch and TensorFlow, with --strategy horovod and --api loop"
+        remedy = "otherwise use launch --restarts N, which restarts all ranks"
+    elif config.framework == "torch" and config.op == "adasum":
+        reason = "in PyTorch, Adasum has an optimizer state of its own on each rank, which a new rank cannot get"
+        remedy = "leave out --op adasum, or use launch --restarts N"
+    elif not is_elastic_job:
+        reason = "Horovod did not start this job as an elastic one"
+        remedy = "start by python -m hvdtrain launch horovodrun --elastic, or horovodrun --min-np"
+    else:
+        return
+    raise UserError(f"--elastic: {reason}", remedy, option="elastic")
+
+
+def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:
+    """Check options for a script with a training loop of its own.
+
+    script: its name. is_other_script: whether --model is another one, from the record of a resumed run.
+    """
+    for name, about in facts(type(config)).items():
+        if about.by_script and getattr(config, name) != getattr(type(config), name):
+            reason = f"--{key(name)}: {script} decides it by itself"
+            raise UserError(reason, "leave it out, and change the script", option=name)
+    if is_other_script:
+        reason = f"the run is of {config.model}, not of {script}"
+        raise UserError(reason, "rename it, or start a new run", option="model")
+    if config.model not in (type(config).model, script):
+        raise invalid("model", config.model, f"{script} makes its model by itself", "leave it out")
+    for name, text, is_given in (
+        ("elastic", "--elastic", runtime.elastic),
+        ("cuda_graph", "--cuda-graph", runtime.cuda_graph),
+        ("profile", "--profile", runtime.profile),
+        ("op", "--op adasum", config.op == "adasum"),
+    ):
+        if is_given:
+            reason = f"{text}: a script with its own loop cannot have it"
+            raise UserError(reason, "leave it out, or write a task", option=name)
+
+
+def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -> None:
+    """Check options together with the number of training rows. unit: what a row is called. devices: of each rank."""
+    batch = config.global_batch(ranks)
+    if samples < (batch if config.remainder == "drop" else 1):
+        problem = f"larger than the {samples} training {unit}"
+        raise invalid("batch_size", config.batch_size, problem, "give a smaller one, or use --remainder pad")
+    rows = -(-min(batch, samples) // ranks // devices)
+    if config.accumulate > max(rows, 1):
+        problem = f"a step has {rows} row(s) on each device"
+        raise invalid("accumulate", config.accumulate, problem, f"give at most {rows}")
+
+
+def _raise_first(problems: Iterator[UserError]) -> None:
+    for problem in problems:
+        raise problem
+
+
+def _config_problems(config: Any) -> Iterator[UserError]:
+    changes = config.epochs // config.lr_step_epochs if config.schedule == "step" else 0
+    if math.log10(config.lr) + changes * math.log10(config.lr_gamma) > MAX_LR_EXPONENT:
+        problem = f"the learning rate would exceed 10^{MAX_LR_EXPONENT}"
+        yield invalid("lr_gamma", config.lr_gamma, problem, "give at most 1")
+    if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
+        remedy = "use --optimizer sgd and a --momentum above 0"
+        yield invalid("nesterov", config.nesterov, "requires momentum", remedy)
+    if config.batch_norm == "sync" and config.accumulate > 1:
+        problem = "the parts of --accumulate are normalized one by one"
+        yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
+    if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
+        remedy = "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
+        yield invalid("image_size", config.image_size, "is no size of an image", remedy)
+    for name, about in facts(type(config)).items():
+        value = getattr(config, name)
+        if about.strategy not in ("", config.strategy) and value != getattr(type(config), name):
+            problem = f"only --strategy {about.strategy} has this option"
+            yield invalid(name, value, problem, f"leave it out, or use --strategy {about.strategy}")
+
+
+def _runtime_problems(runtime: Any) -> Iterator[UserError]:
+    if runtime.framework_profiler and not runtime.timeline:
+        reason = "--framework-profiler: it needs to know for which steps"
+        yield UserError(reason, "give them by --timeline", option="framework_profiler")
+    if runtime.timeline and runtime.elastic:
+        reason = "--timeline: an elastic job has no fixed ranks to compare"
+        yield UserError(reason, "leave out --elastic", option="timeline")
+    if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
+        reason = "--auto-resume: it finds the run by its name"
+        yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
+
+
+def _adasum_problems(config: Any) -> Iterator[UserError]:
+    if config.clip_norm or config.on_nan == "skip" or config.precision == "fp16":
+        yield UserError(
+            "--op adasum: in PyTorch, Adasum combines updates, so there is no combined gradient for --clip-norm, "
+            "--on-nan skip or --precision fp16",
+            "leave these options out",
+            option="op",
+        )
+
+
+def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+    if not strategy.captures:
+        reason = f"--strategy {config.strategy} has no step to capture in {config.framework}"
+        remedy = CAPTURING
+    elif config.batch_norm == "sync":
+        reason, remedy = "with --batch-norm sync, ranks exchange values in the middle of a step", "--batch-norm local"
+    elif config.op == "adasum":
+        reason, remedy = "--op adasum combines the updates of ranks in their optimizers", "--op average"
+    elif runtime.profile > 0:
+        reason, remedy = "--profile times parts of a step, which a graph runs as a whole", "--profile 0"
+    elif runtime.device == "cpu":
+        reason, remedy = "--device cpu has no GPU to launch it on", "--device gpu"
+    else:
+        return
+    yield UserError(f"--cuda-graph: {reason}", f"leave it out, or use {remedy}", option="cuda_graph")
+
+
+def _grouping_problems(config: Any, gradients: int) -> Iterator[UserError]:
+    if config.groups != "auto" and config.groups > gradients:
+        problem = f"{config.model} has {gradients} gradients"
+        yield invalid("groups", config.groups, problem, f"give at most {gradients}, or auto")
+    if config.groups != "auto" and config.op == "adasum":
+        problem = "Adasum combines each gradient by itself"
+        yield invalid("groups", config.groups, problem, "leave --groups at auto, or --op")
+
+
+def _device_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+    if runtime.devices > 1 and not strategy.many_devices:
+        problem = f"--strategy {config.strategy} uses one device per process"
+        remedy = "leave --devices out, or choose a strategy for several devices (--strategy help)"
+        yield invalid("devices", runtime.devices, problem, remedy)
+    if runtime.devices > config.batch_size:
+        problem = f"a batch has {config.batch_size} row(s)"
+        yield invalid("devices", runtime.devices, problem, "give each device at least one row")
