@@ -139,15 +139,15 @@ def _elastic(options: argparse.Namespace) -> ElasticOptions:
 
 def requested_variables(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of --env. Raises UserError for an invalid name, or for a variable without a value."""
-    found = {}
+    variables = {}
     for variable in given:
         name, sign, value = variable.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UserError(f"--env {name}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
         if not sign and name not in environment:
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
-        found[name] = value if sign else environment[name]
-    return found
+        variables[name] = value if sign else environment[name]
+    return variables
 
 
 def seconds(text: str) -> float:

@@ -80,11 +80,11 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
 
 def check_hosts(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [one for one in inspect(hosts, access) if one.problem]
+    problems = [check for check in inspect(hosts, access) if check.problem]
     if len(problems) == 1:
         raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
-        lines = [f"\n  {one.host}: {one.problem}; {one.remedy}" for one in problems]
+        lines = [f"\n  {check.host}: {check.problem}; {check.remedy}" for check in problems]
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 

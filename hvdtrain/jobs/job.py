@@ -120,11 +120,11 @@ class RestartPolicy(NamedTuple):
 
 def placed(ranks: int, hosts: tuple[Host, ...]) -> list[Host]:
     """The number of ranks of each host: hosts are filled in their order, as horovodrun and mpirun do."""
-    left, found = ranks, []
+    left, hosts_used = ranks, []
     for name, slots in hosts:
-        found.append(Host(name, min(slots, left)))
-        left -= found[-1].slots
-    return [host for host in found if host.slots] or list(hosts[:1])
+        hosts_used.append(Host(name, min(slots, left)))
+        left -= hosts_used[-1].slots
+    return [host for host in hosts_used if host.slots] or list(hosts[:1])
 
 
 def check_job(job: Job) -> list[str]:
@@ -181,7 +181,7 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--hostfile {path} cannot be read ({error})", f"give a readable file; {FORM}") from None
-    found = []
+    hosts = []
     for number, line in enumerate(lines, 1):
         entry = line.partition("#")[0].strip()
         if not entry:
@@ -189,10 +189,10 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
         match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
         if not match or not _is_entry(*match.groups()):
             raise UserError(f"--hostfile {path}: line {number} is {entry!r}", FORM)
-        found.append(Host(match[1], int(match[2] or 1)))
-    if not found:
+        hosts.append(Host(match[1], int(match[2] or 1)))
+    if not hosts:
         raise UserError(f"--hostfile {path} names no host", FORM)
-    return _unique(found)
+    return _unique(hosts)
 
 
 def _is_entry(name: str, slots: str | None) -> bool:

@@ -98,7 +98,7 @@ class JobProcesses:
                 if number:
                     process.signal_group(number)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*(one.wait() for one in self._processes)), wait_s)
+                await asyncio.wait_for(asyncio.gather(*(running.wait() for running in self._processes)), wait_s)
                 break
         for task in self._tasks:
             with contextlib.suppress(asyncio.TimeoutError):

@@ -83,8 +83,8 @@ async def accept(
     Raises ValueError, KeyError, TypeError or OSError for a caller that does not follow the protocol.
     """
     first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
-    own = proof(token, str(first["challenge"]), "supervisor")
-    writer.write(protocol.encode({"challenge": challenge, "proof": own}))
+    answered = proof(token, str(first["challenge"]), "supervisor")
+    writer.write(protocol.encode({"challenge": challenge, "proof": answered}))
     answer = protocol.decode(await reader.readline())
     expected = proof(token, challenge, "rank")
     if not hmac.compare_digest(protocol.to_bytes(str(answer["proof"])), expected.encode()):

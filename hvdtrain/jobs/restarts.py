@@ -275,7 +275,7 @@ def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
     if not job.hosts:
         return job
     checked = hosts.inspect(hosts.other_hosts(job.hosts), job.ssh)
-    unusable = {one.host: one.problem for one in checked if one.problem}
+    unusable = {check.host: check.problem for check in checked if check.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)

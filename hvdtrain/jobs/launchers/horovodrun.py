@@ -55,10 +55,10 @@ def build(
             *mpirun.without_ssh(job, environment),
         ]
         command += [f"--mpi-args={shlex.join(options)}"] if options else []
-    own = variables(job, environment)
+    given = variables(job, environment)
     if job.controller == "gloo" and job.interface:
-        own.setdefault("HOROVOD_GLOO_IFACE", job.interface)
-    return [LaunchSpec([*command, *agent_command(job, python=python)], own, shows_variables=job.controller == "gloo")]
+        given.setdefault("HOROVOD_GLOO_IFACE", job.interface)
+    return [LaunchSpec([*command, *agent_command(job, python=python)], given, shows_variables=job.controller == "gloo")]
 
 
 def base_command(job: Job) -> list[str]:
@@ -119,13 +119,13 @@ def build_elastic(job: Job, environment: Mapping[str, str], control: Sequence[st
     else:
         command += ["-H", listed(job.hosts)]
     command += ["--output-filename", str(job.output_dir)] if job.output_dir else []
-    own = {
+    given = {
         **variables(job, environment),
         "HOROVOD_GLOO_IFACE": job.interface,
         rank_info.ELASTIC_JOB: "1",
         **_without_proxy(job.interface, environment),
     }
-    return [LaunchSpec([*command, *job.program], own)]
+    return [LaunchSpec([*command, *job.program], given)]
 
 
 def _without_proxy(interface: str, environment: Mapping[str, str]) -> dict[str, str]:

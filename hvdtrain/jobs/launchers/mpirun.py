@@ -26,12 +26,12 @@ def build(
     job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
 ) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread has one, too."""
-    own = variables(job, environment)
+    given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
-    names = sorted({*passed_on(environment), *own}) if on_other_hosts else []
+    names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
     names = [*(name for name in names if not NOT_EXPORTED.fullmatch(name) and name not in control), *control]
     exported = [word for name in names for word in ("-x", name)]
-    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], own)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
@@ -94,8 +94,8 @@ def _interfaces(layer: str, job: Job) -> tuple[str, str]:
 def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
     """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
     on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
-    found = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
-    return [] if on_other_hosts or found else ["--mca", "plm", "isolated"]
+    has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
+    return [] if on_other_hosts or has_ssh else ["--mca", "plm", "isolated"]
 
 
 def ssh_access(job: Job) -> list[str]:
@@ -110,6 +110,6 @@ def listed(hosts: Sequence[Host]) -> str:
 
 def installation_folder(environment: Mapping[str, str]) -> str:
     """The folder that Open MPI is installed in; empty where it is the system's, which every shell finds."""
-    found = shutil.which("mpirun", path=environment.get("PATH"))
-    folder = os.path.dirname(os.path.dirname(os.path.abspath(found))) if found else ""
+    path = shutil.which("mpirun", path=environment.get("PATH"))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(path))) if path else ""
     return "" if folder in ("", "/", "/usr", "/usr/local") else folder

@@ -69,8 +69,8 @@ def in_words(reason: str, active: bool) -> str:
         return ""
     if reason in REASONS:
         return REASONS[reason]
-    found = next((words for beginning, words in BEGINNINGS.items() if reason.startswith(beginning)), "")
-    return f"{found} ({reason})" if found else reason
+    text = next((words for beginning, words in BEGINNINGS.items() if reason.startswith(beginning)), "")
+    return f"{text} ({reason})" if text else reason
 
 
 RESULT = "result.json"
@@ -113,10 +113,10 @@ class JobOverview:
 
     def record(self) -> dict[str, Any]:
         """Its form in JSON."""
-        own = {name: value for name, value in vars(self).items() if name != "submission"}
+        values = {name: value for name, value in vars(self).items() if name != "submission"}
         made = self.submission
         return {
-            **own,
+            **values,
             "active": self.active,
             "run": str(self.run) if self.run else None,
             "submitted": made.submitted if made else None,
@@ -134,28 +134,28 @@ def of_job(job: str, known: list[QueuedJob], submission: Submission | None, task
     entries = queue.of(known, job, task, submission.cluster if submission else "")
     if len(entries) == 1 and entries[0].task == task:
         return of_entry(entries[0], submission)
-    found = JobOverview(f"{job}_{task}" if task else job, submission=submission, **_progress(submission, task))
+    job_overview = JobOverview(f"{job}_{task}" if task else job, submission=submission, **_progress(submission, task))
     if submission:
-        found.name = submission.name
+        job_overview.name = submission.name
     if not entries:
-        found.why = _end(found.run) or "Slurm has no record of it any more"
-        return found
-    first, *_ = sorted(entries, key=lambda one: (not one.active, one.waits, one.state == "COMPLETED"))
-    running = [one for one in entries if one.active and not one.waits]
-    waiting = Counter(one.reason for one in entries if one.waits)
-    found.name, found.state = found.name or first.name, first.state
-    found.tasks = dict(sorted(Counter(one.state for one in entries).items()))
-    found.elapsed = max((one.elapsed for one in running), key=_seconds, default="")
-    found.nodes = sum(one.nodes for one in running)
-    found.start = min((one.start for one in entries if one.start), default="")
-    found.reason = waiting.most_common(1)[0][0] if waiting else ""
-    found.why = in_words(found.reason, active=True)
-    return found
+        job_overview.why = _end(job_overview.run) or "Slurm has no record of it any more"
+        return job_overview
+    first, *_ = sorted(entries, key=lambda entry: (not entry.active, entry.waits, entry.state == "COMPLETED"))
+    running = [entry for entry in entries if entry.active and not entry.waits]
+    waiting = Counter(entry.reason for entry in entries if entry.waits)
+    job_overview.name, job_overview.state = job_overview.name or first.name, first.state
+    job_overview.tasks = dict(sorted(Counter(entry.state for entry in entries).items()))
+    job_overview.elapsed = max((entry.elapsed for entry in running), key=_seconds, default="")
+    job_overview.nodes = sum(entry.nodes for entry in running)
+    job_overview.start = min((entry.start for entry in entries if entry.start), default="")
+    job_overview.reason = waiting.most_common(1)[0][0] if waiting else ""
+    job_overview.why = in_words(job_overview.reason, active=True)
+    return job_overview
 
 
 def of_entry(entry: QueuedJob, submission: Submission | None) -> JobOverview:
     """The overview of a single job, or of one task of an array."""
-    found = JobOverview(
+    job_overview = JobOverview(
         entry.id,
         submission.name if submission else entry.name,
         entry.state,
@@ -168,8 +168,8 @@ def of_entry(entry: QueuedJob, submission: Submission | None) -> JobOverview:
         submission=submission,
         **_progress(submission, entry.task),
     )
-    found.why = found.why if entry.active else _end(found.run) or found.why
-    return found
+    job_overview.why = job_overview.why if entry.active else _end(job_overview.run) or job_overview.why
+    return job_overview
 
 
 def _progress(submission: Submission | None, task: str) -> dict[str, Any]:
@@ -191,9 +191,9 @@ def _end(run: Path | None) -> str:
 def _seconds(elapsed: str) -> int:
     """Of 1-02:03:04 or 03:04; 0 for what is no time."""
     days, _, rest = elapsed.rpartition("-")
-    found = 0
+    seconds = 0
     for part in rest.split(":"):
         if not (part.isdecimal() and len(part) < 9):
             return 0
-        found = found * 60 + int(part)
-    return found + 86400 * int(days) if days.isdecimal() and len(days) < 9 else found
+        seconds = seconds * 60 + int(part)
+    return seconds + 86400 * int(days) if days.isdecimal() and len(days) < 9 else seconds
