@@ -1,4 +1,4 @@
-"""A limit on the time in which all ranks must start: libraries wait for a rank that never comes longer, or for ever."""
+"""A limit on the time in which all ranks must start: libraries would wait longer, or forever, for a missing rank."""
 
 from __future__ import annotations
 

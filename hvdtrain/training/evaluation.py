@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
+from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.reduction import sum_arrays
@@ -24,8 +24,6 @@ from hvdtrain.training.run import Run
 
 BATCH = 256
 """Images of one evaluation step on one rank."""
-SLOW_FACTOR, SLOW_S = 1.5, 0.1
-"""A rank is slow if it takes this multiple of the median rank's time, and this many seconds more."""
 
 
 class Scores(NamedTuple):
@@ -115,16 +113,10 @@ def _compare_ranks(group: Group, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that took much longer than the median."""
     gathered = group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for rank in slow_ranks(by_rank):
+    for rank in (slow.rank for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]])):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the median rank took %.2f s; in training "
             "all other ranks wait for it: check that host with python -m hvdtrain doctor",
             *(rank, gathered[rank][0], by_rank[rank], np.median(by_rank)),
         )
     return by_rank
-
-
-def slow_ranks(seconds: list[float]) -> list[int]:
-    """Ranks that took much longer than the median rank; `seconds` by rank, for equal work without waiting."""
-    median = statistics.median(seconds)
-    return [rank for rank, taken in enumerate(seconds) if taken > max(SLOW_FACTOR * median, median + SLOW_S)]

@@ -35,7 +35,7 @@ class Heartbeat(NamedTuple):
     memory: int = 0
     """Bytes of this process that are in memory."""
     compute_s: float = 0.0
-    """Since training began in this process, see `IntervalTimes`, as the next two."""
+    """Since training began in this process, see `StepTime`, as the next two."""
     communicate_s: float | None = 0.0
     data_s: float = 0.0
     rows: int = 0

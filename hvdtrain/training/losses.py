@@ -8,14 +8,15 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, SupportsFloat
 
 import numpy as np
 
 from hvdtrain.interfaces import Group
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.training.reduction import sum_arrays
-from hvdtrain.training.step_times import NO_TIME, IntervalTimes, RankTimes, as_columns, from_columns
+from hvdtrain.training.step_times import as_columns, from_columns
 
 SPIKE_FACTOR, SPIKE_NATS = 3.0, 0.5
 """A loss is a spike if it exceeds this multiple of the recent median, and the median by this much."""
@@ -41,7 +42,7 @@ class Interval(NamedTuple):
     """First rank that was asked to stop."""
     checkpoint_due: bool = False
     """Whether rank 0 finds it time for a checkpoint."""
-    times: RankTimes = RankTimes([], None, [])
+    times: Sequence[StepTime] = ()
     """How long the interval's steps took each rank."""
 
 
@@ -64,12 +65,10 @@ class LossMeter:
         """Add this rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
         self._pending.append((step, loss))
 
-    def join(
-        self, stop_requested: bool = False, checkpoint_due: bool = False, times: IntervalTimes = NO_TIME
-    ) -> Interval:
+    def join(self, stop_requested: bool = False, checkpoint_due: bool = False, time: StepTime = NO_TIME) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
 
-        stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides. times: how long the
+        stop_requested: whether this rank was asked to stop. checkpoint_due: rank 0's decides. time: how long the
         steps took this rank, without this sum, in which it may wait for other ranks.
         """
         rank, size = self._group.rank, self._group.size
@@ -79,7 +78,7 @@ class LossMeter:
         if first_bad_step is not None:
             bad[rank], bad_step[rank] = 1, first_bad_step
         stop[rank] = stop_requested
-        columns = as_columns(times, rank, size)
+        columns = as_columns(time, rank, size)
         totals, bad, bad_step, stop, columns = sum_arrays(self._group, totals, bad, bad_step, stop, columns)
         loss = float(totals[0] / totals[1]) if totals[1] else math.nan
         return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), from_columns(columns))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
+from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.text import printable
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
 from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.step_times import RankTimes
 
 LEAST_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
@@ -77,7 +77,7 @@ class Reporter:
         for problem in run.target.problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 
-    def interval(self, position: Position, loss: float, speed: dict[str, float], times: RankTimes) -> None:
+    def interval(self, position: Position, loss: float, speed: dict[str, float], times: Sequence[StepTime]) -> None:
         """The steps up to `position` since the last logging step: mean loss (nats), what `Throughput` measured, and
         how long they took each rank.
         """
@@ -86,7 +86,7 @@ class Reporter:
         self._epoch.add(step, loss, lr, images_per_s)
         if self._writer:
             values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
-            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **times.record())
+            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **to_record(times))
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)

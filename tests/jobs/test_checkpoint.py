@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from faults.checkpoint_files import kills_while_writing
 from support.jobs import distance, newest, run, several, train, train_several
-from support.matrix import cases
-from support.stack import FRAMEWORKS, INSTALLED
+from support.stack import FRAMEWORKS, INSTALLED, cases
 
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints

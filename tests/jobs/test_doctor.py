@@ -22,7 +22,7 @@ from support.doctor import (
 )
 from support.jobs import ROOT, finish, launcher, start
 from support.jobs import run as run_command
-from support.matrix import cases
+from support.stack import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.registry import QUICK

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.jobs import PROGRAMS, launcher, run, train
-from support.matrix import cases
-from support.stack import FRAMEWORKS
+from support.stack import FRAMEWORKS, cases
 
 from hvdtrain.system.run_end import RunEnd
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +15,11 @@ FASTEST = next((name for name in ("mxnet", "torch", "tensorflow") if name in INS
 """For jobs that test something else than a framework: the one that starts fastest."""
 REFERENCE = (*INSTALLED, "torch")[0]
 """The framework whose runs in one process are compared with others."""
+
+
+def cases(names: Iterable[str], short: Container[str]) -> list[Any]:
+    """All names as parameters of a test; those that are not in `short` run in the whole matrix only."""
+    return [pytest.param(name, marks=() if name in short else pytest.mark.matrix) for name in names]
 
 
 def reason(*frameworks: str) -> str:

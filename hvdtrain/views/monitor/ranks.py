@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import time
@@ -11,19 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.runs.step_times import WINDOW_S, StepTime, slow_ranks
 from hvdtrain.views.monitor.content import count, number, read_object, text
 
 FILE = re.compile(r"rank-(\d{1,6})\.json")
-PARTS = ("compute_s", "communicate_s", "data_s")
-"""The parts of a step's time that a heartbeat counts."""
 SILENT_S = 1.4
 """A rank writes a heartbeat every half second: after this long without one it is shown as silent."""
 LATE_FACTOR = 2.0
 """Where a shared folder shows heartbeats late, a rank is silent after this multiple of the longest delay seen."""
-WINDOW_S = 3.0
-"""Over how long speed and shares are measured."""
-SLOW_FACTOR = 1.25
-"""A rank that computes for this multiple of the median rank's time holds up the others."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +37,8 @@ class Beat:
     """Resident bytes."""
     rows: float | None
     """Rows that the rank has trained."""
-    parts: tuple[float | None, ...]
-    """Seconds of PARTS; None where they are not known."""
+    time_of_steps: StepTime
+    """Of all steps in this process."""
 
 
 def read_beats(folder: Path) -> dict[int, Beat]:
@@ -84,7 +78,9 @@ def _beat(rank: int, values: dict[str, Any], modified: float) -> Beat:
         time=modified,
         memory=number(values, "memory"),
         rows=number(values, "rows"),
-        parts=tuple(number(values, name) for name in PARTS),
+        time_of_steps=StepTime(
+            number(values, "compute_s") or 0.0, number(values, "communicate_s"), number(values, "data_s") or 0.0
+        ),
     )
 
 
@@ -97,8 +93,8 @@ class RankView:
     """Seconds since its heartbeat last changed."""
     images_per_s: float | None = None
     """Rows that this rank trains per second."""
-    shares: tuple[float | None, ...] = (None, None, None)
-    """Shares of the time that PARTS take, of a rank that makes steps."""
+    shares: StepTime | None = None
+    """Shares of the time of steps, of a rank that makes steps."""
     remark: str = ""
     """What is wrong with it: `no heartbeat for 3 s`, `slow`; empty for a rank like the others."""
     silent_after_s: float = SILENT_S
@@ -115,7 +111,7 @@ class RankView:
 
     def to_json(self) -> dict[str, Any]:
         """As the web page and `--json` have it."""
-        compute, communicate, data = self.shares
+        compute, communicate, data = self.shares or (None, None, None)
         beat = self.beat
         return {
             "rank": beat.rank, "host": beat.host, "pid": beat.pid, "step": beat.step, "doing": beat.doing,
@@ -174,40 +170,19 @@ class RankWatch:
         return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
 
 
-def _shares(first: Beat, last: Beat) -> tuple[float | None, ...]:
+def _shares(first: Beat, last: Beat) -> StepTime | None:
     """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
-    start = first.parts if first is not last else (0.0,) * len(PARTS)
-    parts = [
-        None if one is None or other is None else max(one - other, 0.0)
-        for one, other in zip(last.parts, start, strict=True)
-    ]
-    total = sum(part or 0.0 for part in parts)
-    return tuple(None if part is None or not total else part / total for part in parts)
+    return (last.time_of_steps.minus(first.time_of_steps) if first is not last else last.time_of_steps).shares
 
 
 def _with_remarks(views: list[RankView]) -> list[RankView]:
     """The ranks, with what is wrong with each."""
-    remarks = _slow_remarks([view.shares for view in views])
-    found = []
-    for view, remark in zip(views, remarks, strict=True):
+    shares = [view.shares for view in views]
+    known = [share for share in shares if share]
+    slow = slow_ranks([known]) if len(known) == len(shares) else []
+    remarks = {views[rank.rank].rank: rank.remark for rank in slow}
+    shown = []
+    for view in views:
         silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
-        found.append(replace(view, remark=silent or remark))
-    return found
-
-
-def _slow_remarks(shares: list[tuple[float | None, ...]]) -> list[str]:
-    """A remark for each rank that the others wait for, by its share of computing, or of waiting for data; else empty.
-
-    Ranks that do not know how long they wait for others have none, as waiting then counts as computing.
-    """
-    if len(shares) < 2 or any(communicate is None for _, communicate, _ in shares):
-        return [""] * len(shares)
-    remarks = [""] * len(shares)
-    for part, remark in ((0, "slow: the others wait for it"), (2, "waits for data, and the others for it")):
-        own = [one[part] or 0.0 for one in shares]
-        for rank, value in enumerate(own):
-            others = sorted(own[:rank] + own[rank + 1 :])
-            median = others[(len(others) - 1) // 2]
-            if value > SLOW_FACTOR * median and value - median > 0.1 and math.isfinite(value):
-                remarks[rank] = remark
-    return remarks
+        shown.append(replace(view, remark=silent or remarks.get(view.rank, "")))
+    return shown

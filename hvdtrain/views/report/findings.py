@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.views.report.groups import MOST, Group
-from hvdtrain.views.report.history import straggler
 from hvdtrain.views.report.intervals import Interval
 from hvdtrain.views.report.rows import Row, Scaling, count_of
 
@@ -193,7 +193,10 @@ def _accuracy(row: Row) -> str:
 def _stragglers(rows: list[Row]) -> str:
     """The rank that its run waits for the most."""
     found = [
-        (slow.ratio, slow.rank, run.name) for row in rows for run in row.runs if (slow := straggler(run.history.ranks))
+        (slow[-1].ratio, slow[-1].rank, run.name)
+        for row in rows
+        for run in row.runs
+        if (slow := slow_ranks([run.history.ranks]))
     ]
     if not found:
         return ""

@@ -72,7 +72,7 @@ def _style(view: RankView, first: int | None) -> str:
 
 def _percents(view: RankView) -> str:
     """The shares in percent, as `72/20/8`; a question mark where a strategy does not know one."""
-    if all(share is None for share in view.shares):
+    if view.shares is None:
         return ""
     return "/".join("?" if share is None else f"{100 * share:.0f}" for share in view.shares)
 
@@ -80,7 +80,7 @@ def _percents(view: RankView) -> str:
 def _bar(view: RankView, plain: bool) -> Text:
     """The shares as a bar."""
     bar, begun, drawn = Text(), 0.0, 0
-    for share, (style, filled, ascii_filled) in zip(view.shares, PARTS, strict=True):
+    for share, (style, filled, ascii_filled) in zip(view.shares or (), PARTS, strict=True):
         begun += share or 0.0
         end = min(round(begun * BAR), BAR)
         bar.append((ascii_filled if plain else filled) * (end - drawn), style)

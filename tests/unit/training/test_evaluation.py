@@ -4,7 +4,7 @@ import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.interfaces import Evaluated, classified
-from hvdtrain.training.evaluation import Scores, Sums, slow_ranks
+from hvdtrain.training.evaluation import Scores, Sums
 
 
 def test_scores_and_per_class_accuracy():
@@ -32,8 +32,3 @@ def test_a_lower_loss_is_a_better_score():
     losses = [-5.0, 0.0, 0.1, 3.0, 1e9]
     scores = [Scores(loss, {}, None).score for loss in losses]
     assert scores == sorted(scores, reverse=True) and min(scores) > 0 and len(set(scores)) == len(scores)
-
-
-def test_slow_ranks_take_much_longer_than_the_median():
-    assert slow_ranks([1.0, 1.1, 1.6, 0.9]) == [2]
-    assert slow_ranks([0.01, 0.01, 0.05]) == [], "a difference below 0.1 s does not count"

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.losses import LossMeter, RankStep, SpikeDetector
-from hvdtrain.training.step_times import IntervalTimes, RankTimes
 
 
 class ThreadGroup(SingleProcess):
@@ -31,7 +31,7 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
         meter = LossMeter(ThreadGroup(rank, vectors, barrier))
         for step, loss in enumerate(losses_by_rank[rank], start=8):
             meter.add(step, loss)
-        own = {"times": times[rank]} if times else {}
+        own = {"time": times[rank]} if times else {}
         intervals[rank] = meter.join(stop_requested=rank in stop, checkpoint_due=rank in due, **own)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(size)]
@@ -61,8 +61,8 @@ def test_mean_loss_over_ranks():
 
 
 def test_times_of_all_ranks_travel_with_the_losses():
-    times = [IntervalTimes(1.5, 0.5, 0.25), IntervalTimes(1.0, 1.0, 0.125)]
-    assert joined([1.0], [3.0], times=times).times == RankTimes([1.5, 1.0], [0.5, 1.0], [0.25, 0.125])
+    times = [StepTime(1.5, 0.5, 0.25), StepTime(1.0, 1.0, 0.125)]
+    assert joined([1.0], [3.0], times=times).times == times
 
 
 def test_mean_loss_leaves_out_what_is_not_finite():

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.step_times import RankTimes
 
 
 def times(compute, communicate=None, data=None):
     """An interval of ranks with these seconds; they wait for the slowest one unless it is told."""
     slowest = max(compute)
-    return RankTimes(compute, communicate or [slowest - one for one in compute], data or [0.0] * len(compute))
+    waits = communicate or [slowest - seconds for seconds in compute]
+    return [StepTime(*parts) for parts in zip(compute, waits, data or [0.0] * len(compute), strict=True)]
 
 
 def logged(caplog, intervals, ranks=2):
@@ -63,5 +64,5 @@ def test_jitter_names_nobody(caplog, seed):
 
 
 def test_what_contains_waiting_names_nobody(caplog):
-    assert logged(caplog, [RankTimes([1.0, 2.1], None, [0.0, 0.0])] * 20) == ([], [])
-    assert logged(caplog, [RankTimes([2.0], [0.0], [0.0])] * 20, ranks=1) == ([], [])
+    assert logged(caplog, [[StepTime(1.0, None, 0.0), StepTime(2.1, None, 0.0)]] * 20) == ([], [])
+    assert logged(caplog, [[StepTime(2.0, 0.0, 0.0)]] * 20, ranks=1) == ([], [])

@@ -9,10 +9,11 @@ from support.fake_learner import numbered, use_fakes
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.runs import metrics
+from hvdtrain.runs.step_times import StepTime, from_record, to_record
 from hvdtrain.system import stopwatch
 from hvdtrain.system.stopwatch import Stopwatch
 from hvdtrain.training import step_times
-from hvdtrain.training.step_times import IntervalTimes, RankTimes, StepTimer, as_columns, from_columns
+from hvdtrain.training.step_times import StepTimer, as_columns, from_columns
 from hvdtrain.training.train import train
 
 
@@ -67,17 +68,18 @@ def test_what_cannot_be_told_is_computing(clock):
     timer = StepTimer(group, waiting)
     timer.start()
     clock.now += 3
-    assert timer.stop() == IntervalTimes(3.0, None, 0.0)
-    assert timer.total.communicate_s is None
+    assert timer.stop() == StepTime(3.0, None, 0.0)
+    assert timer.total.communicate is None
 
 
 def test_records_have_a_number_for_each_rank():
-    own = [IntervalTimes(1.23456, 0.5, 0.0), IntervalTimes(0.000123456, 0.25, 12.5)]
+    own = [StepTime(1.23456, 0.5, 0.0), StepTime(0.000123456, 0.25, 12.5)]
     columns = sum(as_columns(one, rank, 2) for rank, one in enumerate(own))
     expected = {"compute_s": [1.235, 0.0001235], "communicate_s": [0.5, 0.25], "data_s": [0.0, 12.5]}
-    assert from_columns(columns).record() == expected
-    columns = as_columns(own[0], 0, 2) + as_columns(own[1]._replace(communicate_s=None), 1, 2)
-    assert from_columns(columns) == RankTimes([1.23456, 0.000123456], None, [0.0, 12.5])
+    assert to_record(from_columns(columns)) == expected
+    assert from_record(expected) == [StepTime(1.235, 0.5, 0.0), StepTime(0.0001235, 0.25, 12.5)]
+    columns = as_columns(own[0], 0, 2) + as_columns(own[1]._replace(communicate=None), 1, 2)
+    assert from_columns(columns) == [StepTime(1.23456, None, 0.0), StepTime(0.000123456, None, 12.5)]
 
 
 def test_a_run_records_its_times_and_shows_them_in_heartbeats(tmp_path, monkeypatch):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.views.report.charts.lanes import stack
 from hvdtrain.views.report.charts.style import WIDTH_IN, wrapped
-from hvdtrain.views.report.history import RankTime
 from hvdtrain.views.report.rows import Row
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class _Lane(NamedTuple):
     """A rank of a run."""
 
     rank: int
-    time: RankTime
+    time: StepTime
     place: float
 
 
@@ -90,16 +90,16 @@ def _chosen(rows: list[Row]) -> tuple[list[tuple[float, str]], list[_Lane], str]
     return names, lanes, "".join(f"\n({text})" for text in texts)
 
 
-def _spread(ranks: list[RankTime]) -> float:
+def _spread(ranks: list[StepTime]) -> float:
     """How much the ranks differ in the time for their own rows, as a share of the longest step time."""
     total = max(one.total for one in ranks)
-    own = [one.own for one in ranks]
+    own = [one.local for one in ranks]
     return (max(own) - min(own)) / total if total > 0 else 0.0
 
 
-def _outermost(ranks: list[RankTime]) -> list[int]:
+def _outermost(ranks: list[StepTime]) -> list[int]:
     """The ranks in their order; of many, those that take longest and shortest for their own rows."""
-    numbers = sorted(range(len(ranks)), key=lambda rank: ranks[rank].own)
+    numbers = sorted(range(len(ranks)), key=lambda rank: ranks[rank].local)
     if len(numbers) > MOST_RANKS:
         numbers = [*numbers[: MOST_RANKS // 2], *numbers[-MOST_RANKS // 2 :]]
     return sorted(numbers)

@@ -1,0 +1,160 @@
+"""The time of steps on each rank, and the one rule by which a rank is slow: for logs, `watch`, web page and report."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hvdtrain.system.json_text import finite_number
+
+DIGITS = 4
+"""Significant digits of seconds in records."""
+WINDOW_S = 5.0
+"""Over how long ranks are compared: another program that starts may take a core for some seconds."""
+SLOW_SHARE, MIN_SHARE = 0.6, 0.3
+"""A rank is slow if its steps take longer than the median rank's by the first share of what that rank computes over the
+window, and by the second share in each part of the window. Below the second share it has recovered.
+
+On a machine that other programs share, a rank of a healthy job takes up to 1.5 times as long over some seconds."""
+MIN_MORE_S = 0.1
+"""Shorter differences do not count: chance decides them, or they cost the others next to nothing."""
+
+
+class StepTime(NamedTuple):
+    """Seconds that steps took a rank: those of a logging interval, of a window, or of all steps so far."""
+
+    compute: float
+    """Computing; with communication where that is not known."""
+    communicate: float | None
+    """Transfer, and waiting for other ranks, see `Group.communicate_s`; None where it cannot be told."""
+    data: float
+    """Waiting for rows."""
+
+    @property
+    def total(self) -> float:
+        """The time that the steps took."""
+        return self.compute + (self.communicate or 0.0) + self.data
+
+    @property
+    def local(self) -> float:
+        """What the rank took for its own rows: other ranks wait for the one with the most."""
+        return self.compute + self.data
+
+    def plus(self, other: StepTime) -> StepTime:
+        """The time of these steps and of others."""
+        known = self.communicate is not None and other.communicate is not None
+        communicate = (self.communicate or 0.0) + (other.communicate or 0.0)
+        compute = self.compute + other.compute
+        return StepTime(compute, communicate if known else None, self.data + other.data)
+
+    def minus(self, other: StepTime) -> StepTime:
+        """The time of these steps without the first ones of them; no part is below 0."""
+        known = self.communicate is not None and other.communicate is not None
+        communicate = max((self.communicate or 0.0) - (other.communicate or 0.0), 0.0)
+        compute = max(self.compute - other.compute, 0.0)
+        return StepTime(compute, communicate if known else None, max(self.data - other.data, 0.0))
+
+    @property
+    def shares(self) -> StepTime | None:
+        """Each part as a share of the time; None if no time has passed."""
+        total = self.total
+        if not total:
+            return None
+        communicate = None if self.communicate is None else self.communicate / total
+        return StepTime(self.compute / total, communicate, self.data / total)
+
+
+NO_TIME = StepTime(0.0, 0.0, 0.0)
+
+
+def to_record(times: Sequence[StepTime]) -> dict[str, list[float] | None]:
+    """The times of all ranks as a record of metrics has them; communication is None unless all ranks know it."""
+    known = all(time.communicate is not None for time in times)
+    return {
+        "compute_s": [_rounded(time.compute) for time in times],
+        "communicate_s": [_rounded(time.communicate or 0.0) for time in times] if known else None,
+        "data_s": [_rounded(time.data) for time in times],
+    }
+
+
+def from_record(record: dict[str, Any]) -> list[StepTime] | None:
+    """The times of all ranks, by rank; None if the record lacks those of computing or data, or has odd values."""
+    compute, communicate, data = (_seconds(record.get(name)) for name in ("compute_s", "communicate_s", "data_s"))
+    if not compute or not data or {len(data), len(communicate or data)} != {len(compute)}:
+        return None
+    by_rank = zip(compute, communicate or itertools.repeat(None), data)  # noqa: B905  (the repeated None has no end)
+    return [StepTime(*parts) for parts in by_rank]
+
+
+def _rounded(seconds: float) -> float:
+    return float(f"{seconds:.{DIGITS}g}")
+
+
+def _seconds(value: Any) -> list[float] | None:
+    """A list of times; None for anything else."""
+    numbers = [finite_number(number) for number in value] if isinstance(value, list) else []
+    known = [number for number in numbers if number is not None and number >= 0]
+    return known if known and len(known) == len(numbers) else None
+
+
+class SlowRank(NamedTuple):
+    """A rank that the others wait for in each step."""
+
+    rank: int
+    part: str
+    """What takes it so long: `compute` or `data`."""
+    ratio: float
+    """1, and how much longer than the median rank it takes, by what that rank computes."""
+    more_s: float
+    """How much longer than the median rank it takes, in the window."""
+
+    @property
+    def remark(self) -> str:
+        """As lists of ranks show it."""
+        is_data = self.part == "data"
+        return "waits for data, and the others for it" if is_data else "slow: the others wait for it"
+
+
+PARTS = ("compute", "data")
+
+
+NOBODY: frozenset[tuple[int, str]] = frozenset()
+
+
+def slow_ranks(window: Sequence[Sequence[StepTime]], was_slow: frozenset[tuple[int, str]] = NOBODY) -> list[SlowRank]:
+    """The ranks that are slow in a window, the slowest last.
+
+    In a step each rank waits for the slowest one, so only what a rank computes, and how long it waits for its rows,
+    tells ranks apart. Where a strategy cannot tell how long a rank communicates, computing contains that wait, and no
+    rank is called slow.
+    window: the times of all ranks, by rank, in each of its parts. was_slow: ranks that were slow before, each with its
+    `SlowRank.part`; they stay slow until they have recovered.
+    """
+    times = [time for part in window for time in part]
+    if not window or len(window[0]) < 2 or any(time.communicate is None for time in times):
+        return []
+    seconds = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
+    normal = _of_others(seconds)
+    more, computing = seconds - normal, normal[:, :1]
+    always = (more > MIN_SHARE * computing).all(0)
+    more_s, normal_s = more.sum(0), computing.sum(0)
+    slow = always & (more_s > SLOW_SHARE * normal_s) & (more_s > MIN_MORE_S)
+    stays = more_s >= MIN_SHARE * normal_s
+    ratios = 1 + more_s / np.maximum(normal_s, 1e-9)
+    ranks = [
+        SlowRank(rank, part, float(ratios[number, rank]), float(more_s[number, rank]))
+        for number, part in enumerate(PARTS)
+        for rank in range(seconds.shape[2])
+        if slow[number, rank] or ((rank, part) in was_slow and stays[number, rank])
+    ]
+    return sorted(ranks, key=lambda rank: rank.more_s)
+
+
+def _of_others(seconds: np.ndarray) -> np.ndarray:
+    """What the median rank took, seen by each rank: (parts of the window, 2, ranks); of two ranks, the other one."""
+    if seconds.shape[2] == 2:
+        return seconds[:, :, ::-1]
+    return np.broadcast_to(np.median(seconds, axis=2, keepdims=True), seconds.shape)
