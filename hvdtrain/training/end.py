@@ -14,7 +14,7 @@ from hvdtrain.training.run import Run
 def recorded_end(run: Run) -> Iterator[None]:
     """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
 
-    Of an elastic job, only errors of hvdtrain are recorded: after others, Horovod decides whether training goes on.
+    Of an elastic job, only errors of hvdtrain are recorded: after others, Horovod decides whether training continues.
     """
     if run.is_rank_0:
         RunEnd.remove(run.folder)

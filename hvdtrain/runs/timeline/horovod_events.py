@@ -2,7 +2,7 @@
 
 Horovod writes events of tensors. The tensors of a group, whose gradients share a message, have names that end in
 `_1of4`, `_2of4` and so on: here they are one message. The file may end anywhere, as after a crash or on a full disk,
-and names are written into it without escaping: whatever is no event is skipped.
+and names are written into it without escaping: whatever is not an event is skipped.
 """
 
 from __future__ import annotations

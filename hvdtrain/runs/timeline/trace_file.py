@@ -85,7 +85,7 @@ def _main_thread(rank: RankSteps, number: int, zero: int) -> list[dict[str, Any]
 def _message_track(rank: RankSteps, number: int, zero: int, messages: list[Message]) -> list[dict[str, Any]]:
     """The track of one message, in each step, on one rank.
 
-    Horovod tells only rank 0's end of an allreduce; a rank that could go on earlier had it then.
+    Horovod tells only rank 0's end of an allreduce; a rank that could continue earlier had it then.
     """
     track, ends = _Track(rank.rank, number, zero), ends_of_waiting(rank)
     for message in messages:
