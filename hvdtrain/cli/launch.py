@@ -17,12 +17,22 @@ from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
-from hvdtrain.jobs.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.hosts import check_access
-from hvdtrain.jobs.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
-from hvdtrain.jobs.launchers.elastic import check_elastic
-from hvdtrain.jobs.launchers.open_mpi import installation_folder
-from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.job import (
+    ElasticOptions,
+    Host,
+    Job,
+    RestartPolicy,
+    check_job,
+    check_policy,
+    parse_hosts,
+    read_hostfile,
+    slurm_allocation,
+    slurm_hosts,
+)
+from hvdtrain.jobs.launchers import build
+from hvdtrain.jobs.launchers.horovodrun import check_elastic
+from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.launchers.settings import own_programs_first
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info

@@ -15,9 +15,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm import cancel as cancellation
 from hvdtrain.jobs.slurm import overview, queue, submissions
 from hvdtrain.jobs.slurm.cancel import Cancellation
-from hvdtrain.jobs.slurm.named_job import NamedJob
 from hvdtrain.jobs.slurm.overview import JobOverview
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
 from hvdtrain.system.json_text import to_json
 from hvdtrain.system.text import printable

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import progress
 from hvdtrain.jobs.slurm import queue
-from hvdtrain.jobs.slurm.named_job import NamedJob
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
+from hvdtrain.system import run_end
 from hvdtrain.system.text import last_line
 
 WAIT_S = 90.0
@@ -142,7 +141,7 @@ def _outcome(job: Cancellation) -> str:
     seconds = f"{time.monotonic() - job.began:.0f} s"
     how = f"did not end when asked to; ended by scancel after {seconds}" if job.killed else f"ended after {seconds}"
     folder = job.submission.run_folder(job.task) if job.submission else None
-    checkpoint = progress.newest_checkpoint(folder)
+    checkpoint = run_end.newest_checkpoint(folder)
     if checkpoint:
         return f"{how}; its newest checkpoint is of step {checkpoint.step}: resume with --resume {folder}"
     return how

@@ -11,10 +11,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm.submissions import JOB_ID
+from hvdtrain.jobs.slurm.submissions import JOB_ID, Submission
 from hvdtrain.system.text import last_line
 
 TIMEOUT_S = 60.0
@@ -189,3 +190,26 @@ def _number(text: str) -> int:
 
 def _known(text: str) -> str:
     return "" if text in ("None", "N/A", "Unknown", "(null)") else text
+
+
+@dataclass
+class NamedJob:
+    """A job, or one task of an array."""
+
+    job: str
+    task: str = ""
+    """Empty: all tasks of an array."""
+    submission: Submission | None = None
+    """None for a job that the launcher did not submit."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.job}_{self.task}" if self.task else self.job
+
+    @property
+    def cluster(self) -> str:
+        return self.submission.cluster if self.submission else ""
+
+    def entries(self, known: list[QueuedJob]) -> list[QueuedJob]:
+        """Those of what Slurm knows that it consists of."""
+        return of(known, self.job, self.task, self.cluster)
