@@ -30,6 +30,7 @@ from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.compatibility import check_position, recounted
 from hvdtrain.training.resume import resume
 from hvdtrain.training.train import train
@@ -133,7 +134,7 @@ def test_other_layers_are_refused(monkeypatch):
         train_in(runs, Config(epochs=1))
         layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
         changed = shaped(Network(layers), NETWORK.input_shape)
-        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (changed, numbered(40)))
+        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (NetworkTarget(changed), numbered(40)))
         with pytest.raises(UserError, match=r"--model lenet is not that of the checkpoint \(lenet\), or its layers"):
             train_in(runs, Config(epochs=2))
 
@@ -183,6 +184,6 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
         learner = FakeLearner()
         learner.group = OneOfTwo(rank, said)
         with pytest.raises(UserError, match="exists") as raised:
-            resume(Config(), options, NETWORK, learner, numbered(8), RunLock())
+            resume(Config(), options, NetworkTarget(NETWORK), learner, numbered(8), RunLock())
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]
