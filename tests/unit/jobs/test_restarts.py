@@ -14,7 +14,6 @@ from support.untrusted import save_checkpoint
 
 from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
-from hvdtrain.cli.train import as_launched
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
@@ -27,6 +26,7 @@ from hvdtrain.system import agent_pipe, rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
 from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.training.process import as_launched
 
 INVALID = [
     (("--restarts", "-1"), "--restarts -1 is invalid; give 0 or more"),
