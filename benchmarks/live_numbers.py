@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from hvdtrain.training.hang_report import Heartbeat
 from hvdtrain.training.losses import LossMeter
-from hvdtrain.training.step_times import RankTimes, StepTimer
+from hvdtrain.training.step_times import StepTimer
 
 from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
@@ -36,6 +36,7 @@ from hvdtrain.interfaces import Batch, Group, Learner
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs.metrics import MetricsWriter
+from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.stopwatch import Stopwatch
 from hvdtrain.tasks.target import NetworkTarget
@@ -127,7 +128,7 @@ class Loop:
     def own_s(self, step_s: float) -> float:
         """Seconds of a step of `step_s` that Python's part of the measurement takes, without the strategy's hooks."""
         timer, watch, ranks = self._timer, Stopwatch(), self.group.size
-        times = RankTimes([0.01] * ranks, [0.01] * ranks, [0.01] * ranks)
+        times = [StepTime(0.01, 0.01, 0.01)] * ranks
 
         def in_step() -> None:
             timer.start()
@@ -138,7 +139,7 @@ class Loop:
         def in_logging_step() -> None:
             timer.stop()
             self._slow.add(times)
-            times.record()
+            to_record(times)
 
         def in_heartbeat() -> None:
             self._measured = True
@@ -155,7 +156,7 @@ class Loop:
         record = {}
         if self._measured:
             self._slow.add(interval.times)
-            record = interval.times.record()
+            record = to_record(interval.times)
         if self.group.rank == 0:
             self._writer.write("train", step, loss=interval.loss, lr=0.01, images_per_s=1.0, **record)
 

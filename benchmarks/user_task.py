@@ -6,7 +6,7 @@ The network of fashion_task.py, Fashion-MNIST (synthetic images if HVDTRAIN_DATA
 two ranks of one thread each, gradients combined by DistributedDataParallel over Gloo in all jobs. By hand means
 DistributedSampler and DataLoader (bare_user_task.py) in several variants: rows that are collated, by 0, 1 and 2
 workers; whole batches; and whole batches with glibc's memory set as hvdtrain sets it. The fastest is compared with
-the goal. Jobs of a repeat follow each other, as in run.py; after the first repeat only the two fastest variants go on.
+the goal. Jobs of a repeat follow each other, as in run.py; after the first repeat only the two fastest continue.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ usage: python benchmarks/web_page.py [--curves 20] [--records 10000] [--runs 100
 
 Three times are measured, from the request until the page is complete: with the curves of runs that the server has not
 read before, with the same again, and with many runs. For the last, the processor time that the server takes in each
-second while one page is open is reported, too.
+second while one page is open is also reported.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from hvdtrain.system import crashes, rank_info
 from hvdtrain.system.phases import collective
 
 BLOCKING = "hvdtrain."
-"""In the names of tensors that are no gradients: this rank waits for each of them."""
+"""In the names of tensors that are not gradients: this rank waits for each of them."""
 TIMELINE, DYNAMIC = "HOROVOD_TIMELINE", "DYNAMIC"
 """Horovod's variable for the file of its timeline, and the value with which a program starts and stops it."""
 log = logging.getLogger("hvdtrain")

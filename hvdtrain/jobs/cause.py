@@ -92,5 +92,5 @@ def exception(lines: Sequence[str]) -> str:
         first -= 1
     following = [*starts[first + 1 :], len(lines)]
     said = [line for line in lines[starts[first] + 1 : following[0]] if not line.startswith("  ")]
-    # After it a program may still print: what its libraries notice while they are unloaded is no cause.
+    # After it a program may still print: what its libraries notice while they are unloaded is not a cause.
     return "\n".join(said if re.match(LONG_ERRORS, said[0]) else said[:1]) if said else ""

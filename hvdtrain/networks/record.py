@@ -37,7 +37,7 @@ def _as_list(shape: Any) -> Any:
 
 
 def _layer_record(layer: Layer) -> Any:
-    """A layer's type, and the values that are not the default; what is no layer stays as it is."""
+    """A layer's type, and the values that are not the default; what is not a layer stays as it is."""
     if not isinstance(layer, Layer):
         return layer
     record: dict[str, Any] = {"type": layer.kind}

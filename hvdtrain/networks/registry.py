@@ -18,7 +18,7 @@ from hvdtrain.networks.layers import (
 
 
 def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
-    """Two convolutions of 3x3 beside a shortcut; where the number of channels changes, the image is halved.
+    """Two convolutions of 3x3 parallel to a shortcut; where the number of channels changes, the image is halved.
 
     The shortcut is then a convolution of 1x1 (option B of He et al.).
     """

@@ -29,10 +29,10 @@ def notify(command: str, end: RunEnd) -> None:
 
 @contextlib.contextmanager
 def notifying(command: str) -> Iterator[None]:
-    """Run the command when what is inside ends, in a program that calls training and goes on afterwards."""
+    """Run the command when what is inside ends, in a program that calls training and continues afterwards."""
     try:
         yield
-    except RankRemoved:  # the job goes on
+    except RankRemoved:  # the job continues
         raise
     except (Exception, KeyboardInterrupt) as error:
         notify(command, RunEnd.of_exception(error))

@@ -20,14 +20,14 @@ class RecordList:
         self._number = 0
 
     def add(self, line: str | bytes) -> None:
-        """Add a line of the file; one that is no record is skipped, as a killed job may leave an incomplete one."""
+        """Add a line of the file; one that is not a record is skipped, as a killed job may leave an incomplete one."""
         try:
             self.add_value(json.loads(line))
         except (ValueError, RecursionError):
             self._number += 1
 
     def add_value(self, record: Any) -> None:
-        """Add the JSON value of a line; one that is no record is skipped, too."""
+        """Add the JSON value of a line; one that is not a record is also skipped."""
         self._number += 1
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             return

@@ -157,7 +157,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_state(manifest: Manifest) -> dict[str, Any]:
-    """The content of state.json. Raises Damaged if it is not what was written, ValueError if it is no JSON object."""
+    """The content of state.json. Raises Damaged if it was changed, ValueError if it is not a JSON object."""
     try:
         data = read_limited(manifest.path / STATE, LARGEST)
     except BROKEN as error:

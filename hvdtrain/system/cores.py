@@ -12,8 +12,8 @@ from hvdtrain.system.cgroups import cpu_quota
 
 ROOT = Path("/sys/devices/system")
 LEAST_THREADS = 2
-"""Hardware threads of a rank, below which no rank is bound: Horovod's background thread and those of MPI, Gloo and the
-ring run beside the computation, and must not wait for it."""
+"""Fewest hardware threads per rank for which ranks are bound: Horovod's background thread and those of MPI, Gloo and
+the ring run next to the computation, and must not wait for it."""
 
 
 class Core(NamedTuple):
@@ -47,7 +47,7 @@ def binding() -> Binding:
 def bind(uses_gpu: bool) -> Binding:
     """Bind this process to its rank's share of the host's cores, and let OpenMP use as many threads, unless it is set.
 
-    Call it before any thread is started, as only those started later are bound, too. Nothing is bound where that may
+    Call it before any thread is started, as only those started later are also bound. Nothing is bound where that may
     be worse than the kernel's own choice: with one rank on the host; with fewer than LEAST_THREADS hardware threads for
     a rank; where a launcher, Slurm or taskset has bound the process; in an elastic job, whose ranks change; under a CPU
     quota, as other jobs then use the same cores; and on GPUs, each of which belongs to a NUMA node of its own.

@@ -18,7 +18,7 @@ def end_at_once() -> None:
     if threading.current_thread() is not threading.main_thread():  # Python sets handlers nowhere else
         return
     for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
-        signal.signal(number, signal.SIG_DFL)  # faulthandler goes on with the handler that was there before
+        signal.signal(number, signal.SIG_DFL)  # faulthandler continues with the handler that was there before
     faulthandler.enable(STANDARD_ERROR)
     # Libraries abort because of another rank, and have said so: stacks would hide it.
     signal.signal(signal.SIGABRT, signal.SIG_DFL)

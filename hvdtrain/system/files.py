@@ -108,7 +108,7 @@ def file_system_time(folder: Path) -> float:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a file from anywhere for reading. Raises OSError if it is no regular file."""
+    """Open a file from anywhere for reading. Raises OSError if it is not a regular file."""
     if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for a writer
         raise OSError(errno.EINVAL, "not a regular file", str(path))
     return open(path, "rb")

@@ -111,7 +111,7 @@ class AugmentedRows(RowReader):
 
 
 def _equal(one: Arrays, other: Arrays) -> bool:
-    """Whether arrays are equal, floats but for rounding."""
+    """Whether arrays are equal, floats up to rounding."""
     return forms_of(one) == forms_of(other) and all(
         np.allclose(a, b, 1e-4, 1e-6, equal_nan=True) if a.dtype.kind == "f" else np.array_equal(a, b)
         for a, b in zip(one, other, strict=True)

@@ -31,6 +31,18 @@ TRIED_ROWS = 4
 """Rows on which a task is tried out before training."""
 
 
+class TaskError(UserError):
+    """A task of the user's is at fault. problem: what is wrong, without the task's name."""
+
+    problem = ""
+
+    @classmethod
+    def of(cls, name: str, problem: str, remedy: str) -> TaskError:
+        error = cls(f"--model {name}: {problem}", remedy, option="model")
+        error.problem = problem
+        return error
+
+
 @dataclass(frozen=True, eq=False)
 class UserTask(Target):
     """A task, and its data.
@@ -69,7 +81,7 @@ class UserTask(Target):
 
     def error(self, method: str, problem: str, remedy: str) -> UserError:
         """An error about a method of the task."""
-        return UserError(f"--model {self.name}: {method}() {problem}", remedy)
+        return TaskError.of(self.name, f"{method}() {problem}", remedy)
 
 
 def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
@@ -107,9 +119,8 @@ def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: A
         lines = [frame.lineno for frame in frames if file and frame.filename.endswith(os.path.basename(file))]
         where = f" in line {lines[-1]}" if lines else ""
         message = " ".join(str(error).split())
-        raise UserError(
-            f"--model {name}: {what} failed{where} ({type(error).__name__}: {message:.300})", "correct the task"
-        ) from error
+        problem = f"{what} failed{where} ({type(error).__name__}: {message:.300})"
+        raise TaskError.of(name, problem, "correct the task") from error
 
 
 def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:

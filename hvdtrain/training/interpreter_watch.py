@@ -1,6 +1,6 @@
 """Ends a process in which Python no longer runs: `python interpreter_watch.py PID NAME`, started by its watchdog.
 
-A library that keeps the interpreter's lock stops all Python threads of the process, the watchdog's too. So this is a
+A library that keeps the interpreter's lock stops all Python threads of the process, also the watchdog's. So this is a
 process of its own, which imports nothing of the package. Each line that it reads says for how many seconds there may be
 no further line. It counts seconds in which both processes run: a timer of the C library would end a process as soon as
 it is resumed after it was suspended for longer.

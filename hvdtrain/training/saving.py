@@ -47,7 +47,7 @@ class Saver:
     def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
         self._run, self._memory, self._parent = run, memory, parent
         self._saved_at, self._took_s = time.monotonic(), 0.0
-        if memory and parent:  # ranks that stay when hosts change know the state from which they go on, not its parent
+        if memory and parent:  # ranks that stay when hosts change know the state that they continue, not its parent
             with must_write("the branch that this job leaves", run.folder):
                 checkpoints.leave_branch(run.folder / "checkpoints", parent)
 

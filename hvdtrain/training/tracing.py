@@ -17,8 +17,7 @@ from hvdtrain.frameworks.registry import framework_tracing
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
-from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message
-from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message, RankSteps, add_given
 from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
@@ -175,7 +174,7 @@ class Tracing(Observer):
         except OSError as error:
             log.warning("Horovod's own timeline cannot be read (%s): its messages are not in the timeline", error)
             return []
-        start = horovod.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.own)
+        start = horovod.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.local_sums)
         if start is None:
             log.warning("Horovod's own timeline is incomplete: its messages are not in the timeline")
             return []

@@ -34,7 +34,7 @@ from hvdtrain.training.step_timer import StepTimer
 MIN_LIMIT_S = 30.0
 """No hang is reported before this, unless --hang-timeout says so."""
 LIMIT_FACTOR = 10.0
-"""Without --hang-timeout, a hang is no progress for this multiple of the longest step so far."""
+"""Without --hang-timeout, a hang is the lack of progress for this multiple of the longest step so far."""
 WRITING_LIMIT_S = 600.0
 """How long a rank may use the run's folder between two steps, if its operations take less than the limit each."""
 REPORT_WAIT_S = 1.5
@@ -96,7 +96,7 @@ class Watchdog(Observer):
         """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
 
         part: number of the part of that stage. All three only go forward: a second evaluation of the same step, in a
-        loop that makes no steps, is no progress.
+        loop that makes no steps, is not progress.
         """
         if (step, stage, part) <= self._reached:
             return

@@ -35,7 +35,7 @@ def records(number: int, ranks: int = 2, seed: int = 0, slow: int | None = None,
         step, epoch = at * 10, at / 100
         loss = 0.08 + 2.2 * math.exp(-3 * rate * at / number) * noise.uniform(0.94, 1.06)
         own = [
-            0.8 * noise.uniform(0.97, 1.03) * (1.5 if rank == slow and at > number / 2 else 1) for rank in range(ranks)
+            0.8 * noise.uniform(0.97, 1.03) * (1.8 if rank == slow and at > number / 2 else 1) for rank in range(ranks)
         ]
         data = [0.06 * noise.uniform(0.8, 1.2) for _ in range(ranks)]
         longest = max(map(sum, zip(own, data, strict=True)))
@@ -87,7 +87,7 @@ class Beats:
         self._number += 1
         seconds = time.monotonic() - self._began + 60
         for rank in set(range(self._ranks)) - without:
-            compute = 0.93 if rank == self._slow else 0.62 + 0.004 * (rank % 5)
+            compute = 0.93 if rank == self._slow else 0.52 + 0.004 * (rank % 5)
             data = 0.03 + 0.002 * (rank % 3)
             beat = {
                 "rank": rank, "pid": 4000 + rank, "host": f"node{1 + rank // 4}",

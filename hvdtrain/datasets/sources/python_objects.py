@@ -38,7 +38,7 @@ PAIR = "return (train, test), or (train, test, classes)"
 class PythonRows(CheckedRows):
     """The rows of an object with `__len__` and `__getitem__`.
 
-    Read in processes, each of which makes an object of its own: Python code holds the interpreter's lock, and need not
+    Read in processes that each make an object of their own: Python code holds the interpreter's lock, and need not
     be safe in threads. An object says otherwise by its attribute `background = "threads"`.
     """
 

@@ -87,7 +87,7 @@ class _NormalizeOverRanks(autograd.Function):
     x^ mean(g x^)) / sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
 
     The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
-    rank's own sums is the same, but for their rounding to float32, which depends on how the rows are divided.
+    rank's own sums is the same up to their rounding to float32, which depends on how the rows are divided.
     """
 
     def __init__(self, group: Group, real_rows: nd.NDArray, epsilon: float) -> None:

@@ -48,7 +48,7 @@ class Forward:
     F: `mx.nd` or `mx.sym`, to which all arrays belong. parameters: parameters and running statistics by canonical name;
     MXNet's own layout is the canonical one. masks: of dropout, by layer; empty in an evaluation. multiple: convolutions
     compute additional channels, whose weights are zero, so that the number is a multiple of this; the logits do not
-    depend on it, but for rounding. normalize: replaces MXNet's batch normalization in training.
+    depend on it, up to rounding. normalize: replaces MXNet's batch normalization in training.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ def canonical_name(name: str) -> str:
 
 
 def mask_variable(layer: str) -> str:
-    """The variable of a layer's dropout mask, which is no other's name."""
+    """The variable of a layer's dropout mask, with a name of its own."""
     return f"{layer}_mask"
 
 

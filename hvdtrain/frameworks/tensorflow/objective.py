@@ -20,7 +20,7 @@ from hvdtrain.frameworks.tensorflow.versions import is_keras_3
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Weights, check_weights
 from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
 GENERATOR_STATE = "StateVar"
@@ -227,8 +227,7 @@ class TaskObjective(TaskOutputs, Objective):
         try:
             tf.function(self.evaluate).get_concrete_function(*rows)
         except Exception as error:
-            last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-            cause = last.rpartition(f"--model {self._task.name}: ")[2].removesuffix("; correct the task")
+            cause = _problem(error)
             raise UserError(
                 f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {cause:.400}",
                 "compute with TensorFlow's operations only",
@@ -320,3 +319,13 @@ OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], Objective]] = {
 def make_objective(target: Target, strategy: TensorFlowStrategy) -> Objective:
     """The objective of a network or task. Raises UserError for a task that does not work."""
     return OBJECTIVES[target.kind](target, strategy)
+
+
+def _problem(error: BaseException) -> str:
+    """What is wrong with a task: TensorFlow raises an error of its own where a method of the task has failed."""
+    raised: BaseException | None = error
+    while raised:
+        if isinstance(raised, TaskError):
+            return raised.problem
+        raised = raised.__cause__ or raised.__context__
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -77,9 +77,9 @@ def choose_cache() -> None:
 
 @contextlib.contextmanager
 def _only_one_compiles(folder: Path) -> Iterator[None]:
-    """Of the processes that enter at the same time, one goes on; the others wait, and find what it compiled.
+    """One of the processes that enter at the same time continues; the others wait, and find what it compiled.
 
-    They then go on together. A process that ends for any reason releases its lock.
+    They then continue together. A process that ends for any reason releases its lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with open(folder / "hvdtrain.lock", "a") as file:

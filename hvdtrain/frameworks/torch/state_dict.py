@@ -24,7 +24,7 @@ BYTES = {torch.bfloat16: torch.uint16}
 def to_arrays(name: str, state: Any) -> Weights:
     """The state as arrays: `name` has structure and numbers, JSON in uint8 (n,), and `name/0` and so on the tensors.
 
-    Raises ValueError for what is no tensor, number, text, list, tuple or dict.
+    Raises ValueError for anything but a tensor, number, text, list, tuple or dict.
     """
     arrays: Weights = {}
     structure = json.dumps(_encode(state, name, arrays), allow_nan=False)

@@ -20,7 +20,7 @@ TAG = "hvdtrain.run_id"
 EXPERIMENT = "hvdtrain"
 """Where MLFLOW_EXPERIMENT_NAME names no other."""
 FILES = "mlruns"
-"""The folder beside the runs' folders that holds MLflow's files where MLFLOW_TRACKING_URI names no server."""
+"""The folder next to the runs' folders that holds MLflow's files where MLFLOW_TRACKING_URI names no server."""
 NOT_IN_NAMES = re.compile(r"[^\w\-. :/]", re.ASCII)
 NAME_CHARACTERS, VALUE_CHARACTERS, BATCH = 250, 500, 100
 """What MLflow accepts."""

@@ -45,7 +45,7 @@ class Tracking:
 
     @contextlib.contextmanager
     def until_end(self, elastic: bool) -> Iterator[None]:
-        """Tell the trackers how what is inside ends. elastic: whether the run goes on after another rank was lost."""
+        """Tell the trackers how what is inside ends. elastic: whether the run continues after another rank was lost."""
         try:
             yield
         except BaseException as error:

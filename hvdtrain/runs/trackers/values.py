@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 DESCRIBING = {"kind", "step", "time", "repeated"}
-"""What describes a record, and is no value of it."""
+"""What describes a record, and is not one of its values."""
 
 
 def numbers(record: dict[str, Any]) -> Iterator[tuple[str, float]]:

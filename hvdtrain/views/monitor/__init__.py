@@ -1,1 +1,1 @@
-"""Runs seen from outside: reads what training leaves in their folders, also while it goes on, and shows it."""
+"""Runs seen from outside: reads what training leaves in their folders, also while it continues, and shows it."""

@@ -25,7 +25,7 @@ MOST_BYTES = 1 << 28
 """Of a larger file, the rest is not shown."""
 INF = float("inf")
 MOST_LINE = 1 << 20
-"""A longer line is no record."""
+"""A longer line is not a record."""
 
 
 class Curve(NamedTuple):

@@ -89,7 +89,7 @@ class FinishedRun:
     def strategy(self) -> str:
         """The strategy, with key-value store and programming style unless they are the default.
 
-        Horovod's has what it ran over, as runs over Gloo and over MPI are no repetitions of each other.
+        Horovod's has what it ran over, as runs over Gloo and over MPI are not repetitions of each other.
         """
         options = self.options
         over = f" over {self.controller}" if self.controller else ""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.box import Box
 
 FILE_WIDTH = 120
-"""Width of a table where standard output is no terminal."""
+"""Width of a table where standard output is not a terminal."""
 WIDEST_TEXT = 120
 """Of sentences in a terminal."""
 LEAST_TEXT = 19

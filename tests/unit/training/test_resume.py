@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,12 +15,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_learner import NETWORK, FakeLearner, numbered, use_fakes
+from support.jobs import ROOT
 from support.networks import shaped
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.config.option import Resume, key
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.networks.description import Network
@@ -32,6 +36,21 @@ from hvdtrain.training.resume import resume
 from hvdtrain.training.train import train
 
 BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])
+
+
+def test_reference_says_what_a_resume_may_change():
+    """The table of the page has the options of each rule; where no row is, an option applies from there on."""
+    page = (ROOT / "docs" / "reference.md").read_text()
+    table = page.partition("| options | if they differ |")[2].partition("\n\n")[0]
+    rows = [set(re.findall(r"`--([a-z-]+)`", row.split("|")[1])) for row in table.splitlines() if row.count("|") > 2]
+    facts = FACTS.items()
+    by_rule = {rule: {key(name) for name, about in facts if about.resume is rule} for rule in Resume}
+    assert rows[1:5] == [
+        by_rule[Resume.SAME] | by_rule[Resume.DATA],
+        by_rule[Resume.NETWORK] - {"set"},
+        by_rule[Resume.POSITION],
+        by_rule[Resume.STATE],
+    ]
 
 
 @contextlib.contextmanager

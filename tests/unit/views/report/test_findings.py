@@ -164,5 +164,5 @@ def test_seeds_vary_accuracy_too(tmp_path):
 def test_the_rank_that_others_wait_for_is_named(tmp_path):
     runs(tmp_path, "ring", [1000.0], ranks=4, strategy="ring", metrics=learning(ranks=4, slow=2))
     assert sentences(tmp_path)[-1] == (
-        "Rank 2 of ring-0 takes 1.95 times as long as the median of the others, which wait for it."
+        "Rank 2 of ring-0 takes 2.00 times as long as the median of the others, which wait for it."
     )

@@ -3,9 +3,10 @@
 import json
 
 import pytest
-from support.report import learning, make_run
+from support.report import make_run
 
-from hvdtrain.views.report.history import RankTime, Straggler, read_history, straggler
+from hvdtrain.runs.step_times import StepTime
+from hvdtrain.views.report.history import read_history
 
 
 def record(step, **values):
@@ -37,7 +38,7 @@ def test_a_run_without_metrics_has_no_history(tmp_path):
 def test_times_are_sums_without_the_first_interval(tmp_path):
     metrics = [record(number, **times([1.0, 9.0], [8.0, 0.5], [0.5, 0.25])) for number in (1, 2, 3)]
     assert read_history(make_run(tmp_path / "run", metrics=metrics)).ranks == [
-        RankTime(2.0, 16.0, 1.0), RankTime(18.0, 1.0, 0.5),
+        StepTime(2.0, 16.0, 1.0), StepTime(18.0, 1.0, 0.5),
     ]  # fmt: skip
 
 
@@ -45,7 +46,7 @@ def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
     metrics = [record(number, **times([3.0, 4.0], None, [0.0, 0.0])) for number in (1, 2)]
     metrics.append(record(3, **times([1.0, 1.0], [2.0, 2.0], [0.0, 0.0])))
     assert read_history(make_run(tmp_path / "run", metrics=metrics)).ranks == [
-        RankTime(6.0, None, 0.0), RankTime(7.0, None, 0.0),
+        StepTime(6.0, None, 0.0), StepTime(7.0, None, 0.0),
     ]  # fmt: skip
 
 
@@ -62,17 +63,4 @@ def test_records_with_other_times_are_left_out(tmp_path, odd):
     good = times([1.0, 2.0], [1.0, 0.0], [0.0, 0.0])
     metrics = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
     ranks = read_history(make_run(tmp_path / "run", metrics=metrics)).ranks
-    assert ranks == [RankTime(2.0, 2.0, 0.0), RankTime(4.0, 0.0, 0.0)]
-
-
-def test_the_straggler_is_the_rank_that_others_wait_for(tmp_path):
-    def found(name, **given):
-        return straggler(read_history(make_run(tmp_path / name, metrics=learning(**given))).ranks)
-
-    assert found("slow", ranks=4, slow=2) == Straggler(2, pytest.approx(2.05 / 1.05))
-    assert found("equal", ranks=4) is None
-    assert found("a little", ranks=4, slow=2, factor=1.1) is None
-    assert found("not known", ranks=4, slow=2, communicate=False) is None
-    assert found("alone", ranks=1, slow=0) is None
-    waits = [RankTime(1.0, 1.0, 0.0), RankTime(1.0, 0.1, 0.9)]
-    assert straggler(waits) == Straggler(1, pytest.approx(1.9))
+    assert ranks == [StepTime(2.0, 2.0, 0.0), StepTime(4.0, 0.0, 0.0)]

@@ -1,0 +1,71 @@
+"""One rule by which a rank is slow, for logs, evaluations, `watch`, the web page and the report."""
+
+import pytest
+
+from hvdtrain.runs.step_times import StepTime, from_record, slow_ranks
+
+
+def ranks(*compute, data=(), known=True):
+    """The times of ranks that compute for these seconds; they wait for the slowest one."""
+    slowest = max(compute)
+    return [
+        StepTime(seconds, slowest - seconds if known else None, rows)
+        for seconds, rows in zip(compute, data or [0.0] * len(compute), strict=True)
+    ]
+
+
+def named(*window, **options):
+    return [(slow.rank, slow.part) for slow in slow_ranks(window, **options)]
+
+
+def test_a_rank_is_slow_from_1_6_times_the_median_on():
+    assert named(ranks(1.0, 1.1, 1.8, 0.9)) == [(2, "compute")]
+    assert named(ranks(1.0, 1.1, 1.5, 0.9)) == []
+    assert named(ranks(5.0, 8.1)) == [(1, "compute")], "of two ranks, the other one counts"
+    (slow,) = slow_ranks([ranks(1.0, 2.0)])
+    assert (slow.ratio, slow.more_s) == pytest.approx((2.0, 1.0))
+
+
+def test_the_slowest_rank_is_the_last():
+    assert named(ranks(1.0, 3.0, 1.0, 2.0, 1.0)) == [(3, "compute"), (1, "compute")]
+
+
+def test_a_rank_that_waits_for_rows_is_slow_by_what_the_median_rank_computes():
+    (slow,) = slow_ranks([[StepTime(1.0, 1.0, 0.0), StepTime(1.0, 0.1, 0.9)]])
+    assert (slow.rank, slow.part, slow.ratio) == (1, "data", pytest.approx(1.9))
+    assert named(ranks(1.0, 1.0, data=[9.0, 9.0])) == [], "the disk is slow for all"
+
+
+def test_short_differences_do_not_count():
+    assert named(ranks(0.01, 0.01, 0.05)) == []
+
+
+def test_a_rank_is_slow_in_each_part_of_the_window():
+    assert named(ranks(1.0, 9.0), ranks(1.0, 1.1)) == []
+    assert named(ranks(1.0, 2.0), ranks(1.0, 1.4)) == [(1, "compute")]
+
+
+def test_a_slow_rank_stays_slow_until_it_has_recovered():
+    before = frozenset({(1, "compute")})
+    assert named(ranks(1.0, 1.4)) == [] and named(ranks(1.0, 1.4), was_slow=before) == [(1, "compute")]
+    assert named(ranks(1.0, 1.2), was_slow=before) == []
+
+
+def test_where_nothing_can_be_told_nobody_is_slow():
+    assert named(ranks(1.0, 9.0, known=False)) == [], "computing contains the wait for other ranks"
+    assert named(ranks(1.0)) == named() == named([]) == []
+
+
+def test_parts_are_sums_differences_and_shares():
+    time, more = StepTime(1.0, 2.0, 1.0), StepTime(0.5, 3.0, 0.0)
+    assert time.plus(more) == (1.5, 5.0, 1.0) and time.minus(more) == (0.5, 0.0, 1.0)
+    assert time.plus(StepTime(1.0, None, 0.0)).communicate is None
+    assert time.shares == (0.25, 0.5, 0.25) and StepTime(0.0, 0.0, 0.0).shares is None
+    assert (time.total, time.local) == (4.0, 2.0)
+
+
+def test_records_without_the_times_of_all_ranks_have_none():
+    good = {"compute_s": [1.0, 2.0], "communicate_s": None, "data_s": [0.0, 0.5]}
+    assert from_record(good) == [StepTime(1.0, None, 0.0), StepTime(2.0, None, 0.5)]
+    for name, odd in [("compute_s", [1.0]), ("data_s", "12"), ("data_s", [1.0, -1.0]), ("compute_s", [1.0, None])]:
+        assert from_record({**good, name: odd}) is None
