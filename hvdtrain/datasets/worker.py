@@ -135,7 +135,7 @@ def _read(source: Any, rows: list[int], draw: Draw) -> Rows | Exception:
 
 def _answer(connection: Connection, found: Rows | Exception) -> None:
     if isinstance(found, Exception):
-        kind = type(found).__name__ if type(found).__name__ in ERRORS else "TrainingError"
+        kind = next((base.__name__ for base in type(found).__mro__ if base.__name__ in ERRORS), "TrainingError")
         reason, remedy = (found.reason, found.remedy) if isinstance(found, UserError) else (one_line(found), "")
         connection.send_bytes(json.dumps({"error": kind, "reason": reason, "remedy": remedy}).encode())
         return
