@@ -131,7 +131,7 @@ def test_metrics(lines: list[bytes]) -> None:
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
         history = read_history(folder)
         assert all(np.isfinite(point).all() for curve in history[:3] for point in curve)
-        assert all(rank.own <= rank.total for rank in history.ranks)
+        assert all(rank.local <= rank.total for rank in history.ranks)
 
 
 RUN = {

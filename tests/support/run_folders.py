@@ -48,7 +48,7 @@ def write_beat(folder: Path, rank: int, number: int = 1, age_s: float = 0.0, **v
     }
     path = folder / "heartbeats" / f"rank-{rank}.json"
     path.parent.mkdir(exist_ok=True)
-    (part := path.with_suffix(".new")).write_text(json.dumps(content))
+    (part := path.with_suffix(".new")).write_text(json.dumps({"waits": content["doing"] == "step", **content}))
     os.utime(part, (time.time() - age_s,) * 2)
     os.replace(part, path)
 

@@ -29,6 +29,8 @@ class Beat:
     pid: int
     step: int
     doing: str
+    waits: bool
+    """Whether it computes its step or waits for other ranks."""
     idle_s: float
     number: int
     time: float
@@ -73,6 +75,7 @@ def _beat(rank: int, values: dict[str, Any], modified: float) -> Beat:
         pid=count(values, "pid"),
         step=count(values, "step"),
         doing=text(values, "doing"),
+        waits=values.get("waits") is not False,
         idle_s=number(values, "idle_s") or 0.0,
         number=count(values, "number"),
         time=modified,

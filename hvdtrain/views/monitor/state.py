@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.training.hang_report import Heartbeat, Observation, explain
+from hvdtrain.training.heartbeats import Heartbeat, Observation, explain
 from hvdtrain.views.monitor.content import shown
 from hvdtrain.views.monitor.ranks import Beat, RankView
 
@@ -91,7 +91,7 @@ def _state_of_living(ranks: list[RankView], size: int, waiting_s: float) -> RunS
 
 
 def _heartbeat(beat: Beat) -> Heartbeat:
-    return Heartbeat(beat.rank, beat.pid, beat.host, beat.step, beat.doing, beat.idle_s, beat.number)
+    return Heartbeat(beat.rank, beat.pid, beat.host, beat.step, beat.doing, beat.waits, beat.idle_s, beat.number)
 
 
 def _lock_age(folder: Path) -> float:

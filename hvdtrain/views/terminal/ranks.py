@@ -44,7 +44,7 @@ def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[Ran
 
 def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[Column]:
     styles = [_style(view, first) for view in ranks]
-    places = ["" if view.beat.doing == "step" else view.beat.doing for view in ranks]
+    places = ["" if view.beat.waits else view.beat.doing for view in ranks]
 
     def column(heading: str, cells: Sequence[str], importance: int, right: bool = True, least: int = 0) -> Column:
         texts = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]

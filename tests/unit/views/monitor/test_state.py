@@ -26,7 +26,8 @@ def beat(folder, rank, number=1, age_s=0.0, **values):
     content = {"rank": rank, "pid": 10 + rank, "host": "node1", "step": 5, "doing": "step", "idle_s": 0.1}
     path = folder / "heartbeats" / f"rank-{rank}.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps({**content, "number": number, **values}))
+    content = {**content, "number": number, **values}
+    path.write_text(json.dumps({"waits": content["doing"] == "step", **content}))
     os.utime(path, (time.time() - age_s,) * 2)
 
 
