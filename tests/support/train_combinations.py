@@ -24,12 +24,13 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Dataset
+from hvdtrain.interfaces import Batch, Dataset, Position
 from hvdtrain.networks.layers import Shape
 from hvdtrain.runs import checkpoints, plots
 from hvdtrain.system import rank_info
 from hvdtrain.tasks import registry
 from hvdtrain.training import loop, train
+from hvdtrain.training.batches import Batches
 from support.combinations import REFERENCES, Case, options_of
 from support.stack import REFERENCE
 
@@ -53,11 +54,11 @@ def load_few_rows(image_shape: Shape | None, **_: object) -> Dataset:
 
 
 def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Batch]]:
-    """`Training._batches`, with rows' weights times `factor`, and if `bad` with NaN on the last rank at BAD_STEP."""
-    original = loop.Training._batches
+    """`Batches.of_epoch`, with rows' weights times `factor`, and if `bad` with NaN on the last rank at BAD_STEP."""
+    original = Batches.of_epoch
 
-    def batches(self: loop.Training, parts: Any) -> Iterator[Batch]:
-        for batch in original(self, parts):
+    def batches(self: Batches, at: Position, steps: int) -> Iterator[Batch]:
+        for batch in original(self, at, steps):
             batch.weights[:] *= factor
             if bad and batch.step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
                 batch.weights[0] = np.nan
@@ -73,7 +74,7 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
     with (
         mock.patch.object(registry, "load_dataset", load_few_rows),
         mock.patch.object(plots, "plot_metrics"),
-        mock.patch.object(loop.Training, "_batches", with_changed_weights(factor, config.on_nan == "skip")),
+        mock.patch.object(Batches, "of_epoch", with_changed_weights(factor, config.on_nan == "skip")),
         mock.patch.object(loop.Training, "after_step", lambda *given: (steps.append(1), after_step(*given))),
     ):
         try:
