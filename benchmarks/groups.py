@@ -24,6 +24,7 @@ from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.tasks.target import NetworkTarget
 
 IMAGE, LABELS = (1, 28, 28), 10
 """Shape of the images, and number of classes."""
@@ -49,7 +50,7 @@ def main() -> None:
     weights = initial_weights(network, "xavier", 0)
     learners = {}
     for name, config in configs.items():
-        learners[name] = build_learner(config, network, weights, RuntimeOptions(device="cpu"))
+        learners[name] = build_learner(config, NetworkTarget(network), weights, RuntimeOptions(device="cpu"))
         learners[name].weights()  # waits for MXNet's broadcast, as the next learner's has the same names
     blocks = measure(learners, options.rows, options.blocks)
     group = next(iter(learners.values())).group

@@ -36,6 +36,7 @@ from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.stopwatch import Stopwatch
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.hang_report import Heartbeat
 from hvdtrain.training.heartbeats import HEARTBEAT_S, Heartbeats
 from hvdtrain.training.losses import LossMeter
@@ -59,7 +60,7 @@ def main() -> None:
     )
     network = NETWORKS["lenet"].for_data(IMAGE, LABELS, "lenet")
     weights = initial_weights(network, "xavier", 0)
-    learner = build_learner(config, network, weights, RuntimeOptions(device="cpu"))
+    learner = build_learner(config, NetworkTarget(network), weights, RuntimeOptions(device="cpu"))
     group = learner.group
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(learner, options.rows, Path(folder))

@@ -19,9 +19,10 @@ import numpy as np
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.arrays import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, Evaluated, OptimizerState
+from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training
 
 ROWS = 10000
@@ -29,10 +30,10 @@ SHAPE = (1, 28, 28)
 CLASSES = tuple("0123456789")
 
 
-class NullLearner:
+class NullLearner(Learner):
     """Notes when steps begin and end. kept: it claims to keep the training rows, as a GPU does."""
 
-    device, devices, state_by_rank, local_weights, skipped = "cpu", 1, False, frozenset[str](), 0
+    device = "cpu"
 
     def __init__(self, weights: dict[str, np.ndarray], kept: bool) -> None:
         self.group, self._weights, self._kept = SingleProcess(), weights, kept
@@ -68,7 +69,7 @@ def measure(steps: int, batch_size: int, log_every: int, kept: bool) -> tuple[fl
     dataset = Dataset("zeros", source, ArraySource(images[:10], labels[:10]), CLASSES)
     network = NETWORKS["lenet"].for_data(SHAPE, len(CLASSES), "lenet")
     learner = NullLearner(initial_weights(network, "xavier", 0), kept)
-    training.load_target = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
+    training.load_target = lambda config, runtime: (NetworkTarget(network), dataset)  # type: ignore[assignment]
     training.build_learner = lambda *_: learner  # type: ignore[assignment,return-value]
     per_epoch = -(-ROWS // batch_size)
     config = Config(strategy="single", batch_size=batch_size, epochs=-(-steps // per_epoch))

@@ -1,23 +1,25 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner and its kinds), and what is saved (OptimizerState, Position,
-Checkpoint, ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint,
+ElasticMemory).
 """
 
 from __future__ import annotations
 
+import abc
 import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import LOOP
 
 PIXEL_MAX = 255
 """Networks get uint8 pixels divided by this; each framework's `network.scale_pixels` does it."""
@@ -182,8 +184,8 @@ class Strategy:
 class OptimizerState(NamedTuple):
     """The state of an optimizer, in canonical names and layout.
 
-    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32. In a script's
-        own loop: what the optimizer and each object that it keeps give, under names that begin with the object's.
+    arrays: `momentum/<parameter>` for SGD, `mean/<parameter>` and `square/<parameter>` for Adam, float32. In a user's
+        loop: what the optimizer and each object that it keeps give, under names that begin with the object's.
     scale: factor contained in the momentum. PyTorch and TensorFlow accumulate gradients (1.0), MXNet accumulates them
         times minus the learning rate. Saving it restores the state bit for bit in the same framework, and allows
         conversion in another one.
@@ -212,155 +214,88 @@ def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evalua
     return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
-class BaseLearner(Protocol):
-    """One framework's network and optimizer. Knows tensors and devices, but no files, epochs or schedules."""
+class Learner(abc.ABC):
+    """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
+
+    A framework overrides the methods without a default, `train_step`, and of the others what it does better.
+    """
 
     group: Group
     device: str
     """Kind of device: `cpu`, `cuda:0` and so on."""
-    devices: int
-    """Number of devices in this process, each with a copy of the network."""
-    local_weights: frozenset[str]
-    """Names of `weights` of which each rank has its own values: running statistics of the rank's own rows."""
-    state_by_rank: bool
+    devices: int = 1
+    """Number of devices in this process, each with a copy of the model."""
+    local_weights: frozenset[str] = frozenset()
+    """Names of `weights` of which each rank has its own values: running statistics of the rank's rows."""
+    state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
+    skipped: int = 0
+    """Number of updates skipped because gradients were not finite; the same on every rank."""
+    between_steps: ClassVar[str] = LOOP
+    """The part of a timeline in which each step begins and ends: whose loop it is."""
 
     @property
-    def skipped(self) -> int:
-        """Number of updates skipped because gradients were not finite; the same on every rank."""
-        ...
-
-    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        """Evaluate rows of a source."""
-        ...
-
-    def weights(self) -> Weights:
-        """All parameters and running statistics, float32, in canonical names and layout; waits for the last update.
-
-        The statistics are those of this rank's first device.
-        """
-        ...
-
-    def load(self, weights: Weights) -> None:
-        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
-        ...
-
-    def optimizer_state(self) -> OptimizerState:
-        """The state of the optimizer."""
-        ...
-
-    def load_optimizer_state(self, state: OptimizerState) -> None:
-        """Set the state of the optimizer."""
-        ...
-
-
-class Learner(BaseLearner, Protocol):
-    """A learner that makes the steps of training."""
+    def learning_rate(self) -> float | None:
+        """That of an optimizer whose rate a user's script sets; None where a batch has it."""
+        return None
 
     def train_step(self, batch: Batch) -> SupportsFloat:
         """One synchronous step on this rank's rows.
 
         Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
         """
-        ...
-
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        """Logits, float32 (n, classes); of networks as data only."""
-        ...
-
-
-@runtime_checkable
-class FitLearner(Protocol):
-    """A learner whose framework has its own loop (Keras' and Module's fit), to which ours feeds an epoch."""
+        raise NotImplementedError
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
-        """Train on `steps` batches in the framework's loop.
+        """Train on `steps` batches. A framework with a loop of its own (Keras' and Module's fit) runs them in that.
 
-        after: called as soon as each step is done, with what `train_step` would have returned. A framework may take
-            the next batch before that. An exception that it raises ends the fit.
+        after: called as soon as each step is done, with what `train_step` returns. A framework may take the next batch
+            before that. An exception that it raises ends the fit.
         """
-        ...
-
-
-@runtime_checkable
-class GradientLearner(Protocol):
-    """A learner whose forward and backward pass can run without an update, so that each can be timed."""
-
-    def compute_gradients(self, batch: Batch) -> SupportsFloat:
-        """Forward and backward of `train_step`; complete when `weights` returns, which does not change.
-
-        Returns what `train_step` returns.
-        """
-        ...
-
-
-@runtime_checkable
-class CompilingLearner(Protocol):
-    """A learner that can compile its step before training (`--compile`)."""
-
-    def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
-        """Compile the step for as many rows as these of a source; returns the seconds that it took.
-
-        Raises an error of any kind if it cannot; the step is then as it was.
-        """
-        ...
-
-
-@runtime_checkable
-class RowKeepingLearner(Protocol):
-    """A learner that can keep all training rows on its device, so that a step copies their numbers only."""
-
-    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
-        """Keep the arrays of the training data, if they fit; whether batches then need none of their own."""
-        ...
-
-
-@runtime_checkable
-class LossReader(Protocol):
-    """A learner that reads several losses from its device faster than one by one."""
+        for batch in batches:
+            after(self.train_step(batch))
 
     def read_losses(self, losses: list[Any]) -> list[float]:
         """The values of what `train_step` returned; waits for the last."""
-        ...
+        return [float(loss) for loss in losses]
 
+    @abc.abstractmethod
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        """Evaluate rows of a source."""
 
-@runtime_checkable
-class UserLoopLearner(BaseLearner, Protocol):
-    """A learner whose model, optimizer and losses are a script's own; it begins without them.
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        """Logits, float32 (n, classes); of networks as data only."""
+        raise NotImplementedError
 
-    The state of its optimizer is empty before the first step.
-    """
+    @abc.abstractmethod
+    def weights(self) -> Weights:
+        """All parameters and running statistics, float32, in canonical names and layout; waits for the last update.
 
-    @property
-    def learning_rate(self) -> float:
-        """That of the optimizer's first parameter group."""
-        ...
-
-    def setup(self, model: Any, optimizer: Any, unused_parameters: bool) -> tuple[Any, Any]:
-        """The model and the optimizer that the script uses from then on. Raises UserError if they do not fit.
-
-        unused_parameters: whether parameters may get no gradient in a step.
+        The statistics are those of this rank's first device.
         """
-        ...
 
-    def register(self, states: dict[str, Any]) -> None:
-        """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
-        ...
+    @abc.abstractmethod
+    def load(self, weights: Weights) -> None:
+        """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
 
-    def prepare(self, batch: Batch) -> tuple[Any, ...]:
-        """The arrays of the batch on the device, with which the script then computes the losses."""
-        ...
+    @abc.abstractmethod
+    def optimizer_state(self) -> OptimizerState:
+        """The state of the optimizer; of a script's, empty before the first step."""
 
-    def step(self, losses: Any) -> SupportsFloat:
-        """Train on the losses of the prepared batch's rows; returns what `train_step` returns.
+    @abc.abstractmethod
+    def load_optimizer_state(self, state: OptimizerState) -> None:
+        """Set the state of the optimizer."""
 
-        Raises UserError for losses that are not a value for each row.
+    def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
+        """Compile the step for as many rows as these of a source (`--compile`); returns the seconds that it took.
+
+        Raises an error of any kind if it cannot; the step is then as it was. By default there is nothing to compile.
         """
-        ...
+        return 0.0
 
-    def evaluate_by(self, function: Callable[..., Any]) -> None:
-        """Evaluate by a function of the script: from arrays to losses, or to losses and a dict of metrics, by row."""
-        ...
+    def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
+        """Keep the arrays of all training rows on the device, if they fit; whether batches then need none."""
+        return False
 
 
 @dataclass(frozen=True)

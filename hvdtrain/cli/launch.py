@@ -17,12 +17,22 @@ from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
-from hvdtrain.jobs.hostlist import parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.hosts import check_access
-from hvdtrain.jobs.job import ElasticOptions, Host, Job, RestartPolicy, check_job, check_policy
-from hvdtrain.jobs.launchers.elastic import check_elastic
-from hvdtrain.jobs.launchers.open_mpi import installation_folder
-from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.job import (
+    ElasticOptions,
+    Host,
+    Job,
+    RestartPolicy,
+    check_job,
+    check_policy,
+    parse_hosts,
+    read_hostfile,
+    slurm_allocation,
+    slurm_hosts,
+)
+from hvdtrain.jobs.launchers import build
+from hvdtrain.jobs.launchers.horovodrun import check_elastic
+from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.launchers.settings import own_programs_first
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
@@ -129,15 +139,15 @@ def _elastic(options: argparse.Namespace) -> ElasticOptions:
 
 def requested_variables(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:
     """The variables of --env. Raises UserError for an invalid name, or for a variable without a value."""
-    found = {}
+    variables = {}
     for variable in given:
         name, sign, value = variable.partition("=")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
             raise UserError(f"--env {name}: {name!r} is not the name of a variable", "write NAME or NAME=VALUE")
         if not sign and name not in environment:
             raise UserError(f"--env {name}: the variable is not set on this host", f"write --env {name}=VALUE")
-        found[name] = value if sign else environment[name]
-    return found
+        variables[name] = value if sign else environment[name]
+    return variables
 
 
 def seconds(text: str) -> float:

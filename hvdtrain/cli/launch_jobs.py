@@ -15,9 +15,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm import cancel as cancellation
 from hvdtrain.jobs.slurm import overview, queue, submissions
 from hvdtrain.jobs.slurm.cancel import Cancellation
-from hvdtrain.jobs.slurm.named_job import NamedJob
 from hvdtrain.jobs.slurm.overview import JobOverview
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
 from hvdtrain.system.json_text import to_json
 from hvdtrain.system.text import printable
@@ -45,36 +44,36 @@ class _Jobs:
 
     def named(self, texts: Sequence[str]) -> list[NamedJob]:
         """Raises UserError for what is no number of a job."""
-        found = []
+        jobs = []
         for text in dict.fromkeys(texts):
             match = JOB.fullmatch(text)
             if not match:
                 raise UserError(
                     f"{text!r:.80} is no number of a job", "give a number such as 123, or 123_4 of an array"
                 )
-            made = [one for one in self.submitted if one.job == match[1]]
-            found.append(NamedJob(match[1], match[2] or "", made[-1] if made else None))
-        return found
+            made = [submission for submission in self.submitted if submission.job == match[1]]
+            jobs.append(NamedJob(match[1], match[2] or "", made[-1] if made else None))
+        return jobs
 
     def known(self, asked: Sequence[NamedJob]) -> list[QueuedJob]:
         """What Slurm knows about jobs that are named. Raises UserError for unknown ones, and for those of others."""
-        found = find(asked)
-        for one in asked:
-            entries = one.entries(found)
-            if not entries and not (one.submission and (not one.task or one.submission.has_task(one.task))):
+        entries_known = find(asked)
+        for job in asked:
+            entries = job.entries(entries_known)
+            if not entries and not (job.submission and (not job.task or job.submission.has_task(job.task))):
                 remedy = "launch status --all lists those that were submitted"
-                raise UserError(f"job {one.id}: neither Slurm nor the launcher knows it", remedy)
+                raise UserError(f"job {job.id}: neither Slurm nor the launcher knows it", remedy)
             for entry in entries:
                 if entry.user not in (queue.own_user(), str(os.getuid())):
                     reason = f"job {entry.id} is of the user {printable(entry.user)}"
                     raise UserError(reason, "give one of your own; squeue shows those of all users")
-        return found
+        return entries_known
 
 
 def find(jobs: Sequence[NamedJob], ask: Callable[[list[str], str], list[QueuedJob]] = queue.find) -> list[QueuedJob]:
     """What Slurm knows about jobs. ask: what looks up the numbers of jobs of one cluster."""
-    clusters = sorted({one.cluster for one in jobs})
-    return [entry for where in clusters for entry in ask([one.job for one in jobs if one.cluster == where], where)]
+    clusters = sorted({job.cluster for job in jobs})
+    return [entry for where in clusters for entry in ask([job.job for job in jobs if job.cluster == where], where)]
 
 
 def status(options: argparse.Namespace) -> int:
@@ -84,12 +83,12 @@ def status(options: argparse.Namespace) -> int:
     if asked:
         known = jobs.known(asked)
     else:
-        asked = [NamedJob(one.job, "", one) for one in jobs.submitted]
+        asked = [NamedJob(job.job, "", job) for job in jobs.submitted]
         by_cluster = _of_reachable_clusters(jobs.submitted)
-        known = [one for found in by_cluster.values() for one in found]
+        known = [job for entries in by_cluster.values() for job in entries]
         asked = asked if options.all else _recent(asked, known)
         known += _ended(asked, known, list(by_cluster))
-    rows = [row for one in asked for row in _rows(one, known, options.tasks)]
+    rows = [row for job in asked for row in _rows(job, known, options.tasks)]
     if options.json:
         print(to_json([row.record() for row in rows], indent=1))
     elif rows:
@@ -101,42 +100,42 @@ def status(options: argparse.Namespace) -> int:
 
 def _recent(asked: list[NamedJob], known: list[QueuedJob]) -> list[NamedJob]:
     """Those that wait or run, and the last ones of the others."""
-    active = [any(entry.active for entry in one.entries(known)) for one in asked]
+    active = [any(entry.active for entry in job.entries(known)) for job in asked]
     last = [number for number, is_active in enumerate(active) if not is_active][-RECENT:]
-    return [one for number, one in enumerate(asked) if active[number] or number in last]
+    return [job for number, job in enumerate(asked) if active[number] or number in last]
 
 
 def _of_reachable_clusters(submitted: list[Submission]) -> dict[str, list[QueuedJob]]:
     """What each cluster has in its queue; one that does not answer is left out with a message."""
-    found = {}
-    for cluster in sorted({one.cluster for one in submitted}):
+    by_cluster = {}
+    for cluster in sorted({job.cluster for job in submitted}):
         try:
-            found[cluster] = queue.find_recent([one.job for one in submitted if one.cluster == cluster], cluster)
+            by_cluster[cluster] = queue.find_recent([job.job for job in submitted if job.cluster == cluster], cluster)
         except UserError as error:
             if not cluster:
                 raise
             _print(f"cluster {printable(cluster)}: {error.reason}")
-    return found
+    return by_cluster
 
 
 def _ended(asked: list[NamedJob], known: list[QueuedJob], clusters: list[str]) -> list[QueuedJob]:
     """What the accounts of these clusters say about jobs that are not in the queue any more."""
-    in_queue, found = {(one.cluster, one.job) for one in known}, []
-    submitted = [one.submission for one in asked if one.submission]
+    in_queue, entries = {(job.cluster, job.job) for job in known}, []
+    submitted = [job.submission for job in asked if job.submission]
     for cluster in clusters:
-        gone = [one.job for one in submitted if one.cluster == cluster and (cluster, one.job) not in in_queue]
+        gone = [job.job for job in submitted if job.cluster == cluster and (cluster, job.job) not in in_queue]
         try:
-            found += queue.find_ended(gone, cluster)
+            entries += queue.find_ended(gone, cluster)
         except UserError as error:  # what is in the queue is shown all the same
             _print(error.reason)
-    return found
+    return entries
 
 
 def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobOverview]:
     entries = asked.entries(known)
     if each_task and entries:
-        entries.sort(key=lambda one: int(one.task or 0))
-        return [overview.of_entry(one, asked.submission) for one in entries]
+        entries.sort(key=lambda entry: int(entry.task or 0))
+        return [overview.of_entry(entry, asked.submission) for entry in entries]
     return [overview.of_job(asked.job, known, asked.submission, asked.task)]
 
 
@@ -159,7 +158,7 @@ def _show(rows: list[JobOverview]) -> None:
         state = Text(printable(_state(row)), style=style)
         cells: list[Any] = [row.id, printable(row.name), state, row.elapsed]
         cells += [] if narrow else [printable(row.hosts) or (str(row.nodes) if row.nodes else "")]
-        table.add_row(*(one if isinstance(one, Text) else Text(one) for one in [*cells, printable(_progress(row))]))
+        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in [*cells, printable(_progress(row))]))
     console.print(table)
 
 
@@ -193,9 +192,9 @@ def cancel(options: argparse.Namespace) -> int:
         raise UserError("launch cancel: which jobs?", "give their numbers, or --all")
     jobs = _Jobs()
     if options.all:
-        asked = [NamedJob(one.job, "", one) for one in jobs.submitted]
+        asked = [NamedJob(job.job, "", job) for job in jobs.submitted]
         known = find(asked, queue.find_recent)  # the accounts of ended jobs, which take long, name none to end
-        asked = [one for one in asked if any(entry.active for entry in one.entries(known))]
+        asked = [job for job in asked if any(entry.active for entry in job.entries(known))]
         if not asked:
             print("no submitted job waits or runs")
             return 0
@@ -204,21 +203,21 @@ def cancel(options: argparse.Namespace) -> int:
     else:
         asked = jobs.named(options.jobs)
         jobs.known(asked)
-    wanted = [Cancellation(one.job, one.task, one.submission) for one in asked]
+    wanted = [Cancellation(job.job, job.task, job.submission) for job in asked]
 
     def say(text: str) -> None:
         print(printable(text), flush=True)
 
     cancellation.cancel(wanted, find, say, wait_s=0.0 if options.now else cancellation.WAIT_S)
-    return int(any(one.failed for one in wanted))
+    return int(any(job.failed for job in wanted))
 
 
 def _confirm(asked: list[NamedJob]) -> None:
     """Raises UserError unless the user wants to end these jobs."""
-    for one in asked:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(one.submission.submitted)) if one.submission else ""
-        name = one.submission.name if one.submission else ""
-        print(f"{one.job}  {printable(name)}  submitted {when}", flush=True)
+    for job in asked:
+        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.submission.submitted)) if job.submission else ""
+        name = job.submission.name if job.submission else ""
+        print(f"{job.job}  {printable(name)}  submitted {when}", flush=True)
     if not sys.stdin or not sys.stdin.isatty():
         raise UserError("launch cancel --all asks before it ends jobs, and there is no terminal", "give --yes as well")
     if input(f"End {len(asked)} job(s)? [y/N] ").strip().lower() not in ("y", "yes"):

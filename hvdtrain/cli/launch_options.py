@@ -61,13 +61,13 @@ def parse(argv: list[str]) -> argparse.Namespace:
 def _joined(argv: list[str]) -> list[str]:
     """The command line with `--sbatch=OPTION`: argparse takes what begins with a dash for an option of its own."""
     end = argv.index("--") if "--" in argv else len(argv)
-    found: list[str] = []
+    words: list[str] = []
     for word in argv[:end]:
-        if found[-1:] == ["--sbatch"]:
-            found[-1] += f"={word}"
+        if words[-1:] == ["--sbatch"]:
+            words[-1] += f"={word}"
         else:
-            found.append(word)
-    return [*found, *argv[end:]]
+            words.append(word)
+    return [*words, *argv[end:]]
 
 
 def _add_job_options(command: argparse.ArgumentParser, launcher: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from hvdtrain.interfaces import BaseLearner, Group
+from hvdtrain.interfaces import Group, Learner
 from hvdtrain.networks.description import Weights
 
 MESSAGE_BYTES = 1 << 26
@@ -27,7 +27,7 @@ def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
     return own
 
 
-def share_local_arrays(learner: BaseLearner) -> None:
+def share_local_arrays(learner: Learner) -> None:
     """Give all ranks rank 0's values of what each rank has by itself (`local_weights`). Call it on every rank."""
     if learner.local_weights and learner.group.size > 1:
         weights = learner.weights()

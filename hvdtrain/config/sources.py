@@ -165,7 +165,12 @@ class CommandLine:
     @classmethod
     def read(cls, argv: list[str], program: str, framework: Framework | None) -> CommandLine:
         """Parse the arguments, and read the file of --config if there is one. Raises UserError."""
-        given = _parser(program).parse(argv)
+        try:
+            given = _parser(program).parse(argv)
+        except UserError:
+            if not {"-h", "--help"} & set(argv):
+                raise
+            given = {"help": True}  # of a command line that somebody is about to correct
         paths = given.get("config", ())
         if len(paths) > 1:
             remedy = "give one file, and other options on the command line"

@@ -22,6 +22,7 @@ from hvdtrain.interfaces import PIXEL_MAX
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import Shape
 from hvdtrain.system.files import replace_folder, write_atomically
+from hvdtrain.tasks.target import NetworkTarget
 
 TOLERANCE = 1e-5
 """Of the largest logit, or of 1 if that is less: float32 has seven digits."""
@@ -70,7 +71,7 @@ class _Reference:
     def __init__(self, model: Model, framework: Framework) -> None:
         images = random_images(model.network.input_shape)
         config = Config(framework=framework, strategy="single", model=model.name)
-        learner = build_learner(config, model.network, model.weights, RuntimeOptions(device="cpu"))
+        learner = build_learner(config, NetworkTarget(model.network), model.weights, RuntimeOptions(device="cpu"))
         self._framework, self._logits = framework, learner.logits(images)
         self._images = images.astype(np.float32) / np.float32(PIXEL_MAX)
         if not np.isfinite(self._logits).all():

@@ -20,12 +20,13 @@ from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import require
 from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy, UserLoopLearner
+from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.target import Target
+from hvdtrain.tasks.user import Script
 
 STYLES: dict[Framework, tuple[str, ...]] = {
     "torch": ("loop",),
@@ -74,7 +75,7 @@ class StrategyEntry(Generic[AnyStrategy]):
     """Value of --api."""
     strategy: type[AnyStrategy]
     learner: Callable[[Any, Any, AnyStrategy], Learner]
-    """Called with what is trained, the initial weights (None for a task), and the strategy."""
+    """Called with what is trained, the initial weights (None if its model has its own), and the strategy."""
     connection: Connection | None = None
     """The group that the strategy is made with; None for one that makes its own."""
 
@@ -140,11 +141,11 @@ def framework_tracing(framework: Framework) -> Any:
     return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
-USER_LOOPS = {"torch": "TorchUserLoop", "mxnet": "MXNetUserLoop"}
-"""Class in <framework>/user_loop.py of each framework in which a script can have a training loop of its own."""
+USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
+"""Class in <framework>/user_loop.py of each framework in which a script can have a loop of its own."""
 
 
-def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
+def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) -> UserLearner:
     """The learner for a script's own loop. Raises UserError if options do not allow it, or something is missing."""
     if config.framework not in USER_LOOPS:
         raise UserError(
@@ -152,7 +153,7 @@ def build_user_loop(config: Config, runtime: RuntimeOptions) -> UserLoopLearner:
             "write a task instead (docs/own.md)",
         )
     _prepare(config, runtime)
-    entry = check_request(config, None, runtime)
+    entry = check_request(config, script, runtime)
     with limited_start():
         strategy = entry.start(config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
@@ -184,21 +185,17 @@ def build_without_communication(
     return build_learner(config, target, weights, dataclasses.replace(runtime, devices=1))
 
 
-def check_request(config: Config, target: Target | None, runtime: RuntimeOptions) -> StrategyEntry[Any]:
+def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:
     """The entry of the strategy that the options ask for; starts nothing.
 
-    target: None for what a script makes later. Raises UserError if the framework, or what the strategy requires, is
-    missing or does not support an option.
+    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     validity.check_framework(config)
     entry = find_strategy(config)
     require(entry.requires, config.framework)
-    gradients = None
-    if target is None or isinstance(target, UserTask):
+    if not target.is_portable:
         validity.check_task_style(config, entry.style, STYLES[config.framework][0])
-    else:
-        gradients = len(list(target.parameters()))
-    validity.check_strategy(config, runtime, entry.strategy, gradients)
+    validity.check_strategy(config, runtime, entry.strategy, target.gradients)
     return entry
 
 

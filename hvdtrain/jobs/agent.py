@@ -23,10 +23,9 @@ import sys
 import time
 
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.jobs import gloo, private_variables, protocol
+from hvdtrain.jobs import gloo, hosts, protocol
 from hvdtrain.jobs.job import START_TIMEOUT_S
-from hvdtrain.jobs.program_output import ProgramOutput
-from hvdtrain.jobs.protocol import Channel, Closed
+from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
 from hvdtrain.system import agent_pipe, network, rank_info, versions
 from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
 from hvdtrain.system.run_end import Failure
@@ -90,7 +89,7 @@ class Agent:
             signal.signal(number, lambda *_: None)
         if protocol.SUPERVISOR not in os.environ:
             return shell_status(self._run_program(self._standalone_environment()))
-        private_variables.receive()  # now: their file is removed when all ranks have registered
+        hosts.receive_variables()  # now: their file is removed when all ranks have registered
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here()

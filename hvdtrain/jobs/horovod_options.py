@@ -25,9 +25,13 @@ class HorovodSetting(NamedTuple):
     @property
     def option(self) -> str:
         prefix = {"autotune": "autotune_", "timeline": "timeline_", "stall_check": "stall_check_", "logging": "log_"}
-        own = {"autotune_enabled": "autotune", "stall_check_enabled": "no_stall_check", "timeline_filename": "timeline"}
+        names = {
+            "autotune_enabled": "autotune",
+            "stall_check_enabled": "no_stall_check",
+            "timeline_filename": "timeline",
+        }
         name = prefix.get(self.section, "") + self.key
-        return f"--{own.get(name, name).replace('_', '-')}"
+        return f"--{names.get(name, name).replace('_', '-')}"
 
     @property
     def dest(self) -> str:
@@ -94,13 +98,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--config-file", type=Path, metavar="FILE", help="YAML file with these settings, in horovodrun's format"
     )
-    for one in SETTINGS:
-        if one.kind in ("switch", "off"):
+    for setting in SETTINGS:
+        if setting.kind in ("switch", "off"):
             group.add_argument(
-                one.option, dest=one.dest, action="store_const", const=one.kind == "switch", help=one.help
+                setting.option,
+                dest=setting.dest,
+                action="store_const",
+                const=setting.kind == "switch",
+                help=setting.help,
             )
         else:
-            group.add_argument(one.option, dest=one.dest, metavar="N" if one.kind != "text" else "FILE", help=one.help)
+            group.add_argument(
+                setting.option, dest=setting.dest, metavar="N" if setting.kind != "text" else "FILE", help=setting.help
+            )
 
 
 def variables(options: argparse.Namespace) -> dict[str, str]:
@@ -109,37 +119,40 @@ def variables(options: argparse.Namespace) -> dict[str, str]:
     Raises UserError if Horovod does not accept a value.
     """
     file = _read(options.config_file) if options.config_file else {}
-    found = {}
-    for one in SETTINGS:
-        given, where = getattr(options, one.dest), one.option
+    values = {}
+    for setting in SETTINGS:
+        given, where = getattr(options, setting.dest), setting.option
         if given is None:
-            given, where = file.get((one.section, one.key)), f"{options.config_file}: {one.section}: {one.key}"
+            given, where = (
+                file.get((setting.section, setting.key)),
+                f"{options.config_file}: {setting.section}: {setting.key}",
+            )
         if given is not None:
-            found[one.variable] = _value(one, given, where)
-    return found
+            values[setting.variable] = _value(setting, given, where)
+    return values
 
 
-def _value(one: HorovodSetting, given: Any, where: str) -> str:
-    if one.kind in ("switch", "off"):
+def _value(setting: HorovodSetting, given: Any, where: str) -> str:
+    if setting.kind in ("switch", "off"):
         if not isinstance(given, bool):
             raise UserError(f"{where} {given!r} is not a boolean", "write true or false")
-        return str(int(given == (one.kind == "switch")))
-    if one.kind == "text":
+        return str(int(given == (setting.kind == "switch")))
+    if setting.kind == "text":
         return str(given)
-    if one.kind == "level":
+    if setting.kind == "level":
         if str(given).lower() not in LEVELS:
             raise UserError(f"{where} {given!r} is not a log level", f"choose one of {', '.join(LEVELS)}")
         return str(given).lower()
     try:
         number = float(given)
-        if isinstance(given, bool) or not 0 <= number < 1e12 or (one.kind == "integer" and number != int(number)):
+        if isinstance(given, bool) or not 0 <= number < 1e12 or (setting.kind == "integer" and number != int(number)):
             raise ValueError
     except (ValueError, TypeError):
-        kind = "an integer" if one.kind == "integer" else "a number"
+        kind = "an integer" if setting.kind == "integer" else "a number"
         raise UserError(f"{where} {given!r} is invalid", f"give {kind} of 0 or more") from None
-    if one.kind == "number":
+    if setting.kind == "number":
         return f"{number:g}"
-    return str(int(number * (1 << 20 if one.kind == "megabytes" else 1)))
+    return str(int(number * (1 << 20 if setting.kind == "megabytes" else 1)))
 
 
 def _read(path: Path) -> dict[tuple[str, str], Any]:
@@ -151,8 +164,8 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
     except (OSError, UnicodeDecodeError, RecursionError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"--config-file {path} cannot be read ({reason})", "see horovodrun's manual") from None
-    known = {(one.section, one.key) for one in SETTINGS}
-    found = {}
+    known = {(setting.section, setting.key) for setting in SETTINGS}
+    settings = {}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
         raise UserError(
             f"--config-file {path} is not YAML with sections", "write sections such as params: and autotune:"
@@ -164,5 +177,5 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
             if not isinstance(value, str):
                 raise UserError(f"--config-file {path}: {section}: {key} is a list or a section", "give it one value")
             if value.lower() not in NULL:
-                found[section, key] = BOOLEANS.get(value.lower(), value)
-    return found
+                settings[section, key] = BOOLEANS.get(value.lower(), value)
+    return settings

@@ -1,15 +1,21 @@
-"""Other hosts, by ssh: whether they can be reached and have the same versions."""
+"""Other hosts, by ssh: whether they can be reached and have the same versions, and how they get credentials.
+
+horovodrun writes all variables on command lines, which every user of a host can read. Those with credentials, among
+them the job's token, therefore go into a file on each host that only its owner can read, until all have registered.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
@@ -74,11 +80,11 @@ def other_hosts(hosts: Sequence[Host]) -> list[str]:
 
 def check_hosts(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> None:
     """Raises UserError, which names each host that cannot be reached by ssh or differs from this one."""
-    problems = [one for one in inspect(hosts, access) if one.problem]
+    problems = [check for check in inspect(hosts, access) if check.problem]
     if len(problems) == 1:
         raise UserError(f"{problems[0].host}: {problems[0].problem}", problems[0].remedy)
     if problems:
-        lines = [f"\n  {one.host}: {one.problem}; {one.remedy}" for one in problems]
+        lines = [f"\n  {check.host}: {check.problem}; {check.remedy}" for check in problems]
         raise UserError(f"{len(problems)} hosts cannot be used:{''.join(lines)}")
 
 
@@ -145,3 +151,56 @@ def ssh_remedy(host: str, error: str, access: SshAccess = DEFAULT_ACCESS) -> str
         return f"add {host} and its address to /etc/hosts, or correct the name"
     tried = " ".join(["ssh", "-v", *access.arguments, host])
     return f"check that {host} is up and runs sshd: {tried} true (another port: --ssh-port N)"
+
+
+VARIABLES_FILE = "HVDTRAIN_VARIABLES_FILE"
+"""Environment variable: the file, which a rank's agent reads when it starts."""
+
+
+def distribute_variables(hosts: list[str], variables: Mapping[str, str], access: SshAccess = DEFAULT_ACCESS) -> str:
+    """Write variables to a file on this host and on these, readable by its owner only; the file's path.
+
+    They go through the standard input of ssh, as all users of a host can read command lines. Raises UserError, naming
+    the host, where the file cannot be written.
+    """
+    path = f"/tmp/hvdtrain-{secrets.token_hex(16)}"  # a random name, which no other user can have created before
+    try:
+        _run_everywhere(hosts, f"umask 077 && cat > {path}", json.dumps(dict(variables)), access)
+    except UserError:
+        with contextlib.suppress(UserError):
+            remove_variables(hosts, path, access)
+        raise
+    return path
+
+
+def remove_variables(hosts: list[str], path: str, access: SshAccess = DEFAULT_ACCESS) -> None:
+    """Remove the files that `distribute_variables` wrote. Raises UserError, naming a host that cannot be reached."""
+    _run_everywhere(hosts, f"rm -f {path}", "", access)
+
+
+def _run_everywhere(hosts: list[str], script: str, stdin: str, access: SshAccess) -> None:
+    remote = shlex.join(["sh", "-c", script])
+
+    def run(host: str) -> None:
+        command = ssh(host, remote, access) if host else ["sh", "-c", script]
+        try:
+            subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+        except subprocess.SubprocessError as error:
+            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({error})"
+            raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None
+
+    with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
+        list(pool.map(run, ["", *hosts]))
+
+
+def receive_variables(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Set the variables of this rank's file, if it has one. Raises UserError if the file cannot be read."""
+    path = environment.pop(VARIABLES_FILE, "")
+    if not path:
+        return
+    try:
+        with open(path) as file:
+            environment.update(json.load(file))
+    except (OSError, ValueError, TypeError, RecursionError) as error:
+        reason = f"{VARIABLES_FILE}={path}: variables with credentials cannot be read ({error})"
+        raise UserError(reason, "all hosts of a job need a /tmp that the launcher can write to") from None

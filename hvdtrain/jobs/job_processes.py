@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import secrets
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts, private_variables, protocol
+from hvdtrain.jobs import hosts, protocol
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job
-from hvdtrain.jobs.launcher_process import LauncherProcess
 from hvdtrain.jobs.launchers.settings import LaunchSpec
 from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.run_end import LAST_LINES
 
 LEAVE_S = 1.0
 """How long a launcher may take to end after its ranks have ended."""
@@ -74,8 +76,8 @@ class JobProcesses:
         """The variables with a file in place of those that hold credentials."""
         public, private = credentials.separated(environment)
         others = hosts.other_hosts(self._job.hosts)
-        self._variables_file = await asyncio.to_thread(private_variables.distribute, others, private, self._job.ssh)
-        return {**public, private_variables.FILE: self._variables_file}
+        self._variables_file = await asyncio.to_thread(hosts.distribute_variables, others, private, self._job.ssh)
+        return {**public, hosts.VARIABLES_FILE: self._variables_file}
 
     def all_registered(self) -> None:
         """All agents have read their credentials: remove the file."""
@@ -86,7 +88,7 @@ class JobProcesses:
         if path:
             with contextlib.suppress(UserError):  # a host that can no longer be reached
                 others = hosts.other_hosts(self._job.hosts)
-                await asyncio.to_thread(private_variables.remove, others, path, self._job.ssh)
+                await asyncio.to_thread(hosts.remove_variables, others, path, self._job.ssh)
 
     async def end(self, by_itself: bool) -> None:
         """Leave no process behind: what still runs gets SIGTERM, then SIGKILL. by_itself: the ranks have ended well."""
@@ -96,9 +98,72 @@ class JobProcesses:
                 if number:
                     process.signal_group(number)
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(asyncio.gather(*(one.wait() for one in self._processes)), wait_s)
+                await asyncio.wait_for(asyncio.gather(*(running.wait() for running in self._processes)), wait_s)
                 break
         for task in self._tasks:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
         await self._remove_credentials()
+
+
+class LauncherProcess:
+    """A launcher such as mpirun, or with `launch local` the agent of one rank."""
+
+    def __init__(self, process: asyncio.subprocess.Process, name: str, label: str) -> None:
+        self._process, self.name, self._label = process, name, label
+        self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    @classmethod
+    async def start(cls, launcher: str, spec: LaunchSpec, environment: Mapping[str, str]) -> LauncherProcess:
+        """Raises UserError if the command cannot be started."""
+        output = None if spec.on_terminal else asyncio.subprocess.PIPE
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *spec.command,
+                env=environment,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,  # Ctrl-C goes to the supervisor, which forwards it to the ranks
+            )
+        except OSError as error:
+            raise UserError(
+                f"{spec.command[0]} cannot be started ({error.strerror})", "check that it is on PATH"
+            ) from None
+        name = launcher if spec.rank is None else f"rank {spec.rank}"
+        return cls(process, name, f"[{launcher if spec.rank is None else spec.rank}] ")
+
+    async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:
+        """Print what the process itself prints, except while `hidden`; its exit status when it has ended."""
+
+        async def copy(stream: str, source: asyncio.StreamReader | None) -> None:
+            async for line in _lines(source):
+                if line.strip():
+                    self.last_lines.append(line)
+                if not hidden():
+                    console.print(stream, f"{self._label}{line}\n".encode())
+                    await console.room()
+
+        await asyncio.gather(copy("stdout", self._process.stdout), copy("stderr", self._process.stderr))
+        return await self._process.wait()
+
+    async def wait(self) -> int:
+        return await self._process.wait()
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and its children, if it still runs."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, number)
+
+
+async def _lines(source: asyncio.StreamReader | None) -> AsyncIterator[str]:
+    """Lines of a pipe, without their ends."""
+    while source:
+        try:
+            line = await source.readline()
+        except ValueError:  # a line that is longer than the buffer
+            continue
+        if not line:
+            return
+        yield line.decode(errors="replace").rstrip("\n")

@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts, progress
+from hvdtrain.jobs import hosts
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.job import Job, RestartPolicy, placed
-from hvdtrain.jobs.progress import newest_checkpoint
 from hvdtrain.jobs.signals import Signals, interrupted_status
 from hvdtrain.jobs.slurm import submissions
+from hvdtrain.system import run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
-from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
 
 FILE = "attempts.json"
 
@@ -114,7 +114,7 @@ class Restarts:
         if failure:
             self._record(end)
         if failure and (len(self._attempts) > 1 or (failure.resumable and not failure.at_start)):
-            where = progress.progress(self.folder, self._attempts[0].began)
+            where = run_end.progress(self.folder, self._attempts[0].began)
             if where:
                 self._say(where)
         return end
@@ -189,7 +189,7 @@ class Restarts:
             return
         if self._run and self._run.checkpoint and len(self._attempts) == 1:
             attempt.checkpoint = entry_of(folder / "checkpoints" / os.path.basename(self._run.checkpoint))
-        attempt.step = progress.last_step(folder, attempt.began)
+        attempt.step = run_end.last_step(folder, attempt.began)
         if os.path.isdir(folder):
             text = json.dumps([made.record() for made in self._attempts], indent=1)
             with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted
@@ -237,7 +237,7 @@ class Restarts:
         folder = self.folder
         if not folder:
             return
-        hang = progress.recorded_hang(folder, self._attempts[-1].began)
+        hang = run_end.recorded_hang(folder, self._attempts[-1].began)
         if hang:
             end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
         end.write(folder)
@@ -275,7 +275,7 @@ def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
     if not job.hosts:
         return job
     checked = hosts.inspect(hosts.other_hosts(job.hosts), job.ssh)
-    unusable = {one.host: one.problem for one in checked if one.problem}
+    unusable = {check.host: check.problem for check in checked if check.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)

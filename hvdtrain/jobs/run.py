@@ -16,8 +16,8 @@ from hvdtrain.jobs import hosts
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, RestartPolicy
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
-from hvdtrain.jobs.launchers import elastic
-from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.launchers import build
+from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
 from hvdtrain.jobs.launchers.settings import own_programs_first, passed_on
 from hvdtrain.jobs.restarts import Restarts
 from hvdtrain.jobs.signals import HANDLED, Signals
@@ -51,7 +51,7 @@ def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, 
     """How the job ended, and the folder of its run; None where no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
     if job.elastic:
-        elastic.become_horovodrun(build(launcher, job, environment)[0], environment)
+        become_horovodrun(build(launcher, job, environment)[0], environment)
     if job.output_dir:
         _make_folder(job.output_dir)
     inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}

@@ -20,8 +20,7 @@ from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job
-from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses
-from hvdtrain.jobs.launcher_process import LauncherProcess
+from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.launchers.settings import LaunchSpec
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection
@@ -90,7 +89,9 @@ class Supervisor:
                 await self._processes.start(self._specs, address, hidden, self._on_process_end)
                 await self._over.wait()
             finally:
-                await self._processes.end(self._ended() and all(one.status is not None for one in self._ranks.values()))
+                await self._processes.end(
+                    self._ended() and all(rank.status is not None for rank in self._ranks.values())
+                )
                 server.close()
                 for limit in self._limits:
                     limit.cancel()
@@ -114,8 +115,10 @@ class Supervisor:
         """The addresses at which agents look for the supervisor."""
         if self._listens_on_one_address:
             return [address_of(self._job.interface or "lo")]
-        found = interfaces()
-        real = [one.address for one in found if not one.virtual] or [one.address for one in found]
+        known = interfaces()
+        real = [interface.address for interface in known if not interface.virtual] or [
+            interface.address for interface in known
+        ]
         on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
         # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
         return real + ([] if on_other_hosts and real else ["127.0.0.1"])

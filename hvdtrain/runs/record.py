@@ -14,7 +14,7 @@ from typing import Any
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import BaseLearner
+from hvdtrain.interfaces import Learner
 from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import cores, credentials, rank_info, run_id, versions
 from hvdtrain.system.files import write_all_atomically, write_atomically
@@ -87,7 +87,7 @@ def write_options(
     options: dict[str, Any],
     runtime: RuntimeOptions,
     network: dict[str, Any],
-    learner: BaseLearner,
+    learner: Learner,
     steps: int,
 ) -> dict[str, Any]:
     """Write `config.json`; its content.

@@ -52,8 +52,8 @@ def run(command: str, end: RunEnd, folder: Path | None, limit_s: float) -> str:
 
 def _limit(limit_s: float) -> list[str]:
     """The beginning of a command line that ends the command where this process was killed before it could."""
-    found = shutil.which("timeout")
-    return [found, "--signal=KILL", f"{limit_s + 5:g}"] if found else []
+    timeout = shutil.which("timeout")
+    return [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
 
 
 def variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
@@ -70,5 +70,9 @@ def variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
 
 
 def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
-    own = {name for names in rank_info.VARIABLES.values() for name in names}
-    return {name: one for name, one in environment.items() if name not in own and not OF_RANKS.fullmatch(name)}
+    names_of_ranks = {name for names in rank_info.VARIABLES.values() for name in names}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in names_of_ranks and not OF_RANKS.fullmatch(name)
+    }

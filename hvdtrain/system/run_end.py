@@ -1,4 +1,4 @@
-"""How a run ended, and why: `Failure` is what one rank says and how it ended, `RunEnd` is the end of the whole run.
+"""How a run ended and how far it came: `Failure` is what one rank says, `RunEnd` is the end of the whole run.
 
 A failure goes as these fields from the rank through its agent to the launcher, and into the run's folder: no code reads
 the sentences. `end.json` in the folder is written by rank 0, by a failing rank, or by the launcher, which knows more.
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
-from hvdtrain.system.files import read_json, write_atomically
+from hvdtrain.system.checkpoint_folder import Entry, newest_whole
+from hvdtrain.system.files import file_system_time, read_json, write_atomically
 from hvdtrain.system.json_text import finite_number
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
@@ -217,3 +218,58 @@ class RunEnd(NamedTuple):
         """Remove the one in a run's folder, as the run goes on. Does nothing where the folder does not allow it."""
         with contextlib.suppress(OSError):
             os.unlink(folder / FILE)
+
+
+def newest_checkpoint(folder: Path | None) -> Entry | None:
+    """The checkpoint from which the run in a folder resumes; None where there is none."""
+    return newest_whole(folder / "checkpoints") if folder else None
+
+
+def last_step(folder: Path | None, since: float = 0.0) -> int | None:
+    """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
+    steps, paths = [], _files(folder, "heartbeats/rank-*.json")
+    try:
+        began = _time_of_files(paths[0].parent, since) if paths and since else 0.0
+    except OSError:
+        return None
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
+    return max((step for step in steps if step >= 0), default=None)
+
+
+def recorded_hang(folder: Path, since: float) -> RunEnd | None:
+    """The end by a hang that ranks have recorded since then (seconds since the epoch); None where they have not."""
+    end = RunEnd.read(folder)
+    try:
+        is_new = os.path.getmtime(folder / FILE) >= _time_of_files(folder, since)
+    except OSError:
+        return None
+    return end if end and end.status == "hung" and is_new else None
+
+
+def _time_of_files(folder: Path, at: float) -> float:
+    """A time of this host's clock by the file system's, which may differ: files are compared with each other only.
+
+    Raises OSError if no file can be created in the folder.
+    """
+    return file_system_time(folder) - (time.time() - at)
+
+
+def progress(folder: Path | None, since: float) -> str:
+    """How far a job that has failed came, and how to resume it; empty where that is unknown.
+
+    since: when it began, in seconds since the epoch.
+    """
+    checkpoint, step = newest_checkpoint(folder), last_step(folder, since)
+    reached = "" if step is None else f"the last step known is {step}"
+    if not checkpoint:
+        return f"{reached}, and no checkpoint was written yet" if reached else ""
+    saved = f"the newest checkpoint is of step {checkpoint.step}; resume with --resume {folder}"
+    # A heartbeat may be older than a checkpoint of the same moment.
+    return f"{reached}, {saved}" if step is not None and step > checkpoint.step else saved
+
+
+def _files(folder: Path | None, pattern: str) -> list[Path]:
+    """Files of a run's folder; none where there is no such folder, or its name is not valid."""
+    return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []

@@ -12,15 +12,13 @@ from hvdtrain.config.sources import REMEDY, recorded, run_folder
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
-from hvdtrain.networks.description import Network, ShapedNetwork
+from hvdtrain.networks.description import Network
 from hvdtrain.networks.files import find_network
-from hvdtrain.networks.record import from_record, shaped_to_record
+from hvdtrain.networks.record import from_record
 from hvdtrain.system.files import read_json
 from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.tasks.target import NetworkTarget, Target
 from hvdtrain.tasks.user import UserTask, make_task
-
-Target = ShapedNetwork | UserTask
-"""What a learner trains."""
 
 
 def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Dataset]:
@@ -41,8 +39,9 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
-    dataset = load_dataset(**loader_spec_of(config, runtime, network))
-    return network.for_data(dataset.input_shape, len(dataset.classes), config.model), dataset
+    spec = _network_loader_spec(config, runtime, network)
+    dataset = load_dataset(**spec)
+    return NetworkTarget(network.for_data(dataset.input_shape, len(dataset.classes), config.model), spec), dataset
 
 
 def load_task(name: str, settings: Sequence[str]) -> UserTask:
@@ -77,7 +76,7 @@ def load_task_data(name: str, settings: list[str], skip_bad_rows: bool, expected
     return dataset
 
 
-def loader_spec_of(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
+def _network_loader_spec(config: Config, runtime: RuntimeOptions, network: Network) -> dict[str, Any]:
     """The arguments of `load_dataset` for a network, as JSON has them."""
     return {
         "data": config.data,
@@ -99,8 +98,3 @@ def recorded_network(path: Path, model: str) -> Network | None:
         return None if "task" in record else from_record(record["description"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"--resume {path}: no valid network {model} in its config.json ({error})", REMEDY) from None
-
-
-def record_of(target: Target) -> dict[str, Any]:
-    """What is trained as JSON values, by which a resumed run recognizes it."""
-    return target.record() if isinstance(target, UserTask) else shaped_to_record(target)

@@ -1,4 +1,4 @@
-"""A task of the user's own: a Python class with data, model, losses and metrics of one framework."""
+"""Targets that a user writes: a task (a class with data, model, losses and metrics), and a script with its own loop."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import numpy as np
 
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import Config
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
 from hvdtrain.datasets.sources.rows import Forms, RowReader, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
-from hvdtrain.tasks.augmentation import AugmentedRows
-from hvdtrain.tasks.labels import LabelCheck
+from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
+from hvdtrain.tasks.target import Target
 
 REQUIRED = ("data", "model")
 """Methods that a task has."""
@@ -29,8 +31,20 @@ TRIED_ROWS = 4
 """Rows on which a task is tried out before training."""
 
 
+class TaskError(UserError):
+    """A task of the user's is at fault. problem: what is wrong, without the task's name."""
+
+    problem = ""
+
+    @classmethod
+    def of(cls, name: str, problem: str, remedy: str) -> TaskError:
+        error = cls(f"--model {name}: {problem}", remedy, option="model")
+        error.problem = problem
+        return error
+
+
 @dataclass(frozen=True, eq=False)
-class UserTask:
+class UserTask(Target):
     """A task, and its data.
 
     name: FILE.py:CLASS, as --model has it. options: what --set gave. task: the user's object. inputs: number of arrays
@@ -44,19 +58,13 @@ class UserTask:
     inputs: int
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
-    """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one has the task."""
-    kind: ClassVar[str] = "task"
-    """What it is called in messages."""
-    ignored_options: ClassVar[tuple[str, ...]] = ()
-    """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
+    kind = "task"
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
-        """Checks the labels of the default loss, once learners have told it the number of classes."""
         return LabelCheck(self.name, self.dataset, self.inputs, self.skip_bad_rows)
 
     def record(self) -> dict[str, Any]:
-        """The task as JSON values, by which a resumed run recognizes it."""
         return {"task": self.name, "options": dict(self.options)}
 
     def has(self, method: str) -> bool:
@@ -73,7 +81,7 @@ class UserTask:
 
     def error(self, method: str, problem: str, remedy: str) -> UserError:
         """An error about a method of the task."""
-        return UserError(f"--model {self.name}: {method}() {problem}", remedy)
+        return TaskError.of(self.name, f"{method}() {problem}", remedy)
 
 
 def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
@@ -111,9 +119,8 @@ def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: A
         lines = [frame.lineno for frame in frames if file and frame.filename.endswith(os.path.basename(file))]
         where = f" in line {lines[-1]}" if lines else ""
         message = " ".join(str(error).split())
-        raise UserError(
-            f"--model {name}: {what} failed{where} ({type(error).__name__}: {message:.300})", "correct the task"
-        ) from error
+        problem = f"{what} failed{where} ({type(error).__name__}: {message:.300})"
+        raise TaskError.of(name, problem, "correct the task") from error
 
 
 def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -217,3 +224,36 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
         counts = ", ".join(map(str, sorted(lengths)))
         raise UserError(f"{where} have arrays of length {counts}", "return arrays of the same length, at least 1")
     return ArraySource(*(array if array.flags.writeable else array.copy() for array in arrays))
+
+
+@dataclass(frozen=True, eq=False)
+class Script(Target):
+    """A script with a loop of its own (`hvdtrain.start`): it makes model, optimizer and losses. name: of its file."""
+
+    name: str
+    kind = "script"
+    ignored_options = tuple(name for name, about in facts(Config).items() if about.by_script)
+
+    def record(self) -> dict[str, Any]:
+        return {"task": self.name, "options": {}}
+
+    def load(self, train: Any, test: Any, skip_bad_rows: bool) -> Dataset:
+        """The script's rows, which are what a task's data() returns. test: None for no evaluation.
+
+        Raises UserError for rows of another kind.
+        """
+        trained = as_source(f"{self.name}: the training rows", train, skip_bad_rows)
+        tested = NoRows() if test is None else as_source(f"{self.name}: the test rows", test, skip_bad_rows)
+        return Dataset(self.name, trained, tested, ())
+
+
+class NoRows:
+    """The test rows of a script that evaluates nothing."""
+
+    fingerprint = "no rows"
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        raise IndexError("there are no rows")

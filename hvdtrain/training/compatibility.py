@@ -10,12 +10,12 @@ from hvdtrain.config.options import Config
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, Dataset, Position
-from hvdtrain.tasks.registry import Target, record_of
+from hvdtrain.tasks.target import Target
 
 
 def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Raise UserError for an option with Resume.SAME that is not that of the checkpoint."""
-    if record_of(target) != saved.network:
+    if target.record() != saved.network:
         raise UserError(
             f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
             "--set differ",

@@ -8,16 +8,16 @@ import traceback
 import numpy as np
 
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import BaseLearner, CompilingLearner, Source
+from hvdtrain.interfaces import Learner, Source
 from hvdtrain.runs.console import log, log_to_file
 
 
-def compile_step(config: Config, learner: BaseLearner, source: Source, rows: int) -> float:
+def compile_step(config: Config, learner: Learner, source: Source, rows: int) -> float:
     """Compile the learner's step for `rows` rows of the source, if --compile asks for it; the seconds that it took.
 
     A rank that cannot compile logs why, and trains uncompiled: 0.0. No rank waits for the others here.
     """
-    if not (config.compile and isinstance(learner, CompilingLearner)):
+    if not config.compile:
         return 0.0
     try:
         return learner.compile(source[np.arange(rows)])

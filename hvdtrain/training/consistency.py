@@ -15,7 +15,7 @@ from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.json_text import to_json
-from hvdtrain.tasks.registry import Target, record_of
+from hvdtrain.tasks.target import Target
 
 
 class Difference(NamedTuple):
@@ -44,7 +44,7 @@ def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, ta
     recorded = {**to_record(config), **to_record(runtime)}
     options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
     for name, rank, value, expected in _differences(
-        group, {**options, "layers": _digest(record_of(target)), "data": fingerprint}
+        group, {**options, "layers": _digest(target.record()), "data": fingerprint}
     ):
         remedy = "give every rank the same options and files"
         if name == "data":

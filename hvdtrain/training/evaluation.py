@@ -18,7 +18,6 @@ from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
-from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.bad_rows import BadRows
 from hvdtrain.training.reduction import sum_arrays
 from hvdtrain.training.run import Run
@@ -65,7 +64,7 @@ def evaluate(run: Run, reader: Reader, bad_rows: BadRows, on_batch: Callable[[],
     if not len(run.dataset.test):
         return Scores(None, {}, None), [0.0] * run.group.size
     began = time.perf_counter()
-    sums = Sums(0 if isinstance(run.target, UserTask) else len(run.dataset.classes))
+    sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
     parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
     for rows, found in zip(parts, reader.batches("test", ahead), strict=True):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.datasets.arrays import ArraySource
-from hvdtrain.interfaces import RowKeepingLearner
 from hvdtrain.runs.console import log
-from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.run import Run
 
 
@@ -15,10 +13,10 @@ def keep_rows(run: Run) -> bool:
     Each rank decides by itself. A task's rows of --on-bad-row skip are checked when they are read, on the host.
     """
     learner, source = run.learner, run.dataset.train
-    checked = isinstance(run.target, UserTask) and run.config.on_bad_row == "skip"
+    checked = run.target.labels and run.config.on_bad_row == "skip"
     if run.runtime.device_data == "off" or checked or not isinstance(source, ArraySource):
         return False
-    if not (isinstance(learner, RowKeepingLearner) and learner.keep_rows(source.arrays)):
+    if not learner.keep_rows(source.arrays):
         return False
     size = sum(array.nbytes for array in source.arrays)
     log.info("the training data, %.0f MB, is kept on %s (--device-data)", size / 1e6, learner.device)

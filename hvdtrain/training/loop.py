@@ -13,7 +13,7 @@ from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.sources.rows import Rows
 from hvdtrain.errors import NotFiniteError, Stopped
-from hvdtrain.interfaces import Batch, FitLearner, Learner, LossReader, Position
+from hvdtrain.interfaces import Batch, Learner, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.system.recorder import CHECKPOINT, DATA, LOGGING, LOOP, recorder
@@ -56,7 +56,7 @@ class Training:
         self.bad_rows = BadRows()
         self._run, self._reader, self._reporter, self._saver = run, reader, reporter, saver
         self.tracing = Tracing(run, reporter.show)
-        self._meter = LossMeter(run.group, *([run.learner.read_losses] if isinstance(run.learner, LossReader) else []))
+        self._meter = LossMeter(run.group, run.learner.read_losses)
         self._rows_kept = False
         """Whether the learner has the training rows already."""
         self.stop = StopRequest(run.folder, run.group.rank)
@@ -74,11 +74,7 @@ class Training:
         self.begin()
         while self.unfinished:
             batches, steps = self.start_epoch()
-            if isinstance(learner, FitLearner):
-                learner.fit(batches, steps, self.after_step)
-            else:
-                for batch in batches:
-                    self.after_step(learner.train_step(batch))
+            learner.fit(batches, steps, self.after_step)
             self.end_epoch()
 
     def begin(self) -> None:

@@ -6,14 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import cores, rank_info
 from hvdtrain.system.text import printable
-from hvdtrain.tasks.user import UserTask
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.losses import SpikeDetector
 from hvdtrain.training.run import Run
@@ -74,13 +72,9 @@ class Reporter:
         if bound.text:
             total = len(bound.before)
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
-        if isinstance(run.target, UserTask):
-            self.show(
-                f"{config.model} is a {run.target.kind}: its checkpoints stay in {config.framework}, and where its "
-                "model has batch normalization, each rank normalizes its own rows"
-            )
-        find_problems = advice if isinstance(run.target, UserTask) else suspicious
-        for problem in find_problems(run.dataset) if run.is_rank_0 else ():
+        if notice := run.target.notice(config):
+            self.show(notice)
+        for problem in run.target.problems(run.dataset) if run.is_rank_0 else ():
             log.warning("%s", printable(problem))
 
     def interval(self, position: Position, loss: float, speed: dict[str, float], times: Sequence[StepTime]) -> None:

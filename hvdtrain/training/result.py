@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.networks.arithmetic import training_flops
 from hvdtrain.runs import plots, record
 from hvdtrain.runs.console import log
-from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency, cores
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.loop import Training
@@ -75,7 +73,7 @@ def _content(run: Run, scores: Scores, training: Training, parameters: str) -> d
         "shares": step_shares(run, throughput, training.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
         "peak_flops": cores.peak_flops(run) if profiled else None,
-        "flops_per_image": None if isinstance(run.target, UserTask) else training_flops(run.target),
+        "flops_per_image": run.target.flops_per_row,
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
         "per_class_accuracy": dict(zip(run.dataset.classes, scores.per_class(), strict=False)),

@@ -9,15 +9,14 @@ from typing import NamedTuple
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, ElasticMemory, Group, OptimizerState, Position
+from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.target import Target
 from hvdtrain.training import compatibility
 
 
@@ -34,7 +33,7 @@ def resume(
     config: Config,
     runtime: RuntimeOptions,
     target: Target,
-    learner: BaseLearner,
+    learner: Learner,
     dataset: Dataset,
     lock: RunLock,
     memory: ElasticMemory | None = None,
@@ -123,13 +122,13 @@ def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, 
 
 
 def _restore(
-    config: Config, target: Target, learner: BaseLearner, dataset: Dataset, path: Path, saved: Checkpoint
+    config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
     samples = len(dataset.train)
     compatibility.check_options(config, target, dataset, path, saved)
     compatibility.check_position(path, saved.position, samples)
-    _check_weights(target, path, saved, config.framework)
+    _check_weights(config, target, path, saved)
     try:
         learner.load(saved.weights)
     except ValueError as error:
@@ -142,18 +141,18 @@ def _restore(
     return position
 
 
-def _check_weights(target: Target, path: Path, saved: Checkpoint, framework: str) -> None:
+def _check_weights(config: Config, target: Target, path: Path, saved: Checkpoint) -> None:
     """Raise UserError unless the checkpoint's weights can be loaded into what is trained."""
-    if not isinstance(target, UserTask):
+    if target.is_portable:
         checkpoints.network(path, saved)
-    elif saved.framework != framework:
+    elif saved.framework != config.framework:
         raise UserError(
-            f"--resume {path}: the task {target.name} was trained in {saved.framework}, and a task stays there",
+            f"--resume {path}: the {target.kind} {config.model} was trained in {saved.framework}, and stays there",
             f"use --framework {saved.framework}",
         )
 
 
-def _restore_optimizer(config: Config, learner: BaseLearner, path: Path, saved: Checkpoint) -> None:
+def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
     state = _own_state(learner, saved)
     if saved.framework != config.framework:
@@ -173,7 +172,7 @@ def _restore_optimizer(config: Config, learner: BaseLearner, path: Path, saved: 
         ) from None
 
 
-def _own_state(learner: BaseLearner, saved: Checkpoint) -> OptimizerState:
+def _own_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
     """This rank's optimizer state: that of rank 0, unless each rank has its own and had its own."""
     group, ranks = learner.group, 1 + len(saved.other_ranks)
     if ranks == 1:

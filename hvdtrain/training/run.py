@@ -11,11 +11,10 @@ from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
-from hvdtrain.interfaces import BaseLearner, Checkpoint, Dataset, Group, Position, UserLoopLearner
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.tasks.registry import Target, record_of
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.tasks.target import Target
 from hvdtrain.training.schedule import learning_rate
 
 
@@ -29,7 +28,7 @@ class Run:
     config: Config
     runtime: RuntimeOptions
     target: Target
-    learner: BaseLearner
+    learner: Learner
     dataset: Dataset
     folder: Path
     lock: RunLock = field(default_factory=RunLock)
@@ -46,19 +45,18 @@ class Run:
     @property
     def title(self) -> str:
         """What is trained, and on what."""
-        own = isinstance(self.target, UserTask)
-        return self.config.model if own else f"{self.config.model} on {self.config.data}"
+        return self.target.title(self.config)
 
     @property
     def recorded_options(self) -> dict[str, Any]:
         """The options that decide the results, as JSON values."""
-        own = self.target.ignored_options if isinstance(self.target, UserTask) else ()
-        return {name: value for name, value in to_record(self.config).items() if name not in own}
+        ignored = self.target.ignored_options
+        return {name: value for name, value in to_record(self.config).items() if name not in ignored}
 
     @property
     def unit(self) -> str:
         """What a row is called in messages."""
-        return "rows" if isinstance(self.target, UserTask) else "images"
+        return self.target.unit
 
     @property
     def is_rank_0(self) -> bool:
@@ -83,8 +81,7 @@ class Run:
     @property
     def remainder(self) -> sharding.Remainder:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
-        exact = isinstance(self.target, UserTask) or bool(self.target.batch_norms)
-        return "exact" if exact and self.config.remainder == "pad" else self.config.remainder
+        return "exact" if self.target.needs_exact_batches and self.config.remainder == "pad" else self.config.remainder
 
     @functools.cached_property
     def last_step(self) -> int:
@@ -101,15 +98,10 @@ class Run:
         own = self.learner.local_weights
         return {name: value for name, value in self.learner.weights().items() if name not in own}
 
-    @functools.cached_property
-    def _user_loop(self) -> UserLoopLearner | None:
-        return self.learner if isinstance(self.learner, UserLoopLearner) else None
-
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0; in a script's own loop, its present one."""
-        if self._user_loop:
-            return self._user_loop.learning_rate
-        return learning_rate(self.config, step, self.steps_per_epoch, self.group.size)
+        lr = self.learner.learning_rate
+        return learning_rate(self.config, step, self.steps_per_epoch, self.group.size) if lr is None else lr
 
     def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:
         """The state of training at `position`, with this rank's optimizer state only.
@@ -121,7 +113,7 @@ class Run:
             optimizer=self.learner.optimizer_state(),
             position=position,
             model=self.config.model,
-            network=record_of(self.target),
+            network=self.target.record(),
             framework=self.config.framework,
             optimizer_name=self.config.optimizer,
             data=self.dataset.fingerprint,

@@ -5,16 +5,25 @@ from __future__ import annotations
 import itertools
 import time
 from collections import defaultdict
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, SupportsFloat, runtime_checkable
 
 import numpy as np
 
 from hvdtrain.frameworks.registry import build_without_communication
-from hvdtrain.interfaces import Batch, FitLearner, GradientLearner, Learner
+from hvdtrain.interfaces import Batch, Learner
 from hvdtrain.training.compilation import compile_step
 from hvdtrain.training.run import Run
 from hvdtrain.training.throughput import Throughput
 from hvdtrain.training.watchdog import END, Watchdog
+
+
+@runtime_checkable
+class GradientLearner(Protocol):
+    """A learner whose forward and backward pass can run without an update, so that each can be timed."""
+
+    def compute_gradients(self, batch: Batch) -> SupportsFloat:
+        """Forward and backward of `train_step`; complete when `weights` returns, which does not change."""
+        ...
 
 
 class StepTimes(NamedTuple):
@@ -32,7 +41,7 @@ def step_shares(run: Run, throughput: Throughput, watchdog: Watchdog) -> dict[st
     `data` is the loop's own time, measured in training. `compute`, forward and backward, and `update` are measured
     here without any communication, and `communicate` is the rest of the step. So what a strategy hides behind
     computing counts as computing. One process on one device does not communicate, so all that is not `data` is
-    `compute` and `update`. `update` is None in a framework's own loop (`FitLearner`), where it counts as `compute`.
+    `compute` and `update`. `update` is None in a framework's own loop , where it counts as `compute`.
     """
     data = throughput.outside_share
     times = _time_without_communication(run, watchdog)
@@ -62,7 +71,7 @@ def _time_without_communication(run: Run, watchdog: Watchdog) -> StepTimes:
     batch = Batch(run.dataset.train[taken], np.full(len(taken), 1 / len(taken), np.float32), 0.0, 0, taken)
     steps = 1 + run.runtime.profile  # the first compiles
     clock = _Clock(run, learner, watchdog)
-    if isinstance(learner, FitLearner):
+    if type(learner).fit is not Learner.fit:
         learner.fit(itertools.repeat(batch, steps), steps, lambda _: clock.end("step", "nothing"))
         return StepTimes(clock.seconds("step"), None)
     for step in range(steps):

@@ -14,17 +14,15 @@ from typing import Any
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.registry import framework_tracing
-from hvdtrain.interfaces import BaseLearner, FitLearner, UserLoopLearner
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
-from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message
-from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.horovod_events import HorovodFile, Message, RankSteps, add_given
 from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.json_text import to_json
-from hvdtrain.system.recorder import FIT, LOOP, SCRIPT, Span, StepSpans, now, recorder
+from hvdtrain.system.recorder import Span, StepSpans, now, recorder
 from hvdtrain.training.run import Run
 
 WARM_UP = 2
@@ -57,7 +55,7 @@ class Tracing:
         steps, learner = self.steps, self._run.learner
         if not steps:
             return
-        recorder.between = _between_parts(learner)
+        recorder.between = learner.between_steps
         recorder.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
@@ -177,7 +175,7 @@ class Tracing:
         except OSError as error:
             log.warning("Horovod's own timeline cannot be read (%s): its messages are not in the timeline", error)
             return []
-        start = found.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.own)
+        start = found.start_of_clock(time.monotonic_ns() - time.time_ns(), self._before.local_sums)
         if start is None:
             log.warning("Horovod's own timeline is incomplete: its messages are not in the timeline")
             return []
@@ -192,13 +190,6 @@ class Tracing:
             profiler.start()
             return profiler
         return None
-
-
-def _between_parts(learner: BaseLearner) -> str:
-    """The part in which the steps of this learner begin: see `Recorder.between`."""
-    if isinstance(learner, UserLoopLearner):
-        return SCRIPT
-    return FIT if isinstance(learner, FitLearner) else LOOP
 
 
 @contextlib.contextmanager

@@ -12,8 +12,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.frameworks.registry import build_learner, run_elastic
 from hvdtrain.frameworks.requirements import prepare
-from hvdtrain.interfaces import BaseLearner, Dataset, ElasticMemory, Position
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import RunLock
@@ -21,7 +20,8 @@ from hvdtrain.runs.trackers import registry as trackers
 from hvdtrain.runs.trackers.tracking import Tracking
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
-from hvdtrain.tasks.registry import Target, load_target, loader_spec_of, record_of
+from hvdtrain.tasks.registry import load_target
+from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import consistency, result
 from hvdtrain.training.end import recorded_end
@@ -50,8 +50,7 @@ def train(
     target, dataset = (task, task.dataset) if task else load_target(config, runtime)
 
     def train_with(memory: ElasticMemory | None) -> Path:
-        weights = None if isinstance(target, UserTask) else initial_weights(target, config.init, config.seed)
-        learner = build_learner(config, target, weights, runtime)
+        learner = build_learner(config, target, target.initial_weights(config), runtime)
         with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
             started.training.run(learner)
             started.finish()
@@ -90,7 +89,7 @@ def start_run(
     config: Config,
     runtime: RuntimeOptions,
     target: Target,
-    learner: BaseLearner,
+    learner: Learner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
     memory: ElasticMemory | None = None,
@@ -122,10 +121,8 @@ def start_run(
 
 def _reader(run: Run) -> Reader:
     """Reads the rows of a run."""
-    config, workers, target = run.config, run.runtime.workers, run.target
-    if isinstance(target, UserTask):
-        return Reader(run.dataset, workers, target.loader_spec, config.seed, target.labels)
-    return Reader(run.dataset, workers, loader_spec_of(config, run.runtime, target.network), config.seed)
+    target = run.target
+    return Reader(run.dataset, run.runtime.workers, target.loader_spec, run.config.seed, target.labels)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> tuple[Reporter, Tracking]:
@@ -140,7 +137,7 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
-    target = record_of(run.target)
+    target = run.target.record()
     written = record.write_options(run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step)
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})

@@ -11,11 +11,11 @@ from typing import Any
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.registry import build_user_loop
+from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.system.python_files import is_script
 from hvdtrain.system.recorder import FORWARD, SCRIPT, recorder
-from hvdtrain.tasks.script import make_script
+from hvdtrain.tasks.user import Script
 from hvdtrain.training.train import Findings, StartedRun, check_trackers, start_run
 
 
@@ -34,8 +34,9 @@ class UserLoop:
         validity.check_script(script, is_other_script, config, runtime)
         check_trackers(runtime)
         config = dataclasses.replace(config, model=script)
-        self._config, self._runtime, self._examine_host, self._script = config, runtime, examine_host, script
-        self._learner = build_user_loop(config, runtime)
+        self._config, self._runtime, self._examine_host = config, runtime, examine_host
+        self._script = Script(script)
+        self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
@@ -135,9 +136,9 @@ class UserLoop:
             raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
         if evaluate:
             self._learner.evaluate_by(evaluate)
-        script = make_script(self._script, train, test, self._config.on_bad_row == "skip")
+        dataset = self._script.load(train, test, self._config.on_bad_row == "skip")
         self._started = self._stack.enter_context(
-            start_run(self._config, self._runtime, script, self._learner, script.dataset, self._examine_host)
+            start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         )
         return self._batches(self._started)
 

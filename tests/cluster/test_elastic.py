@@ -51,13 +51,13 @@ def test_invalid_options(tmp_path, options, sentence):
 
 def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
     from hvdtrain.cli import launch
-    from hvdtrain.jobs.launchers import elastic
+    from hvdtrain.jobs.launchers import horovodrun
 
     script = tmp_path / "hosts.sh"
     script.touch(0o755)
     words = ["horovodrun", "-n", "2", "--elastic", "--interface", "eth0", "--host-discovery-script", str(script)]
     program = ["--", "python", "-m", "hvdtrain.torch_lenet"]
-    monkeypatch.setattr(elastic, "address_of", lambda name: {"eth0": "8.8.8.8"}[name])
+    monkeypatch.setattr(horovodrun, "address_of", lambda name: {"eth0": "8.8.8.8"}[name])
     with pytest.raises(SystemExit) as end:
         launch.main([*words, "--dry-run", *program])
     assert end.value.code == 2
@@ -65,7 +65,8 @@ def test_a_public_address_is_rejected(monkeypatch, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
         launch.main([*words, "--dry-run", "--elastic-on-public-address", *program])
     assert end.value.code == 0
-    assert capsys.readouterr().out.rstrip().endswith("python -m hvdtrain.torch_lenet --elastic")
+    command = capsys.readouterr().out.rstrip()
+    assert command.endswith("python -m hvdtrain.torch_lenet") and "HVDTRAIN_ELASTIC=1" in command
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_f
 from support.jobs import PROGRAMS, distance, newest, train, wait_for
 from support.stack import FASTEST
 
-from hvdtrain.jobs.progress import last_step
+from hvdtrain.system.run_end import last_step
 from hvdtrain.system.slurm import hostnames
 
 MATRIX = pytest.mark.matrix

@@ -13,10 +13,9 @@ from support.networks import LENET, LENET_RECORD
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY, WatchedJob
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.jobs import progress
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.runs import checkpoints
-from hvdtrain.system import checkpoint_folder
+from hvdtrain.system import checkpoint_folder, run_end
 
 
 def flip(suite: Suite, launcher: str, framework: str) -> Row:
@@ -73,7 +72,7 @@ def kills_while_writing(folder: Path, kills: int, generator: random.Random) -> i
         announced = max(announced, int.from_bytes(received[-4:], "little"))
         newest = checkpoints.newest(folder)[1]
         assert newest.position.epoch >= announced
-        assert progress.newest_checkpoint(folder).step == newest.position.step
+        assert run_end.newest_checkpoint(folder).step == newest.position.step
     assert announced >= kills
     return announced
 

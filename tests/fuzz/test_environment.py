@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NUMBER_TEXTS, TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.jobs import gloo, hostlist
+from hvdtrain.jobs import gloo, job
 from hvdtrain.system import rank_info, slurm
 
 NODES = text_like(
@@ -29,7 +29,7 @@ def test_slurm_lists(nodes: str, tasks: str) -> None:
     with rejects_cleanly():
         slurm.tasks_per_node(tasks)
     with rejects_cleanly():
-        hostlist.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
+        job.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
 
 
 VARIABLES = [name for names in rank_info.VARIABLES.values() for name in names]

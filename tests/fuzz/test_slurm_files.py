@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import altered, mutated, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.jobs.slurm import directives, overview, queue, reasons
+from hvdtrain.jobs.slurm import directives, overview, queue
 from hvdtrain.jobs.slurm.submissions import OpenedRun, Submission, parse_submitted
 
 RECORD = {"job": "12", "name": "a", "folder": "/", "command": ["x"], "array": "0-3", "sweep": "runs",
@@ -45,7 +45,7 @@ def test_answers_of_slurm(line: str) -> None:
             if entry:
                 rows = [overview.of_job(entry.job, [entry, entry], None), overview.of_entry(entry, None)]
                 assert all(json.dumps(row.record()) for row in rows)
-                reasons.in_words(entry.reason, active=True)
+                overview.in_words(entry.reason, active=True)
         parse_submitted(line)
 
 

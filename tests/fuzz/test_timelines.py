@@ -12,8 +12,7 @@ from support.traces import Trace
 
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.runs.timeline.horovod_events import HorovodFile
-from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.horovod_events import HorovodFile, RankSteps, add_given
 from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.runs.timeline.trace_file import trace
 

@@ -8,7 +8,7 @@ import signal
 import pytest
 from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_for
 
-from hvdtrain.jobs.progress import newest_checkpoint
+from hvdtrain.system.run_end import newest_checkpoint
 
 TRAIN = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single")
 NAMED = ("--name", "run", "--auto-resume")

@@ -15,6 +15,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.files import find_network
+from hvdtrain.tasks.target import NetworkTarget
 from support import mixed_networks
 from support.covering import Row, covering_array
 from support.networks import shaped
@@ -128,7 +129,7 @@ def all_cases(framework: str) -> list[Case]:
     def works(row: Row) -> bool:
         try:
             config, runtime = options_of(Case(framework, "", row))
-            check_request(config, network_of(row), runtime)
+            check_request(config, NetworkTarget(network_of(row)), runtime)
         except UserError:
             return False
         return True

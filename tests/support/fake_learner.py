@@ -9,11 +9,12 @@ import numpy as np
 
 from hvdtrain.collectives.single_process import SingleProcess
 from hvdtrain.datasets.arrays import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, OptimizerState, classified
+from hvdtrain.interfaces import Batch, Dataset, Learner, OptimizerState, classified
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.runs import plots
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training
 from support.networks import shaped
 
@@ -23,10 +24,10 @@ NETWORK = shaped(Network((Flatten(), Dense(CLASSES))), (1, 1, 1))
 WEIGHTS = initial_weights(NETWORK, "xavier", 0)
 
 
-class FakeLearner:
+class FakeLearner(Learner):
     """A learner whose weights never change."""
 
-    device, devices, state_by_rank, local_weights, skipped = "cpu", 1, False, frozenset(), 0
+    device = "cpu"
 
     def __init__(self) -> None:
         self.group = SingleProcess()
@@ -75,7 +76,7 @@ def use_fakes(monkeypatch, dataset: Dataset) -> list[FakeLearner]:
         made.append(FakeLearner())
         return made[-1]
 
-    monkeypatch.setattr(training, "load_target", lambda config, runtime: (NETWORK, dataset))
+    monkeypatch.setattr(training, "load_target", lambda config, runtime: (NetworkTarget(NETWORK), dataset))
     monkeypatch.setattr(training, "build_learner", build)
     monkeypatch.setattr(plots, "plot_metrics", lambda folder, title: None)
     return made

@@ -26,6 +26,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.torch import step_graph
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training
 
 SHAPE, CLASSES = (1, 28, 28), tuple("0123456789")
@@ -104,7 +105,7 @@ class Measurement:
         source = ArraySource(self._images, self._labels)
         dataset = Dataset("random", source, ArraySource(self._images[:64], self._labels[:64]), CLASSES)
         network = NETWORKS["lenet"].for_data(SHAPE, len(CLASSES), "lenet")
-        training.load_target = lambda config, runtime: (network, dataset)  # type: ignore[assignment]
+        training.load_target = lambda config, runtime: (NetworkTarget(network), dataset)  # type: ignore[assignment]
         training.build_learner = self._build  # type: ignore[assignment]
         epochs = -(-self._blocks // 2) + 1
         config = Config(strategy="single", batch_size=self._batch, epochs=epochs, lr=LR, schedule="constant")

@@ -30,6 +30,7 @@ from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.runs import shards
 from hvdtrain.system import rank_info
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import consistency
 from hvdtrain.training.train import train
 
@@ -241,7 +242,9 @@ def apart(framework: str, _: list[str]) -> None:
     """Ranks that start with different weights have rank 0's after the broadcast; collectives give the right values."""
     network = NETWORKS["lenet"].for_data(IMAGE, 10, "lenet")
     own = initial_weights(network, "xavier", seed=rank_info.detect().rank)
-    learner = build_learner(Config(framework=framework, momentum=0.9), network, own, RuntimeOptions(device="cpu"))
+    learner = build_learner(
+        Config(framework=framework, momentum=0.9), NetworkTarget(network), own, RuntimeOptions(device="cpu")
+    )
     equal = consistency.check_same_weights(learner.group, learner.weights(), "after the broadcast")
     assert equal == consistency.checksum(initial_weights(network, "xavier", seed=0))
     sums = learner.group.sum(np.array([learner.group.rank + 1.0, 0.5]))
@@ -264,7 +267,9 @@ def logits(framework: str, options: list[str]) -> None:
         network = found.for_data(found.input_shape or IMAGE, 10, model)
         images = np.random.default_rng(0).integers(0, 256, (16, *network.input_shape), dtype=np.uint8)
         config = Config(framework=framework, api=api, strategy="single", model=model)
-        learner = build_learner(config, network, random_weights(network, 1), RuntimeOptions(device="cpu"))
+        learner = build_learner(
+            config, NetworkTarget(network), random_weights(network, 1), RuntimeOptions(device="cpu")
+        )
         learner.logits(images)  # the next ones must not be those of these weights
         learner.load(random_weights(network))
         np.savez(f"{number}.npz", images=images, logits=learner.logits(images))

@@ -24,10 +24,11 @@ ORDER = [
     "doctor",
     "views",
     "measure",
+    "api",
     "cli",
     "entry points",
 ]
-ENTRY_POINTS = {"__init__", "__main__", "api", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"}
+ENTRY_POINTS = {"__init__", "__main__", "torch_lenet", "mxnet_lenet", "tensorflow_lenet"}
 FRAMEWORK_PACKAGES = {"torch", "mxnet", "tensorflow", "horovod"}
 STANDARD_LIBRARY_ONLY = {"errors", "system"}
 STANDARD_LIBRARY = sys.stdlib_module_names | {"tomli", "tomllib"}

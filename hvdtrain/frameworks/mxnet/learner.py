@@ -13,13 +13,13 @@ from mxnet.contrib import amp
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.mxnet.objective import NetworkObjective, make_objective
+from hvdtrain.frameworks.mxnet.objective import make_objective
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Strategy
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.target import Target
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
@@ -86,25 +86,38 @@ def _clip(parameters: Parameters, config: Config, scale: float) -> bool:
     return True
 
 
-class MXNetLearner:
-    """A Gluon block, trained with one strategy."""
+class MXNetSteps(Learner):
+    """What Gluon's learners share: parameters, and the update of their trainer once backward has begun."""
 
-    state_by_rank = False
+    _parameters: Parameters
+    """Those that are trained."""
+    _trainer: gluon.Trainer
+
+    def __init__(self, strategy: MXNetStrategy) -> None:
+        self.group, self._strategy, self._config = strategy.group, strategy, strategy.config
+        self._contexts = choose_contexts(strategy)
+        self.device, self.devices = device_name(self._contexts), len(self._contexts)
+
+    def _update(self) -> None:
+        """Combine the gradients and update the parameters."""
+        strategy = self._strategy
+        is_finite = update(self._trainer, self._parameters, self._config, strategy.gradient_divisor, strategy.waits)
+        self.skipped += not is_finite
+
+
+class MXNetLearner(MXNetSteps):
+    """A Gluon block, trained with one strategy."""
 
     def __init__(self, target: Target, weights: Weights | None, strategy: MXNetStrategy) -> None:
         config = strategy.config
         if config.precision == "bf16":
             with contextlib.redirect_stdout(io.StringIO()):
                 amp.init(target_dtype="bfloat16")  # for all graphs of this process, so before the first one exists
-        self.group = strategy.group
-        self._contexts = choose_contexts(strategy)
-        self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._config = config
+        super().__init__(strategy)
         self._objective = make_objective(target, weights, strategy, self._contexts)
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
-        self._gradient_divisor, self._waits = strategy.gradient_divisor, strategy.waits
         self._states = OptimizerStates(config, optimizer, self._contexts)
         self._create_states()
 
@@ -119,7 +132,7 @@ class MXNetLearner:
             recorder.part(FORWARD)
         self._states.set_lr(batch.lr)
         losses = self._objective.backward(batch)
-        self.skipped += not update(self._trainer, self._parameters, self._config, self._gradient_divisor, self._waits)
+        self._update()
         return LazyLoss(losses)
 
     def compute_gradients(self, batch: Batch) -> LazyLoss:
@@ -128,8 +141,6 @@ class MXNetLearner:
         return LazyLoss(losses)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        if not isinstance(self._objective, NetworkObjective):
-            raise TypeError("a task has outputs of its own")
         return self._objective.logits(images).asnumpy()
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import warnings
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -24,18 +25,17 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated, classified
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, recorder
-from hvdtrain.tasks import errors
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Arrays = list[mx.nd.NDArray]
 
 
-class Objective(Protocol):
+class Objective:
     """A block on all devices of a process, and what its outputs are worth."""
 
     parameters: Parameters
@@ -44,19 +44,23 @@ class Objective(Protocol):
 
     def backward(self, batch: Batch) -> Arrays:
         """Queue forward and backward on all devices; returns their losses."""
-        ...
+        raise NotImplementedError
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
-        ...
+        raise NotImplementedError
+
+    def logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        """Logits, (n, classes), of a network as data."""
+        raise NotImplementedError
 
     def weights(self) -> Weights:
         """All parameters and running statistics; waits for them."""
-        ...
+        raise NotImplementedError
 
     def load(self, weights: Weights) -> None:
         """Set all parameters and running statistics. Raises ValueError if names or shapes differ."""
-        ...
+        raise NotImplementedError
 
 
 def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
@@ -70,13 +74,13 @@ def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
 
 
-class NetworkObjective:
+class NetworkObjective(Objective):
     """Classify images with a network as data. weights: the initial ones."""
 
     def __init__(
-        self, network: ShapedNetwork, weights: Weights, strategy: MXNetStrategy, contexts: list[mx.Context]
+        self, target: NetworkTarget, weights: Weights, strategy: MXNetStrategy, contexts: list[mx.Context]
     ) -> None:
-        config = strategy.config
+        config, network = strategy.config, target.network
         self._network, self._seed, self._contexts = network, config.seed, contexts
         multiple = channel_multiple(contexts[0].device_type, config.precision)
         self._block = GluonNetwork(network, multiple)
@@ -120,7 +124,6 @@ class NetworkObjective:
         return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        """Logits, (n, classes)."""
         for name, array in self._statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
         return self._block(load_array(scale_pixels(images), self._contexts[0]))
@@ -140,13 +143,17 @@ class NetworkObjective:
         self._statistics.load(weights)
 
 
-class TaskObjective:
+class TaskObjective(TaskOutputs, Objective):
     """A task of the user's own. Its block is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
 
-    def __init__(self, task: UserTask, strategy: MXNetStrategy, contexts: list[mx.Context]) -> None:
+    tensor, int64 = mx.nd.NDArray, np.int64
+
+    def __init__(
+        self, task: UserTask, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
+    ) -> None:
         self._task, self._seed, self._rank, self._contexts = task, strategy.config.seed, strategy.group.rank, contexts
         self._unused: Parameters = {}
         """Parameters that get no gradient."""
@@ -159,14 +166,16 @@ class TaskObjective:
         self._statistics = {name: own for name, own in arrays.items() if own.grad_req == "null"}
         self.local_weights = frozenset(self._statistics)
         if not self.parameters:
-            raise errors.nothing_to_train(task)
+            raise nothing_to_train(task)
         self._check_storage()
         self._try_out(inputs, targets)
+        if weights:
+            self.load(weights)
 
     def _make_block(self) -> gluon.Block:
         block = self._task.call("model")
         if not isinstance(block, gluon.Block):
-            raise errors.no_model(self._task, block, "mxnet")
+            raise no_model(self._task, block, "mxnet")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about parameters that the task initialized
             block.initialize(ctx=self._contexts)
@@ -183,7 +192,7 @@ class TaskObjective:
             self._block(*inputs)
             mx.nd.waitall()
         except Exception as error:
-            raise errors.failing_model(self._task, inputs, error) from error
+            raise failing_model(self._task, inputs, error) from error
         if isinstance(self._block, gluon.HybridBlock):
             try:
                 self._block.hybridize()
@@ -206,18 +215,18 @@ class TaskObjective:
         before, first = self.weights(), self._contexts[0]
         with autograd.record():
             outputs = self._block(*inputs)
-            losses = self._losses(outputs, targets)
-        self._metrics(outputs, targets)
+            losses = self._losses_of(outputs, targets)
+        self._metrics_of(outputs, targets)
         for parameter in self.parameters.values():
             parameter.data(first)._fresh_grad = False
         try:
             losses.backward()
             mx.nd.waitall()
         except mx.MXNetError as error:
-            raise errors.no_gradient(self._task) from error
+            raise no_gradient(self._task) from error
         self._unused = {name: own for name, own in self.parameters.items() if not own.data(first)._fresh_grad}
         if len(self._unused) == len(self.parameters):
-            raise errors.no_gradient(self._task)
+            raise no_gradient(self._task)
         self.load(before)
 
     def backward(self, batch: Batch) -> Arrays:
@@ -234,7 +243,7 @@ class TaskObjective:
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, *arrays = (load_array(np.asarray(array), context) for array in rows)
         inputs, targets = self._split(arrays)
-        loss = (self._losses(self._block(*inputs), targets) * weights).sum()
+        loss = (self._losses_of(self._block(*inputs), targets) * weights).sum()
         for parameter in self._unused.values():  # a gradient of zeros, so that every strategy treats it like the others
             loss = loss + 0 * parameter.data(context).sum()
         return loss
@@ -242,33 +251,20 @@ class TaskObjective:
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])
         outputs = self._block(*inputs)
-        losses, metrics = self._losses(outputs, targets), self._metrics(outputs, targets)
+        losses, metrics = self._losses_of(outputs, targets), self._metrics_of(outputs, targets)
         sums = {name: total(value) for name, value in metrics.items()}
         return Evaluated(total(losses), sums)
 
-    def _losses(self, outputs: Any, targets: Arrays) -> mx.nd.NDArray:
-        if self._task.has("losses"):
-            return self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs)
-        logits = isinstance(outputs, mx.nd.NDArray) and outputs.ndim == 2
-        if logits and len(targets) == 1 and targets[0].dtype == np.int64 and targets[0].ndim == 1:
-            self._task.labels.expect(outputs.shape[1])
-            return cross_entropy(mx.nd, outputs, targets[0].astype(np.float32))
-        raise errors.no_default_loss(self._task, outputs, targets)
+    def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> mx.nd.NDArray:
+        return super()._by_row(method, values, outputs, targets).astype(np.float32, copy=False)
 
-    def _metrics(self, outputs: Any, targets: Arrays) -> dict[str, mx.nd.NDArray]:
-        if not self._task.has("metrics"):
-            if self._task.has("losses"):
-                return {}
-            return {"accuracy": outputs.argmax(axis=1) == targets[0].astype(np.float32)}
-        found = errors.named_metrics(self._task, outputs, targets)
-        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+    @staticmethod
+    def _cross_entropy(logits: mx.nd.NDArray, labels: mx.nd.NDArray) -> mx.nd.NDArray:
+        return cross_entropy(mx.nd, logits, labels.astype(np.float32))
 
-    def _of_rows(self, method: str, values: Any, targets: Arrays, outputs: Any) -> mx.nd.NDArray:
-        rows = len(targets[0]) if targets else _length(outputs)
-        is_array = isinstance(values, mx.nd.NDArray)
-        if not is_array or values.shape != (rows,):
-            raise errors.not_per_row(self._task, method, values, is_array, rows)
-        return values if values.dtype == np.float32 else values.astype(np.float32)
+    @staticmethod
+    def _is_right(logits: mx.nd.NDArray, labels: mx.nd.NDArray) -> mx.nd.NDArray:
+        return logits.argmax(axis=1) == labels.astype(np.float32)
 
     def weights(self) -> Weights:
         return parameter_weights(self.parameters | self._statistics, self._contexts[0])
@@ -284,25 +280,17 @@ def seed_generators(seed: int) -> None:
     mx.random.seed(seed % (1 << 31))
 
 
-def _length(outputs: Any) -> int:
-    """Number of rows of a block's outputs."""
-    return len(outputs) if isinstance(outputs, mx.nd.NDArray) else _length(outputs[0])
-
-
 def total(values: mx.nd.NDArray) -> float:
     """The sum in float64."""
     return float(values.asnumpy().astype(np.float64).sum())
+
+
+OBJECTIVES: dict[str, Callable[..., Objective]] = {"network": NetworkObjective, "task": TaskObjective}
+"""By kind of target."""
 
 
 def make_objective(
     target: Target, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
 ) -> Objective:
     """The objective of a network, which has weights, or of a task. Raises UserError for a task that does not work."""
-    if isinstance(target, UserTask):
-        objective = TaskObjective(target, strategy, contexts)
-        if weights:
-            objective.load(weights)
-        return objective
-    if weights is None:
-        raise ValueError("a network has no weights of its own")
-    return NetworkObjective(target, weights, strategy, contexts)
+    return OBJECTIVES[target.kind](target, weights, strategy, contexts)

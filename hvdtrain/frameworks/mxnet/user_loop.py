@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import numbers
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import mxnet as mx
@@ -15,37 +15,31 @@ from mxnet import autograd, gluon
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.arrays import load_array
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name, update
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, recorder
-from hvdtrain.tasks.script import check_by_row, evaluated
-from hvdtrain.tasks.seeds import step_seeds
 
 
-class MXNetUserLoop:
-    """A learner for `UserLoopLearner`: it makes a step of the losses that a script has recorded."""
+class MXNetUserLearner(MXNetSteps, UserLearner):
+    """Makes the steps of a script in Gluon, from losses that it has recorded."""
 
-    state_by_rank = False
+    tensor = mx.nd.NDArray
+    _seed_generators = staticmethod(seed_generators)
+    _total = staticmethod(total)
 
     def __init__(self, strategy: MXNetStrategy) -> None:
-        config = strategy.config
         if strategy.devices > 1:
             problem = f"--devices {strategy.devices}: a script with its own loop has one device in MXNet"
             raise UserError(problem, "start a rank for each")
-        contexts = choose_contexts(strategy)
-        self.group, self.device, self.devices = strategy.group, device_name(contexts), 1
-        self._context = contexts[0]
-        self.skipped = 0
-        self.local_weights: frozenset[str] = frozenset()
-        self._strategy, self._config = strategy, config
-        self._has_state = False
-        self._weights = np.zeros(0)
-        self._evaluate: Callable[..., Any] | None = None
-        seed_generators(config.seed)  # so that all ranks make the same model
+        super().__init__(strategy)
+        (self._context,) = self._contexts
+        self._seed = strategy.config.seed
+        seed_generators(self._seed)  # so that all ranks make the same model
 
     def setup(
         self, model: gluon.Block, optimizer: gluon.Trainer, unused_parameters: bool
@@ -71,26 +65,17 @@ class MXNetUserLoop:
     def learning_rate(self) -> float:
         return float(self._trainer.learning_rate)
 
-    def prepare(self, batch: Batch) -> tuple[mx.nd.NDArray, ...]:
-        # By step and rank, so that a resumed run draws the same numbers.
-        own = step_seeds(self._config.seed, batch.step, self.group.rank)
-        seed_generators(int(own.generate_state(1, np.uint64)[0]))
-        self._weights = batch.weights
-        return self._load(batch.arrays)
-
-    def _load(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
+    def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
     def step(self, losses: mx.nd.NDArray) -> LazyLoss:
-        check_by_row("step()", losses, len(self._weights), mx.nd.NDArray)
+        self._check_by_row("step()", losses, len(self._row_weights))
         with autograd.pause():
-            weights = load_array(self._weights.astype(losses.dtype), self._context)
+            weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             if recorder.on:
                 recorder.part(BACKWARD)
             self._backward(losses, weights)
-            strategy = self._strategy
-            is_finite = update(self._trainer, self._parameters, self._config, strategy.gradient_divisor, strategy.waits)
-            self.skipped += not is_finite
+            self._update()
             self._has_state = True
             return LazyLoss([(losses.detach() * weights).sum()])
 
@@ -111,13 +96,6 @@ class MXNetUserLoop:
             if not parameter.data()._fresh_grad:
                 parameter.zero_grad()
                 parameter.data()._fresh_grad = True  # else the trainer refuses to update it
-
-    def evaluate_by(self, function: Callable[..., Any]) -> None:
-        self._evaluate = function
-
-    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        assert self._evaluate is not None
-        return evaluated(self._evaluate(*self._load(arrays)), len(arrays[0]), mx.nd.NDArray, total)
 
     def weights(self) -> Weights:
         return parameter_weights(self._arrays, self._context)

@@ -25,7 +25,9 @@ from hvdtrain.frameworks.tensorflow.strategies import (
     TensorFlowStrategy,
 )
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Unsupported
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.description import Weights
+from hvdtrain.system.recorder import FIT
+from hvdtrain.tasks.target import NetworkTarget
 
 
 class KerasStrategy(TensorFlowStrategy):
@@ -211,10 +213,12 @@ class KerasLearner(TensorFlowLearner):
 
     _strategy: KerasStrategy
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: KerasStrategy) -> None:
-        self._network = network
+    between_steps = FIT
+
+    def __init__(self, target: NetworkTarget, weights: Weights, strategy: KerasStrategy) -> None:
+        self._network = target.network
         tf.get_logger().setLevel("ERROR")  # Keras warns if callbacks take longer than a step, as for a small network
-        super().__init__(network, weights, strategy)
+        super().__init__(target, weights, strategy)
 
     def _make_optimizer(self, config: Config) -> Any:
         sgd = KerasSGD(config.lr, config.momentum, config.nesterov, config.weight_decay)
@@ -226,7 +230,6 @@ class KerasLearner(TensorFlowLearner):
         return optimizer
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
-        """Train on `steps` batches by Keras' loop (see `FitLearner`)."""
         strategy = self._strategy
         feed = KerasFeed(
             batches, lambda batch: self._objective.rows(batch, 1), after, self.devices, strategy.summed_ranks

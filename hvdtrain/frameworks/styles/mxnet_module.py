@@ -34,9 +34,10 @@ from hvdtrain.frameworks.mxnet.network import (
 from hvdtrain.frameworks.mxnet.objective import evaluate, load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, Unsupported
-from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Unsupported
+from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import FIT, GRADIENTS, UPDATE, recorder
+from hvdtrain.tasks.target import NetworkTarget
 
 
 class ModuleStrategy(MXNetStrategy):
@@ -163,13 +164,13 @@ def weighted_loss(logits: mx.sym.Symbol) -> mx.sym.Symbol:
     return mx.sym.MakeLoss(mx.sym.sum(losses * mx.sym.var("weights")))
 
 
-class ModuleLearner:
+class ModuleLearner(Learner):
     """A Symbol in a Module, trained by its `fit`."""
 
-    state_by_rank = False
+    between_steps = FIT
 
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: ModuleStrategy) -> None:
-        config = strategy.config
+    def __init__(self, target: NetworkTarget, weights: Weights, strategy: ModuleStrategy) -> None:
+        config, network = strategy.config, target.network
         os.environ["MXNET_UPDATE_ON_KVSTORE"] = "0"  # update in this process, where the state can be read
         self.group, self._strategy, self._network = strategy.group, strategy, network
         self._contexts = choose_contexts(strategy)
@@ -219,8 +220,6 @@ class ModuleLearner:
                 self._states.create(self._module._updater, device, index, name, array)
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
-        """Train by Module's loop (see `FitLearner`)."""
-
         def next_rows(batch: Batch) -> Rows:
             return network_rows(self._network, self._strategy.config.seed, batch)
 

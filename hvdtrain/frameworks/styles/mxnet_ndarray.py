@@ -23,9 +23,10 @@ from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_
 from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import evaluate
 from hvdtrain.frameworks.mxnet.strategies import horovod_group
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
-from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
+from hvdtrain.networks.description import STATISTICS, Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
+from hvdtrain.tasks.target import NetworkTarget
 
 Arrays = dict[str, nd.NDArray]
 
@@ -116,13 +117,11 @@ def allreduce(data: list[nd.NDArray]) -> None:
         data[0].copyto(other)
 
 
-class NDArrayLearner:
+class NDArrayLearner(Learner):
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
-    state_by_rank = False
-
-    def __init__(self, network: ShapedNetwork, weights: Weights, strategy: NDArrayStrategy) -> None:
-        self.group = strategy.group
+    def __init__(self, target: NetworkTarget, weights: Weights, strategy: NDArrayStrategy) -> None:
+        self.group, network = strategy.group, target.network
         self._contexts = choose_contexts(strategy)
         self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
         self._config, self._network, self._strategy = strategy.config, network, strategy

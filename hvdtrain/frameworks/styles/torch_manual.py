@@ -25,10 +25,10 @@ from hvdtrain.frameworks.torch.objective import (
     module_weights,
     to_tensor,
 )
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, OptimizerState, Strategy, Unsupported
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.target import Target
 
 Tensors = dict[str, torch.Tensor]
 
@@ -74,10 +74,8 @@ def allreduce(data: list[torch.Tensor]) -> None:
         other.copy_(data[0])
 
 
-class TorchManualLearner:
+class TorchManualLearner(Learner):
     """The module as a function of parameters, with a copy of parameters and buffers on each device."""
-
-    state_by_rank, local_weights = False, frozenset[str]()
 
     def __init__(self, target: Target, weights: Weights | None, strategy: TorchManual) -> None:
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0

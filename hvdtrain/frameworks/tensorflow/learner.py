@@ -11,14 +11,14 @@ import tensorflow as tf
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.devices import choose_device
 from hvdtrain.frameworks.tensorflow.network import channel_last
-from hvdtrain.frameworks.tensorflow.objective import NetworkObjective, make_objective
+from hvdtrain.frameworks.tensorflow.objective import make_objective
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
 from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import FORWARD, STEP, UPDATE, recorder
-from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.target import Target
 
 
 def select_device(strategy: TensorFlowStrategy) -> str:
@@ -31,10 +31,8 @@ def select_device(strategy: TensorFlowStrategy) -> str:
     return chosen
 
 
-class TensorFlowLearner:
+class TensorFlowLearner(Learner):
     """A Keras model and its step, compiled into one graph, trained with one strategy."""
-
-    state_by_rank = False
 
     def __init__(self, target: Target, weights: Weights | None, strategy: TensorFlowStrategy) -> None:
         config = strategy.config
@@ -60,7 +58,7 @@ class TensorFlowLearner:
         return TensorFlowOptimizer(config, self._variables)
 
     @property
-    def skipped(self) -> int:
+    def skipped(self) -> int:  # type: ignore[override]
         return int(self._skipped.numpy())
 
     def _weighted_loss(self, weights: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
@@ -165,8 +163,6 @@ class TensorFlowLearner:
         return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy())
 
     def logits(self, images: np.ndarray) -> np.ndarray:
-        if not isinstance(self._objective, NetworkObjective):
-            raise TypeError("a task has outputs of its own")
         return self._objective.logits(tf.constant(channel_last(images))).numpy()
 
     def weights(self) -> Weights:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -12,16 +12,15 @@ import tensorflow as tf
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import pad_rows
+from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.tensorflow.versions import is_keras_3
 from hvdtrain.interfaces import Batch
-from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
-from hvdtrain.tasks import errors
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.seeds import step_seeds
-from hvdtrain.tasks.user import UserTask
+from hvdtrain.networks.description import Weights, check_weights
+from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
 GENERATOR_STATE = "StateVar"
@@ -37,7 +36,7 @@ class Evaluation(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
-class Objective(Protocol):
+class Objective:
     """A model, and what its outputs are worth. Arrays and tensors have one row each for n samples.
 
     It is made in the scope of its strategy. `parameters` are trained; `statistics` are all other variables that a
@@ -51,50 +50,51 @@ class Objective(Protocol):
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         """The weights of the rows, and the arguments of `losses`, padded to a multiple of that many rows."""
-        ...
+        raise NotImplementedError
 
     def losses(self, *rows: tf.Tensor) -> tf.Tensor:
         """The loss of each row in training, float32 (n,)."""
-        ...
+        raise NotImplementedError
 
     def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         """The arguments of `evaluate` for the arrays of a source."""
-        ...
+        return arrays
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         """Losses and metrics of each row in an evaluation."""
-        ...
+        raise NotImplementedError
 
     def seed_step(self, step: int) -> None:
         """Seed the model's generators of random numbers for a step, so that a resumed run draws the same numbers."""
-        ...
+
+    def logits(self, images: tf.Tensor) -> tf.Tensor:
+        """Logits, float32 (n, classes), of channel-last images, by a network as data."""
+        raise NotImplementedError
 
     def check(self, weights: Weights) -> None:
         """Raise ValueError unless these are the names and shapes of all variables."""
-        ...
+        raise NotImplementedError
 
     def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """TensorFlow's array of a variable, or of its optimizer state, in the canonical layout."""
-        ...
+        return np.array(value)
 
     def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
         """The inverse of `to_canonical`."""
-        ...
+        return value
 
 
-class NetworkObjective:
+class NetworkObjective(Objective):
     """Classify images with a network as data."""
 
-    def __init__(self, network: ShapedNetwork, strategy: TensorFlowStrategy) -> None:
-        config = strategy.config
+    def __init__(self, target: NetworkTarget, strategy: TensorFlowStrategy) -> None:
+        config, network = strategy.config, target.network
         self._network, self._seed, self._layout = network, config.seed, WeightLayout(network)
         self._synchronized = bool(network.batch_norms) and config.batch_norm == "sync"
         sum_over_ranks = strategy.make_sum_over_ranks() if self._synchronized else None
         self.model = KerasNetwork(network, config.precision, sum_over_ranks)
         self.parameters, self.statistics = self.model.parameters, self.model.statistics
         self.local_weights = statistics_by_rank(network, config)
-        self.check = network.check
-        self.to_canonical, self.from_canonical = self._layout.to_canonical, self._layout.from_canonical
 
     def rows(self, batch: Batch, multiple: int) -> tuple[np.ndarray, ...]:
         weights, labels, images, *masks = pad_rows(multiple, *network_rows(self._network, self._seed, batch))
@@ -118,18 +118,25 @@ class NetworkObjective:
         return Evaluation(losses, {"accuracy": predicted == labels}, predicted)
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
-        """Logits, float32 (n, classes), of channel-last images."""
         return tf.cast(self.model(scale_pixels(images), training=False), tf.float32)
 
-    def seed_step(self, step: int) -> None:
-        pass  # dropout's masks come with the rows
+    def check(self, weights: Weights) -> None:
+        self._network.check(weights)
+
+    def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        return self._layout.to_canonical(name, value)
+
+    def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
+        return self._layout.from_canonical(name, value)
 
 
-class TaskObjective:
+class TaskObjective(TaskOutputs, Objective):
     """A task of the user's own. Its model is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
+
+    tensor, int64 = tf.Tensor, tf.int64
 
     def __init__(self, task: UserTask, strategy: TensorFlowStrategy) -> None:
         self._task, self._seed, self._rank = task, strategy.config.seed, strategy.group.rank
@@ -168,7 +175,7 @@ class TaskObjective:
                 "model", f"returned {type(model).__name__}, a model of Keras 3",
                 "make it by tf.keras, which is Keras 2 here (docs/own.md)",
             )  # fmt: skip
-        raise errors.no_model(self._task, model, "tensorflow")
+        raise no_model(self._task, model, "tensorflow")
 
     def _first_rows(self) -> tuple[Tensors, Tensors]:
         """Inputs and targets of the first rows."""
@@ -180,7 +187,7 @@ class TaskObjective:
         try:
             self._outputs(inputs, training=False)
         except Exception as error:
-            raise errors.failing_model(self._task, inputs, error) from error
+            raise failing_model(self._task, inputs, error) from error
 
     def _name_variables(self) -> None:
         """Name variables by their place in the model: Keras' own names contain the number of models made before."""
@@ -192,7 +199,7 @@ class TaskObjective:
         self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
         self.local_weights = frozenset(self.statistics)
         if not self.parameters:
-            raise errors.nothing_to_train(self._task)
+            raise nothing_to_train(self._task)
         for variable in self.parameters.values():
             if variable.dtype != tf.float32:
                 problem = f"returned a model with a variable of type {variable.dtype.name}"
@@ -209,7 +216,7 @@ class TaskObjective:
         first_copies = [tf.distribute.get_strategy().experimental_local_results(own)[0] for own in variables]
         gradients = tape.gradient(losses, first_copies)
         if all(gradient is None for gradient in gradients):
-            raise errors.no_gradient(self._task)
+            raise no_gradient(self._task)
         self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
@@ -220,8 +227,7 @@ class TaskObjective:
         try:
             tf.function(self.evaluate).get_concrete_function(*rows)
         except Exception as error:
-            last = (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
-            cause = last.rpartition(f"--model {self._task.name}: ")[2].removesuffix("; correct the task")
+            cause = _problem(error)
             raise UserError(
                 f"--model {self._task.name}: TensorFlow cannot compile it into a graph: {cause:.400}",
                 "compute with TensorFlow's operations only",
@@ -241,38 +247,31 @@ class TaskObjective:
             losses += 0 * tf.add_n([tf.reduce_sum(variable) for variable in self._unused])
         return losses
 
-    def eval_rows(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        return arrays
-
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
         outputs = self._outputs(inputs, training=False)
         return Evaluation(self._losses_of(outputs, targets), self._metrics_of(outputs, targets))
 
     def _losses_of(self, outputs: Any, targets: Tensors) -> tf.Tensor:
-        if not self._task.has("losses"):
-            return self._default_losses(outputs, targets)
-        values = self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs)
-        return tf.cast(values, tf.float32)
+        return tf.cast(super()._losses_of(outputs, targets), tf.float32)
 
-    def _default_losses(self, outputs: Any, targets: Tensors) -> tf.Tensor:
-        logits = isinstance(outputs, tf.Tensor) and outputs.shape.rank == 2
-        if logits and len(targets) == 1 and targets[0].dtype == tf.int64 and targets[0].shape.rank == 1:
-            self._task.labels.expect(outputs.shape[1])
-            return tf.nn.sparse_softmax_cross_entropy_with_logits(targets[0], outputs)
-        raise errors.no_default_loss(self._task, outputs, targets)
+    def _has_shape(self, values: tf.Tensor, rows: int | None) -> bool:
+        return values.shape.rank == 1 and values.shape.is_compatible_with([rows])
 
-    def _metrics_of(self, outputs: Any, targets: Tensors) -> dict[str, tf.Tensor]:
-        if not self._task.has("metrics"):
-            return {} if self._task.has("losses") else {"accuracy": tf.argmax(outputs, 1) == targets[0]}
-        found = errors.named_metrics(self._task, outputs, targets)
-        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+    def _count_rows(self, outputs: Any) -> int | None:
+        return tf.nest.flatten(outputs)[0].shape[0]
 
-    def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> tf.Tensor:
-        rows = (targets[0] if targets else tf.nest.flatten(outputs)[0]).shape[0]
-        if isinstance(values, tf.Tensor) and values.shape.rank == 1 and values.shape.is_compatible_with([rows]):
-            return values
-        raise errors.not_per_row(self._task, method, values, tf.is_tensor(values), rows)
+    @staticmethod
+    def _dimensions(values: tf.Tensor) -> int | None:
+        return values.shape.rank
+
+    @staticmethod
+    def _cross_entropy(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
+
+    @staticmethod
+    def _is_right(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
+        return tf.argmax(logits, 1) == labels
 
     def seed_step(self, step: int) -> None:
         for number, state in enumerate(self._generators):
@@ -283,12 +282,6 @@ class TaskObjective:
     def check(self, weights: Weights) -> None:
         own = self.parameters | self.statistics
         check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
-
-    def to_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
-        return np.array(value)
-
-    def from_canonical(self, name: str, value: np.ndarray) -> np.ndarray:
-        return value
 
 
 @contextlib.contextmanager
@@ -316,6 +309,23 @@ def _without_half(output: Any) -> Any:
     return tf.cast(output, tf.float32) if tf.is_tensor(output) and output.dtype in (tf.bfloat16, tf.float16) else output
 
 
+OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], Objective]] = {
+    "network": NetworkObjective,
+    "task": TaskObjective,
+}
+"""By kind of target."""
+
+
 def make_objective(target: Target, strategy: TensorFlowStrategy) -> Objective:
     """The objective of a network or task. Raises UserError for a task that does not work."""
-    return TaskObjective(target, strategy) if isinstance(target, UserTask) else NetworkObjective(target, strategy)
+    return OBJECTIVES[target.kind](target, strategy)
+
+
+def _problem(error: BaseException) -> str:
+    """What is wrong with a task: TensorFlow raises an error of its own where a method of the task has failed."""
+    raised: BaseException | None = error
+    while raised:
+        if isinstance(raised, TaskError):
+            return raised.problem
+        raised = raised.__cause__ or raised.__context__
+    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()

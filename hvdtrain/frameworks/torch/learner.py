@@ -30,19 +30,23 @@ from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, writ
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.recorder import BACKWARD, FORWARD, GRADIENTS, UPDATE, recorder
-from hvdtrain.tasks.registry import Target
+from hvdtrain.tasks.target import Target
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class TorchLearner:
-    """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""
+class TorchSteps(Learner):
+    """What all learners of PyTorch share: a module, and the step of its optimizer from the losses of rows on."""
 
-    def __init__(self, target: Target, weights: Weights | None, strategy: TorchStrategy) -> None:
-        config = strategy.config
+    _model: nn.Module
+    _optimizer: Any
+    _parameters: dict[str, nn.Parameter]
+    """Those that are trained."""
+
+    def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
         self.device = choose_device(
             strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
@@ -50,9 +54,61 @@ class TorchLearner:
         if self.device != "cpu":
             torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device
         self.devices, self.state_by_rank = strategy.devices, strategy.state_by_rank
-        self.skipped = 0
-        self._config, self._strategy = config, strategy
+        self._config, self._strategy = strategy.config, strategy
         self._device_type = self.device.split(":")[0]
+        self._scaler = torch.amp.GradScaler(self._device_type, enabled=strategy.config.precision == "fp16")
+
+    def _backward(self, losses: torch.Tensor, row_weights: torch.Tensor) -> torch.Tensor:
+        """Add the gradients of the weighted losses, (n,), to those of the step; returns the losses' sum."""
+        loss = losses @ row_weights
+        if recorder.on:
+            recorder.part(BACKWARD)
+        self._scaler.scale(loss).backward()
+        return loss.detach()
+
+    def _without_gradient(self, name: str) -> None:
+        """A parameter got no gradient in this step, and gets one of zeros."""
+
+    def _finish_step(self) -> None:
+        """Combine the gradients and update the parameters."""
+        for name, parameter in self._parameters.items():
+            if parameter.grad is None:  # every strategy then treats it identically
+                self._without_gradient(name)
+                parameter.grad = torch.zeros_like(parameter)
+        self._update()
+
+    def _update(self) -> None:
+        combine(self._strategy, self._optimizer)
+        self._scaler.unscale_(self._optimizer)
+        finite = clip_and_check(self._parameters.values(), self._config)
+        if finite:
+            self._strategy.update(self._optimizer, self._scaler)
+        self.skipped += self._rescale() or not finite
+
+    def _rescale(self) -> bool:
+        """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
+        if not self._scaler.is_enabled():
+            return False
+        before = self._scaler.get_scale()
+        self._scaler.update()
+        return self._scaler.get_scale() < before
+
+    def read_losses(self, losses: list[torch.Tensor]) -> list[float]:
+        return torch.stack(losses).tolist() if losses else []
+
+    def weights(self) -> Weights:
+        return module_weights(self._model)
+
+    def load(self, weights: Weights) -> None:
+        load_module(self._model, weights)
+
+
+class TorchLearner(TorchSteps):
+    """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""
+
+    def __init__(self, target: Target, weights: Weights | None, strategy: TorchStrategy) -> None:
+        super().__init__(strategy)
+        config = strategy.config
         if config.compile:
             choose_cache()
         self._objective = make_objective(target, config)
@@ -62,7 +118,6 @@ class TorchLearner:
             self.load(weights)
         self._model.to(self.device)
         self._parameters = {name: own for name, own in self._model.named_parameters() if own.requires_grad}
-        self._scaler = torch.amp.GradScaler(self._device_type, enabled=config.precision == "fp16")
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(
                 {**self._scaler.state_dict(), "scale": self._scaler.get_scale() / scale_of_rows(self.group.size)}
@@ -90,14 +145,13 @@ class TorchLearner:
             self._scaler,
             self._inputs,
             lambda tensors: self._losses(self._model, tensors),
-            self._finish_step,
+            self._update,
         )
 
     def keep_rows(self, arrays: tuple[np.ndarray, ...]) -> bool:
         return self._inputs.keep(arrays)
 
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
-        """Compile the model for steps on as many rows as `arrays`; see `CompilingLearner`."""
         began, rows = time.perf_counter(), -(-len(arrays[0]) // self._config.accumulate)
         numbers = np.arange(rows)
         batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, numbers)
@@ -142,43 +196,15 @@ class TorchLearner:
     def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
         self._objective.seed_step(batch.step, self.group.rank)
-        loss = sum(self._backward(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
-        for parameter in self._parameters.values():
-            if parameter.grad is None:  # every strategy then treats it identically
-                parameter.grad = torch.zeros_like(parameter)
-        return loss
+        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
 
-    def _backward(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+    def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
+        """Forward and backward of some rows of the step."""
         if recorder.on:
             recorder.part(FORWARD)
         for one in self._synchronized:
             one.real_rows = (row_weights > 0).float()
-        losses = self._losses(self._training_model, list(tensors))
-        loss = losses @ row_weights
-        if recorder.on:
-            recorder.part(BACKWARD)
-        self._scaler.scale(loss).backward()
-        return loss.detach()
-
-    def _finish_step(self) -> None:
-        """Combine the gradients and update the parameters."""
-        combine(self._strategy, self._optimizer)
-        self._scaler.unscale_(self._optimizer)
-        finite = clip_and_check(self._parameters.values(), self._config)
-        if finite:
-            self._strategy.update(self._optimizer, self._scaler)
-        self.skipped += self._rescale() or not finite
-
-    def read_losses(self, losses: list[torch.Tensor]) -> list[float]:
-        return torch.stack(losses).tolist() if losses else []
-
-    def _rescale(self) -> bool:
-        """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
-        if not self._scaler.is_enabled():
-            return False
-        before = self._scaler.get_scale()
-        self._scaler.update()
-        return self._scaler.get_scale() < before
+        return self._backward(self._losses(self._training_model, list(tensors)), row_weights)
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return evaluate(self._objective, functools.partial(self._outputs, self._model), arrays, self.device)
@@ -187,12 +213,6 @@ class TorchLearner:
     def logits(self, images: np.ndarray) -> np.ndarray:
         with evaluating(self._model):
             return self._outputs(self._model, [to_tensor(images, self.device)]).cpu().numpy()
-
-    def weights(self) -> Weights:
-        return module_weights(self._model)
-
-    def load(self, weights: Weights) -> None:
-        load_module(self._model, weights)
 
     def optimizer_state(self) -> OptimizerState:
         return read_state(self._optimizer, self._parameters, extra={"loss_scale": self._scaler.state_dict()})

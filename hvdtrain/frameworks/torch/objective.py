@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,18 +13,17 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows
+from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.interfaces import Batch, Evaluated
-from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
-from hvdtrain.tasks import errors
-from hvdtrain.tasks.registry import Target
-from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.networks.description import STATISTICS, Weights, check_weights
+from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
 
 
-class Objective(Protocol):
+class Objective:
     """A module, and what its outputs are worth. Arrays and tensors have one row each for n samples."""
 
     model: nn.Module
@@ -32,40 +31,40 @@ class Objective(Protocol):
     """Number of the arrays of `rows` that the module gets; the losses get the others."""
     eval_inputs: int
     """Number of a source's arrays that the module gets in an evaluation."""
-    finds_unused: bool
+    finds_unused = False
     """Whether parameters may get no gradient."""
 
     def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         """The weights of the rows, the module's inputs, and the targets."""
-        ...
-
-    def prepared(self, inputs: Tensors) -> Tensors:
-        """The module's arguments from inputs on the device."""
-        ...
-
-    def losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
-        """The loss of each row, (n,)."""
-        ...
-
-    def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
-        """The metrics of each row, (n,), by name."""
-        ...
-
-    def predicted(self, outputs: Any) -> np.ndarray | None:
-        """Classes, int64 (n,), of a network as data."""
-        ...
+        return batch.weights, *batch.arrays
 
     def seed_step(self, step: int, rank: int) -> None:
         """Seed the generators for a step of a rank, so that a resumed run draws the same random numbers."""
-        ...
+
+    def prepared(self, inputs: Tensors) -> Tensors:
+        """The module's arguments from inputs on the device."""
+        return inputs
+
+    def losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
+        """The loss of each row, (n,)."""
+        raise NotImplementedError
+
+    def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
+        """The metrics of each row, (n,), by name."""
+        raise NotImplementedError
+
+    def predicted(self, outputs: Any) -> np.ndarray | None:
+        """Classes, int64 (n,), of a network as data."""
+        return None
 
 
-class NetworkObjective:
+class NetworkObjective(Objective):
     """Classify images with a network as data. layout: the memory format of images."""
 
-    eval_inputs, finds_unused = 1, False
+    eval_inputs = 1
 
-    def __init__(self, network: ShapedNetwork, config: Config, layout: torch.memory_format) -> None:
+    def __init__(self, target: NetworkTarget, config: Config, layout: torch.memory_format) -> None:
+        network = target.network
         self.model: nn.Module = TorchNetwork(network)
         self.inputs = 1 + len(network.dropouts)
         self._network, self._seed, self._layout = network, config.seed, layout
@@ -81,7 +80,7 @@ class NetworkObjective:
         return scale_pixels(images[:, :, :height, :width], self._layout), *masks
 
     def losses(self, outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
-        return cross_entropy(outputs, targets)
+        return cross_entropy(outputs, targets[0])
 
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
         return {"accuracy": outputs.argmax(1) == targets[0]}
@@ -89,25 +88,24 @@ class NetworkObjective:
     def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
         return outputs.argmax(1).cpu().numpy()
 
-    def seed_step(self, step: int, rank: int) -> None:
-        pass  # dropout's masks come with the rows
 
-
-class TaskObjective:
+class TaskObjective(TaskOutputs, Objective):
     """A task of the user's own. Its module is made with seeded generators, so all ranks begin with the same weights.
 
     Raises UserError for methods that do not return what they must, found out on the first rows.
     """
 
-    def __init__(self, task: UserTask, config: Config) -> None:
+    tensor, int64 = torch.Tensor, torch.int64
+
+    def __init__(self, task: UserTask, config: Config, layout: torch.memory_format | None = None) -> None:
         self._task, self._seed = task, config.seed
         self.inputs = self.eval_inputs = task.inputs
         seed_generators(config.seed)
         model = task.call("model")
         if not isinstance(model, nn.Module):
-            raise errors.no_model(task, model, "torch")
+            raise no_model(task, model, "torch")
         if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise errors.nothing_to_train(task)
+            raise nothing_to_train(task)
         self.model: nn.Module = model
         self.finds_unused = self._try_out()
 
@@ -122,7 +120,7 @@ class TaskObjective:
         losses = self.losses(outputs, target_tensors)
         self.metrics(outputs, target_tensors)
         if not losses.requires_grad:
-            raise errors.no_gradient(self._task)
+            raise no_gradient(self._task)
         trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
         gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
         self.model.load_state_dict(before)
@@ -132,57 +130,29 @@ class TaskObjective:
         try:
             return self.model(*inputs)
         except Exception as error:
-            raise errors.failing_model(self._task, inputs, error) from error
-
-    def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
-        return batch.weights, *batch.arrays
-
-    def prepared(self, inputs: Tensors) -> Tensors:
-        return inputs
+            raise failing_model(self._task, inputs, error) from error
 
     def losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
-        if not self._task.has("losses"):
-            return self._default_losses(outputs, targets)
-        return self._of_rows("losses", self._task.call("losses", outputs, *targets), targets, outputs).float()
-
-    def _default_losses(self, outputs: Any, targets: Tensors) -> torch.Tensor:
-        logits = isinstance(outputs, torch.Tensor) and outputs.dim() == 2
-        if logits and len(targets) == 1 and targets[0].dtype is torch.int64 and targets[0].dim() == 1:
-            self._task.labels.expect(outputs.shape[1])
-            return cross_entropy(outputs, targets)
-        raise errors.no_default_loss(self._task, outputs, targets)
+        return self._losses_of(outputs, targets).float()
 
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
-        if not self._task.has("metrics"):
-            return {} if self._task.has("losses") else {"accuracy": outputs.argmax(1) == targets[0]}
-        found = errors.named_metrics(self._task, outputs, targets)
-        return {name: self._of_rows("metrics", value, targets, outputs) for name, value in found.items()}
+        return self._metrics_of(outputs, targets)
 
-    def _of_rows(self, method: str, values: Any, targets: Tensors, outputs: Any) -> torch.Tensor:
-        rows = len(targets[0]) if targets else _length(outputs)
-        is_tensor = isinstance(values, torch.Tensor)
-        if not is_tensor or values.shape != (rows,):
-            raise errors.not_per_row(self._task, method, values, is_tensor, rows)
-        return values
+    @staticmethod
+    def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(logits, labels)
 
-    def predicted(self, outputs: Any) -> np.ndarray | None:
-        return None
+    @staticmethod
+    def _is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits.argmax(1) == labels
 
     def seed_step(self, step: int, rank: int) -> None:
         torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
 
 
-def _length(outputs: Any) -> int:
-    """Number of rows of a module's outputs."""
-    if isinstance(outputs, Mapping):
-        return _length(next(iter(outputs.values())))
-    return len(outputs) if isinstance(outputs, torch.Tensor) else _length(outputs[0])
-
-
-def cross_entropy(outputs: torch.Tensor, targets: Tensors) -> torch.Tensor:
-    """Of logits (n, classes) and labels, int64 (n,)."""
-    (labels,) = targets
-    return nn.functional.cross_entropy(outputs, labels, reduction="none")
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
@@ -225,9 +195,16 @@ def evaluate(
     return Evaluated(float(losses.double().sum()), sums, objective.predicted(outputs))
 
 
+OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], Objective]] = {
+    "network": NetworkObjective,
+    "task": TaskObjective,
+}
+"""By kind of target."""
+
+
 def make_objective(target: Target, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
     """The objective of a network or task. Raises UserError for a task that does not work."""
-    return TaskObjective(target, config) if isinstance(target, UserTask) else NetworkObjective(target, config, layout)
+    return OBJECTIVES[target.kind](target, config, layout)
 
 
 def module_weights(model: nn.Module) -> Weights:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,47 +12,33 @@ from torch import nn
 
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.torch.learner import clip_and_check, combine
+from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.objective import (
     buffers_by_rank,
     evaluating,
-    load_module,
-    module_weights,
     seed_generators,
     to_tensor,
 )
 from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
-from hvdtrain.networks.description import Weights
-from hvdtrain.system.recorder import BACKWARD, recorder
-from hvdtrain.tasks.script import check_by_row, evaluated
-from hvdtrain.tasks.seeds import step_seeds
+from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.interfaces import Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
 
 
-class TorchUserLoop:
-    """A learner for `UserLoopLearner`: it makes a step of the losses that a script has computed."""
+class TorchUserLearner(TorchSteps, UserLearner):
+    """Makes the steps of a script in PyTorch."""
 
-    state_by_rank = False
+    tensor = torch.Tensor
+    _seed_generators = staticmethod(seed_generators)
 
     def __init__(self, strategy: TorchStrategy) -> None:
-        self.group, self.devices = strategy.group, strategy.devices
-        self.device = choose_device(
-            strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
-        )
-        self.skipped = 0
-        self.local_weights: frozenset[str] = frozenset()
-        self._strategy, self._config = strategy, strategy.config
-        self._scaler = torch.amp.GradScaler("cpu", enabled=False)
+        super().__init__(strategy)
         self._kept: dict[str, Any] = {}
-        self._has_state = False
-        self._weights = torch.ones(0)
-        self._evaluate: Callable[..., Any] | None = None
-        seed_generators(self._config.seed)  # so that all ranks make the same model
+        self._seed = strategy.config.seed
+        seed_generators(self._seed)  # so that all ranks make the same model
 
     def setup(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
@@ -108,15 +93,15 @@ class TorchUserLoop:
     def learning_rate(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
 
-    def prepare(self, batch: Batch) -> tuple[torch.Tensor, ...]:
-        # By step and rank, so that a resumed run draws the same numbers.
-        own = step_seeds(self._config.seed, batch.step, self.group.rank)
-        seed_generators(int(own.generate_state(1, np.uint64)[0]))
-        self._weights = to_tensor(batch.weights, self.device)
-        return tuple(to_tensor(array, self.device) for array in batch.arrays)
+    def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
+        return tuple(to_tensor(array, self.device) for array in arrays)
+
+    @staticmethod
+    def _total(values: torch.Tensor) -> float:
+        return float(values.double().sum())
 
     def step(self, losses: torch.Tensor) -> torch.Tensor:
-        check_by_row("step()", losses, len(self._weights), torch.Tensor)
+        self._check_by_row("step()", losses, len(self._row_weights))
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
         if _trained(self._optimizer, self._model) != self._trained:
@@ -124,47 +109,24 @@ class TorchUserLoop:
                 "step(): the parameters that require gradients are not those of setup()",
                 "freeze and unfreeze before it; to change that, resume a checkpoint with a changed script",
             )
-        loss = losses.float() @ self._weights
-        if recorder.on:
-            recorder.part(BACKWARD)
         self._optimizer.zero_grad()
-        loss.backward()
-        self._fill_gradients()
-        combine(self._strategy, self._optimizer)
-        finite = clip_and_check(self._parameters.values(), self._config)
-        if finite:
-            self._strategy.update(self._optimizer, self._scaler)
-        self.skipped += not finite
+        loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
+        self._finish_step()
         self._has_state = True
-        return loss.detach()
+        return loss
 
-    def _fill_gradients(self) -> None:
-        """Give parameters without a gradient one of zeros, which every strategy treats identically."""
-        for name, parameter in self._parameters.items():
-            if parameter.grad is not None:
-                continue
-            if self._waits_for_all:
-                raise UserError(
-                    f"step(): the parameter {name} got no gradient, for which DistributedDataParallel waits",
-                    "call setup() with unused_parameters=True, or use --strategy horovod",
-                )
-            parameter.grad = torch.zeros_like(parameter)
-
-    def evaluate_by(self, function: Callable[..., Any]) -> None:
-        self._evaluate = function
+    def _without_gradient(self, name: str) -> None:
+        if self._waits_for_all:
+            raise UserError(
+                f"step(): the parameter {name} got no gradient, for which DistributedDataParallel waits",
+                "call setup() with unused_parameters=True, or use --strategy horovod",
+            )
 
     @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         assert self._evaluate is not None
         with evaluating(self._training_model):
-            found = self._evaluate(*(to_tensor(array, self.device) for array in arrays))
-        return evaluated(found, len(arrays[0]), torch.Tensor, lambda values: float(values.double().sum()))
-
-    def weights(self) -> Weights:
-        return module_weights(self._model)
-
-    def load(self, weights: Weights) -> None:
-        load_module(self._model, weights)
+            return super().eval_step(arrays)
 
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:

@@ -1,5 +1,77 @@
-"""One file per launcher: the function `build` makes its command line from the description of a job.
+"""The launchers, by name; `local` and `srun` are here, the others in files of their own.
 
-settings.py has what all of them share, open_mpi.py the options of mpirun and `horovodrun --mpi`; registry.py lists
-the launchers.
+Each makes command lines from a `Job`, and never strings for a shell.
 """
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.launchers import horovodrun, mpirun
+from hvdtrain.jobs.launchers.settings import CORES_PER_TASK, LaunchSpec, agent_command, variables
+from hvdtrain.system import rank_info
+
+
+def build_local(
+    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
+) -> list[LaunchSpec]:
+    """launch local: one process for each rank, without MPI or horovodrun.
+
+    It inherits all variables, so `control` needs no option.
+    """
+    return [_one_rank(job, environment, rank, python) for rank in range(job.ranks)]
+
+
+def _one_rank(job: Job, environment: Mapping[str, str], rank: int, python: str) -> LaunchSpec:
+    # Rank 0 shows a progress bar, which needs the terminal itself.
+    on_terminal = rank == 0 and not job.output_dir and os.isatty(1) and os.isatty(2)
+    flags = ["--gloo", *(["--on-terminal"] if on_terminal else [])]
+    identity = zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, (rank, job.ranks, rank)), strict=True)
+    command = agent_command(job, *flags, python=python)
+    return LaunchSpec(command, {**variables(job, environment), **dict(identity)}, rank, on_terminal)
+
+
+def build_srun(
+    job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
+) -> list[LaunchSpec]:
+    """launch srun: one srun for all ranks, with Gloo alone or with an MPI that Slurm starts (--mpi pmix).
+
+    It passes on all variables itself, so `control` needs no option.
+    """
+    command = ["srun", "--ntasks", str(job.ranks)]
+    command += ["--nodes", str(job.nodes)] if job.nodes else []
+    # The agents end the other ranks, sooner than srun does, and the message names the rank that failed first.
+    command += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
+    if CORES_PER_TASK in environment:  # sbatch's, which srun does not inherit since Slurm 22.05
+        command += ["--cpus-per-task", environment[CORES_PER_TASK]]
+    if job.container and not job.container.endswith(".sif"):
+        command += [f"--container-image={job.container}", f"--container-mounts={os.getcwd()}", "--container-workdir=."]
+    gloo = () if job.mpi else ("--gloo",)
+    return [LaunchSpec([*command, *agent_command(job, *gloo, python=python)], variables(job, environment))]
+
+
+class Build(Protocol):
+    """Makes what starts a job: one LaunchSpec for each rank, or one for all of them.
+
+    environment: the variables of the process that launches.
+    control: names of the variables, set later, by which the agents find and trust the supervisor; empty without one.
+    """
+
+    def __call__(self, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]: ...
+
+
+LAUNCHERS: dict[str, Build] = {
+    "local": build_local,
+    "horovodrun": horovodrun.build,
+    "mpirun": mpirun.build,
+    "srun": build_srun,
+}
+
+
+def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
+    """The command lines that start a job. Raises UserError for what the launcher cannot do."""
+    return (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher])(job, environment, control)

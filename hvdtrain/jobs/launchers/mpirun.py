@@ -1,14 +1,19 @@
-"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation."""
+"""launch mpirun: Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation.
+
+horovodrun --mpi passes some of its options on to mpirun.
+"""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
-from hvdtrain.jobs.job import Job
-from hvdtrain.jobs.launchers import open_mpi
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.hosts import other_hosts
+from hvdtrain.jobs.job import Host, Job
 from hvdtrain.jobs.launchers.settings import LaunchSpec, agent_command, passed_on, variables
 
 NOT_EXPORTED = re.compile(
@@ -21,23 +26,90 @@ def build(
     job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
 ) -> list[LaunchSpec]:
     """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread has one, too."""
-    own = variables(job, environment)
+    given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
-    names = sorted({*passed_on(environment), *own}) if on_other_hosts else []
+    names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
     names = [*(name for name in names if not NOT_EXPORTED.fullmatch(name) and name not in control), *control]
     exported = [word for name in names for word in ("-x", name)]
-    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], own)]
+    return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
 
 
 def base_command(job: Job, environment: Mapping[str, str]) -> list[str]:
     """mpirun and its options, before the program."""
-    command = ["mpirun", *open_mpi.as_root(job), *open_mpi.without_ssh(job, environment), "-np", str(job.ranks)]
-    command += ["-H", open_mpi.listed(job.hosts)] if job.hosts else []
+    command = ["mpirun", *as_root(job), *without_ssh(job, environment), "-np", str(job.ranks)]
+    command += ["-H", listed(job.hosts)] if job.hosts else []
     command += ["--oversubscribe"] if job.oversubscribe or (not job.hosts and job.crowded) else []
-    command += ["--bind-to", "none", "--map-by", "slot", *open_mpi.yielding(job), *open_mpi.prefix(job)]
-    return [*command, *open_mpi.ssh_access(job), *open_mpi.rank_interfaces(job), *open_mpi.daemon_interfaces(job)]
+    command += ["--bind-to", "none", "--map-by", "slot", *yielding(job), *prefix(job)]
+    return [*command, *ssh_access(job), *rank_interfaces(job), *daemon_interfaces(job)]
 
 
 def mpirun_here(ranks: int) -> list[str]:
     """mpirun and its options for ranks on this host."""
     return base_command(Job((), ranks), os.environ)
+
+
+HOST_ONLY_INTERFACES = "lo,docker0,virbr0"
+"""Interfaces that Open MPI uses unless they are excluded, and that lead to no other host."""
+
+
+def as_root(job: Job) -> list[str]:
+    return ["--allow-run-as-root"] if job.as_root else []
+
+
+def yielding(job: Job) -> list[str]:
+    """Ranks of Open MPI spin while they wait; where they share cores, they must yield to each other."""
+    return ["--mca", "mpi_yield_when_idle", "1"] if job.crowded or job.oversubscribe or job.threads == 1 else []
+
+
+def prefix(job: Job) -> list[str]:
+    """Where Open MPI is installed: a shell that ssh starts does not have the PATH of this one.
+
+    Raises UserError for a folder that Open MPI cannot pass on.
+    """
+    if job.hosts and any(sign.isspace() for sign in job.mpi_prefix):
+        raise UserError(
+            f"Open MPI is installed in {job.mpi_prefix!r}, and cannot start itself on other hosts in a folder with a "
+            "space",
+            "make setup VENV=/a/folder/without, or launch horovodrun without --mpi",
+        )
+    return ["--prefix", job.mpi_prefix] if job.hosts and job.mpi_prefix else []
+
+
+def rank_interfaces(job: Job) -> list[str]:
+    """Which interfaces connect the ranks."""
+    return ["--mca", *_interfaces("btl", job)] if job.hosts else []
+
+
+def daemon_interfaces(job: Job) -> list[str]:
+    """Which interfaces connect Open MPI's daemons, one on each host."""
+    return ["--mca", *_interfaces("oob", job)] if job.hosts else []
+
+
+def _interfaces(layer: str, job: Job) -> tuple[str, str]:
+    if job.interface:
+        return f"{layer}_tcp_if_include", job.interface
+    return f"{layer}_tcp_if_exclude", HOST_ONLY_INTERFACES
+
+
+def without_ssh(job: Job, environment: Mapping[str, str]) -> list[str]:
+    """Open MPI looks for ssh even where all ranks are on this host, and does not start without it."""
+    on_other_hosts = other_hosts(job.hosts) if job.hosts else "SLURM_JOB_ID" in environment
+    has_ssh = any(shutil.which(name, path=environment.get("PATH")) for name in ("ssh", "rsh"))
+    return [] if on_other_hosts or has_ssh else ["--mca", "plm", "isolated"]
+
+
+def ssh_access(job: Job) -> list[str]:
+    """How Open MPI's ssh reaches the other hosts."""
+    return ["--mca", "plm_rsh_args", " ".join(job.ssh.arguments)] if job.hosts and job.ssh.arguments else []
+
+
+def listed(hosts: Sequence[Host]) -> str:
+    """Hosts as mpirun and horovodrun take them: node1:2,node2:2."""
+    return ",".join(f"{name}:{slots}" for name, slots in hosts)
+
+
+def installation_folder(environment: Mapping[str, str]) -> str:
+    """The folder that Open MPI is installed in; empty where it is the system's, which every shell finds."""
+    path = shutil.which("mpirun", path=environment.get("PATH"))
+    folder = os.path.dirname(os.path.dirname(os.path.abspath(path))) if path else ""
+    return "" if folder in ("", "/", "/usr", "/usr/local") else folder

@@ -58,13 +58,13 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
 
 def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
     """Variables set for the ranks: defaults, where the user has not set them, and those that the job asks for."""
-    found = {}
+    values = {}
     if "OMP_NUM_THREADS" not in environment:
-        found["OMP_NUM_THREADS"] = environment.get(CORES_PER_TASK) or str(job.threads)
+        values["OMP_NUM_THREADS"] = environment.get(CORES_PER_TASK) or str(job.threads)
     if job.interface:
         for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            found[name] = job.interface
-    return {**found, **job.environment}
+            values[name] = job.interface
+    return {**values, **job.environment}
 
 
 def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[str]:
@@ -80,7 +80,7 @@ def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[s
 
 def own_programs_first(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with the folder of this Python's programs, such as horovodrun, first on PATH."""
-    own, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
-    if sys.prefix == sys.base_prefix or own in path.split(os.pathsep):
+    folder, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
+    if sys.prefix == sys.base_prefix or folder in path.split(os.pathsep):
         return dict(environment)
-    return {**environment, "PATH": f"{own}{os.pathsep}{path}"}
+    return {**environment, "PATH": f"{folder}{os.pathsep}{path}"}

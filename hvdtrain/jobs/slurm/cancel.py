@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import progress
 from hvdtrain.jobs.slurm import queue
-from hvdtrain.jobs.slurm.named_job import NamedJob
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
+from hvdtrain.system import run_end
 from hvdtrain.system.text import last_line
 
 WAIT_S = 90.0
@@ -72,24 +71,24 @@ def cancel(
     wait_s: how long those that run may take for a checkpoint; 0: end them at once.
     """
     known = find(jobs)
-    for one in jobs:
-        active = [entry for entry in one.entries(known) if entry.active]
+    for job in jobs:
+        active = [entry for entry in job.entries(known) if entry.active]
         if not active:
-            states = sorted({entry.state for entry in one.entries(known)})
-            _end(one, f"had ended before ({', '.join(states) or 'Slurm has no record of it any more'})", say)
+            states = sorted({entry.state for entry in job.entries(known)})
+            _end(job, f"had ended before ({', '.join(states) or 'Slurm has no record of it any more'})", say)
         elif all(entry.waits for entry in active):
-            one.scancel()
+            job.scancel()
         else:
-            _ask(one, active, wait_s)
+            _ask(job, active, wait_s)
     _watch(jobs, find, say, wait_s)
-    left = [one for one in jobs if not one.ended]
-    for one in left:
-        one.killed = True
-        one.scancel()
+    left = [job for job in jobs if not job.ended]
+    for job in left:
+        job.killed = True
+        job.scancel()
     _watch(left, find, say, KILLED_S)
-    for one in left:
-        if not one.ended:
-            _end(one, "has not ended yet: Slurm is ending it", say)
+    for job in left:
+        if not job.ended:
+            _end(job, "has not ended yet: Slurm is ending it", say)
 
 
 def _ask(job: Cancellation, active: list[QueuedJob], wait_s: float) -> None:
@@ -111,7 +110,7 @@ def _watch(
 ) -> None:
     """Until all have ended, but not longer than that."""
     deadline = time.monotonic() + seconds
-    while left := [one for one in jobs if not one.ended]:
+    while left := [job for job in jobs if not job.ended]:
         try:
             known = find(left)
         except UserError:  # Slurm is busy: jobs that were asked to end must still be watched, and ended
@@ -119,18 +118,18 @@ def _watch(
                 raise
             time.sleep(POLL_S)
             continue
-        for one in left:
-            active = [entry for entry in one.entries(known) if entry.active]
+        for job in left:
+            active = [entry for entry in job.entries(known) if entry.active]
             if not active:
-                _end(one, _outcome(one), say)
-            elif one.error and any(entry.state != "COMPLETING" for entry in active):
-                one.failed = True
-                _end(one, f"cannot be cancelled ({one.error})", say)
-            elif one.asked and any(entry.waits for entry in active):  # it was queued again meanwhile
-                one.scancel("--state=PENDING")
+                _end(job, _outcome(job), say)
+            elif job.error and any(entry.state != "COMPLETING" for entry in active):
+                job.failed = True
+                _end(job, f"cannot be cancelled ({job.error})", say)
+            elif job.asked and any(entry.waits for entry in active):  # it was queued again meanwhile
+                job.scancel("--state=PENDING")
         if time.monotonic() > deadline:
             return
-        if any(not one.ended for one in left):
+        if any(not job.ended for job in left):
             time.sleep(POLL_S)
 
 
@@ -142,7 +141,7 @@ def _outcome(job: Cancellation) -> str:
     seconds = f"{time.monotonic() - job.began:.0f} s"
     how = f"did not end when asked to; ended by scancel after {seconds}" if job.killed else f"ended after {seconds}"
     folder = job.submission.run_folder(job.task) if job.submission else None
-    checkpoint = progress.newest_checkpoint(folder)
+    checkpoint = run_end.newest_checkpoint(folder)
     if checkpoint:
         return f"{how}; its newest checkpoint is of step {checkpoint.step}: resume with --resume {folder}"
     return how

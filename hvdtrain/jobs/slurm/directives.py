@@ -68,7 +68,7 @@ LARGEST_INDEX = 4_000_000
 
 def extra(given: list[str]) -> list[str]:
     """The #SBATCH lines of --sbatch, without `#SBATCH`. Raises UserError for what a line cannot hold."""
-    return [_line(one) for one in given]
+    return [_line(option) for option in given]
 
 
 def _line(given: str) -> str:
@@ -87,10 +87,10 @@ def _line(given: str) -> str:
 
 
 def _long(where: str, option: str, values: list[str]) -> list[str]:
-    found = LONG.fullmatch(option)
-    if not found or (values and found[2] is not None):
+    match = LONG.fullmatch(option)
+    if not match or (values and match[2] is not None):
         raise UserError(f"{where} is not one option of sbatch", 'write it as --sbatch "--NAME=VALUE"')
-    _refuse_own(where, found[1])
+    _refuse_own(where, match[1])
     # One word, so that a value is never read as an option or as the program.
     return [f"{option}={values[0]}" if values else option]
 
@@ -107,10 +107,10 @@ def _short(where: str, option: str, values: list[str]) -> list[str]:
 
 
 def _refuse_own(where: str, name: str) -> None:
-    meant = [own for own in OWN if own == name or (own.startswith(name) and name not in NOT_ABBREVIATIONS)]
+    meant = [option for option in OWN if option == name or (option.startswith(name) and name not in NOT_ABBREVIATIONS)]
     if meant:
-        own = name if name in OWN else meant[0]
-        raise UserError(f"{where}: the launcher decides --{own} of the batch script", OWN[own])
+        option = name if name in OWN else meant[0]
+        raise UserError(f"{where}: the launcher decides --{option} of the batch script", OWN[option])
 
 
 def _quoted(word: str) -> str:
@@ -145,7 +145,7 @@ def array_tasks(text: str) -> ArrayTasks:
     parts = [re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?", part) for part in ranges.split(",")]
     if not all(parts) or (percent and not re.fullmatch(r"[1-9][0-9]{0,6}", limit)):
         raise UserError(f"{where} is not a list of tasks", remedy)
-    indexes = tuple((int(one[1]), int(one[2] or one[1]), int(one[3] or 1)) for one in parts if one)
+    indexes = tuple((int(part[1]), int(part[2] or part[1]), int(part[3] or 1)) for part in parts if part)
     if any(first > last or step < 1 or last > LARGEST_INDEX for first, last, step in indexes):
         raise UserError(f"{where} has a range without tasks, or an index above {LARGEST_INDEX}", remedy)
     return ArrayTasks(text, indexes)
@@ -154,7 +154,7 @@ def array_tasks(text: str) -> ArrayTasks:
 def mail_type(user: str, given: str) -> str:
     """The value of --mail-type; empty where no mail is asked for. Raises UserError for a type that Slurm lacks."""
     types = (given or (MAIL_TYPE if user else "")).upper()
-    unknown = [one for one in types.split(",") if one not in MAIL_TYPES] if types else []
+    unknown = [event for event in types.split(",") if event not in MAIL_TYPES] if types else []
     if unknown:
         raise UserError(f"--mail-type {given!r:.100}: {unknown[0]!r:.40} is no event", f"give {', '.join(MAIL_TYPES)}")
     return types

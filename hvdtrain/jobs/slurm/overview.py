@@ -8,11 +8,70 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.jobs import progress
-from hvdtrain.jobs.slurm import queue, reasons
+from hvdtrain.jobs.slurm import queue
 from hvdtrain.jobs.slurm.queue import QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
+from hvdtrain.system import run_end
 from hvdtrain.system.run_end import RunEnd
+
+REASONS = {
+    "AssociationJobLimit": "a limit on jobs of the account is reached",
+    "BadConstraints": "no node has what the job asks for: cancel it, and ask for less",
+    "BeginTime": "it may not start yet; a job that was queued again waits for up to two minutes",
+    "BootFail": "a node could not be started",
+    "BurstBufferResources": "it waits for space in the burst buffer",
+    "Cleaning": "what remains of its last start is being removed",
+    "DeadLine": "it cannot end before its deadline",
+    "Dependency": "it waits for the jobs on which it depends",
+    "DependencyNeverSatisfied": "a job on which it depends has failed, so it never starts: cancel it",
+    "InvalidAccount": "the account is not valid: give another --account",
+    "InvalidQOS": 'the QOS is not valid: give another --sbatch "--qos=NAME"',
+    "JobArrayTaskLimit": "as many tasks of the array run as its % allows",
+    "JobHeldAdmin": "an administrator holds it back",
+    "JobHeldUser": "it is held back: scontrol release JOB starts it",
+    "JobLaunchFailure": "Slurm could not start it: the log of the node may say why",
+    "Licenses": "it waits for a license",
+    "NodeDown": "a node that it asks for is down",
+    "NonZeroExitCode": "its program failed",
+    "OutOfMemory": "it used more memory than it asked for: give more --mem",
+    "PartitionDown": "the partition is down",
+    "PartitionInactive": "the partition is inactive",
+    "PartitionNodeLimit": "it asks for more nodes than the partition has or allows: cancel it, and give fewer --nodes",
+    "PartitionTimeLimit": "its time limit is above that of the partition: cancel it, and give less --time",
+    "Priority": "jobs of a higher priority come first",
+    "Prolog": "its nodes are being prepared",
+    "RaisedSignal": "a signal ended it",
+    "Reservation": "it waits for its reservation",
+    "ReqNodeNotAvail": "a node that it asks for is not available",
+    "Resources": "it waits for nodes to become free",
+    "SystemFailure": "Slurm or a node failed",
+    "TimeLimit": "it reached its time limit",
+}
+BEGINNINGS = {
+    "Assoc": "a limit of the account or user is reached",
+    "MaxCpuPerAccount": "a limit of the account is reached",
+    "Nodes_required_for_job_are_DOWN": "the nodes that it needs are down, drained or reserved",
+    "Partition": "a limit of the partition is reached",
+    "QOS": "a limit of the QOS is reached",
+    "ReqNodeNotAvail": "a node that it asks for is not available",
+}
+"""Of words of which there are many, and of those that go on with details."""
+
+
+OF_ENDED = ("BootFail", "DeadLine", "JobLaunchFailure", "NodeDown", "NonZeroExitCode", "OutOfMemory", "RaisedSignal",
+            "SystemFailure", "TimeLimit")  # fmt: skip
+"""Those that say why a job has ended; others stay from the time when it waited."""
+
+
+def in_words(reason: str, active: bool) -> str:
+    """Slurm's reason in words; as it is where there are none, and empty if there is nothing to say."""
+    if not active and reason not in OF_ENDED:
+        return ""
+    if reason in REASONS:
+        return REASONS[reason]
+    text = next((words for beginning, words in BEGINNINGS.items() if reason.startswith(beginning)), "")
+    return f"{text} ({reason})" if text else reason
+
 
 RESULT = "result.json"
 """What a run writes when it is complete."""
@@ -54,10 +113,10 @@ class JobOverview:
 
     def record(self) -> dict[str, Any]:
         """Its form in JSON."""
-        own = {name: value for name, value in vars(self).items() if name != "submission"}
+        values = {name: value for name, value in vars(self).items() if name != "submission"}
         made = self.submission
         return {
-            **own,
+            **values,
             "active": self.active,
             "run": str(self.run) if self.run else None,
             "submitted": made.submitted if made else None,
@@ -75,28 +134,28 @@ def of_job(job: str, known: list[QueuedJob], submission: Submission | None, task
     entries = queue.of(known, job, task, submission.cluster if submission else "")
     if len(entries) == 1 and entries[0].task == task:
         return of_entry(entries[0], submission)
-    found = JobOverview(f"{job}_{task}" if task else job, submission=submission, **_progress(submission, task))
+    job_overview = JobOverview(f"{job}_{task}" if task else job, submission=submission, **_progress(submission, task))
     if submission:
-        found.name = submission.name
+        job_overview.name = submission.name
     if not entries:
-        found.why = _end(found.run) or "Slurm has no record of it any more"
-        return found
-    first, *_ = sorted(entries, key=lambda one: (not one.active, one.waits, one.state == "COMPLETED"))
-    running = [one for one in entries if one.active and not one.waits]
-    waiting = Counter(one.reason for one in entries if one.waits)
-    found.name, found.state = found.name or first.name, first.state
-    found.tasks = dict(sorted(Counter(one.state for one in entries).items()))
-    found.elapsed = max((one.elapsed for one in running), key=_seconds, default="")
-    found.nodes = sum(one.nodes for one in running)
-    found.start = min((one.start for one in entries if one.start), default="")
-    found.reason = waiting.most_common(1)[0][0] if waiting else ""
-    found.why = reasons.in_words(found.reason, active=True)
-    return found
+        job_overview.why = _end(job_overview.run) or "Slurm has no record of it any more"
+        return job_overview
+    first, *_ = sorted(entries, key=lambda entry: (not entry.active, entry.waits, entry.state == "COMPLETED"))
+    running = [entry for entry in entries if entry.active and not entry.waits]
+    waiting = Counter(entry.reason for entry in entries if entry.waits)
+    job_overview.name, job_overview.state = job_overview.name or first.name, first.state
+    job_overview.tasks = dict(sorted(Counter(entry.state for entry in entries).items()))
+    job_overview.elapsed = max((entry.elapsed for entry in running), key=_seconds, default="")
+    job_overview.nodes = sum(entry.nodes for entry in running)
+    job_overview.start = min((entry.start for entry in entries if entry.start), default="")
+    job_overview.reason = waiting.most_common(1)[0][0] if waiting else ""
+    job_overview.why = in_words(job_overview.reason, active=True)
+    return job_overview
 
 
 def of_entry(entry: QueuedJob, submission: Submission | None) -> JobOverview:
     """The overview of a single job, or of one task of an array."""
-    found = JobOverview(
+    job_overview = JobOverview(
         entry.id,
         submission.name if submission else entry.name,
         entry.state,
@@ -105,12 +164,12 @@ def of_entry(entry: QueuedJob, submission: Submission | None) -> JobOverview:
         hosts=entry.hosts,
         start=entry.start,
         reason=entry.reason,
-        why=reasons.in_words(entry.reason, entry.active),
+        why=in_words(entry.reason, entry.active),
         submission=submission,
         **_progress(submission, entry.task),
     )
-    found.why = found.why if entry.active else _end(found.run) or found.why
-    return found
+    job_overview.why = job_overview.why if entry.active else _end(job_overview.run) or job_overview.why
+    return job_overview
 
 
 def _progress(submission: Submission | None, task: str) -> dict[str, Any]:
@@ -118,7 +177,7 @@ def _progress(submission: Submission | None, task: str) -> dict[str, Any]:
     run, sweep = (submission.run_folder(task), submission.sweep_folder) if submission else (None, None)
     if sweep and os.path.isdir(sweep):
         return {"run": sweep, "results": sum(1 for _ in sweep.glob(f"*/{RESULT}"))}
-    return {"run": run, "step": progress.last_step(run)} if run and os.path.isdir(run) else {}
+    return {"run": run, "step": run_end.last_step(run)} if run and os.path.isdir(run) else {}
 
 
 def _end(run: Path | None) -> str:
@@ -132,9 +191,9 @@ def _end(run: Path | None) -> str:
 def _seconds(elapsed: str) -> int:
     """Of 1-02:03:04 or 03:04; 0 for what is no time."""
     days, _, rest = elapsed.rpartition("-")
-    found = 0
+    seconds = 0
     for part in rest.split(":"):
         if not (part.isdecimal() and len(part) < 9):
             return 0
-        found = found * 60 + int(part)
-    return found + 86400 * int(days) if days.isdecimal() and len(days) < 9 else found
+        seconds = seconds * 60 + int(part)
+    return seconds + 86400 * int(days) if days.isdecimal() and len(days) < 9 else seconds

@@ -11,10 +11,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm.submissions import JOB_ID
+from hvdtrain.jobs.slurm.submissions import JOB_ID, Submission
 from hvdtrain.system.text import last_line
 
 TIMEOUT_S = 60.0
@@ -91,23 +92,23 @@ def find(jobs: Iterable[str], cluster: str = "") -> list[QueuedJob]:
     Jobs that it does not know, or no longer, are missing. Raises UserError where Slurm does not answer.
     """
     wanted = list(dict.fromkeys(jobs))
-    found = find_recent(wanted, cluster)
-    return found + find_ended(sorted(set(wanted) - {one.job for one in found}), cluster)
+    recent = find_recent(wanted, cluster)
+    return recent + find_ended(sorted(set(wanted) - {job.job for job in recent}), cluster)
 
 
 def find_recent(jobs: Sequence[str], cluster: str = "") -> list[QueuedJob]:
     """The same, of jobs that wait, run, or ended a short time ago."""
-    return [one._replace(cluster=cluster) for part in _parts(jobs) for one in _squeue(part, cluster)]
+    return [job._replace(cluster=cluster) for part in _parts(jobs) for job in _squeue(part, cluster)]
 
 
 def find_ended(jobs: Sequence[str], cluster: str = "") -> list[QueuedJob]:
     """The same, of jobs that ended before, from Slurm's accounts, where a long list takes long."""
-    return [one._replace(cluster=cluster) for part in _parts(jobs) for one in _sacct(part, cluster)]
+    return [job._replace(cluster=cluster) for part in _parts(jobs) for job in _sacct(part, cluster)]
 
 
 def of(known: Iterable[QueuedJob], job: str, task: str = "", cluster: str = "") -> list[QueuedJob]:
     """Those of a job, or of one task of an array: clusters may have given the same number."""
-    return [one for one in known if (one.job, one.cluster) == (job, cluster) and task in ("", one.task)]
+    return [entry for entry in known if (entry.job, entry.cluster) == (job, cluster) and task in ("", entry.task)]
 
 
 def _parts(jobs: Sequence[str]) -> list[list[str]]:
@@ -145,7 +146,7 @@ def _squeue(jobs: list[str], cluster: str) -> list[QueuedJob]:
                f"--format={fields}", cluster=cluster)  # fmt: skip
     if done.returncode and "Invalid job id" not in done.stderr:
         raise UserError(f"squeue failed ({last_line(done.stderr)})", "check whether sinfo answers")
-    return [one for line in done.stdout.splitlines() if (one := parse_squeue(line))]
+    return [job for line in done.stdout.splitlines() if (job := parse_squeue(line))]
 
 
 def parse_squeue(line: str) -> QueuedJob | None:
@@ -166,20 +167,20 @@ def _sacct(jobs: list[str], cluster: str) -> list[QueuedJob]:
         return []
     done = run("sacct", "--noheader", "--allocations", "--parsable2", f"--delimiter={SEPARATOR}",
                f"--jobs={','.join(jobs)}", f"--format={SACCT_FIELDS}", cluster=cluster)  # fmt: skip
-    return [one for line in done.stdout.splitlines() if (one := parse_sacct(line))] if not done.returncode else []
+    return [job for line in done.stdout.splitlines() if (job := parse_sacct(line))] if not done.returncode else []
 
 
 def parse_sacct(line: str) -> QueuedJob | None:
     """The job of a line; None for one of another kind, and for tasks of an array that have not begun."""
     values = line.split(SEPARATOR, SACCT_FIELDS.count(","))
-    found = re.fullmatch(r"([0-9]{1,10})(?:_([0-9]+))?", values[0])
-    if not found or len(values) <= SACCT_FIELDS.count(","):
+    match = re.fullmatch(r"([0-9]{1,10})(?:_([0-9]+))?", values[0])
+    if not match or len(values) <= SACCT_FIELDS.count(","):
         return None
     _, state, user, elapsed, nodes, reason, start, hosts, name = values
     word = state.split()[0] if state.split() else ""  # CANCELLED by 1000
     hosts = "" if hosts == "None assigned" else hosts
     return QueuedJob(
-        found[1], found[2] or "", word, user, elapsed, _number(nodes), _known(reason), _known(start), hosts, name
+        match[1], match[2] or "", word, user, elapsed, _number(nodes), _known(reason), _known(start), hosts, name
     )
 
 
@@ -189,3 +190,26 @@ def _number(text: str) -> int:
 
 def _known(text: str) -> str:
     return "" if text in ("None", "N/A", "Unknown", "(null)") else text
+
+
+@dataclass
+class NamedJob:
+    """A job, or one task of an array."""
+
+    job: str
+    task: str = ""
+    """Empty: all tasks of an array."""
+    submission: Submission | None = None
+    """None for a job that the launcher did not submit."""
+
+    @property
+    def id(self) -> str:
+        return f"{self.job}_{self.task}" if self.task else self.job
+
+    @property
+    def cluster(self) -> str:
+        return self.submission.cluster if self.submission else ""
+
+    def entries(self, known: list[QueuedJob]) -> list[QueuedJob]:
+        """Those of what Slurm knows that it consists of."""
+        return of(known, self.job, self.task, self.cluster)

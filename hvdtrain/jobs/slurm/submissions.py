@@ -73,14 +73,21 @@ class Submission:
         """None for a line that was not written completely."""
         try:
             values: dict[str, Any] = json.loads(line)
-            found = cls(**{name: value for name, value in values.items() if name in FIELDS})
-            texts = (found.job, found.name, found.folder, found.cluster, found.array, found.sweep)
-            valid = all(isinstance(text, str) and "\0" not in text for text in (*texts, *found.command))
-            valid = valid and isinstance(found.command, list)
-            when = float(found.submitted)
+            submission = cls(**{name: value for name, value in values.items() if name in FIELDS})
+            texts = (
+                submission.job,
+                submission.name,
+                submission.folder,
+                submission.cluster,
+                submission.array,
+                submission.sweep,
+            )
+            valid = all(isinstance(text, str) and "\0" not in text for text in (*texts, *submission.command))
+            valid = valid and isinstance(submission.command, list)
+            when = float(submission.submitted)
         except (ValueError, TypeError, AttributeError, RecursionError, OverflowError):
             return None
-        return found if valid and JOB_ID.fullmatch(found.job) and 0 <= when < 1e12 else None
+        return submission if valid and JOB_ID.fullmatch(submission.job) and 0 <= when < 1e12 else None
 
 
 FIELDS = frozenset(Submission.__dataclass_fields__) - {"runs"}
@@ -174,5 +181,5 @@ def read() -> tuple[list[Submission], int]:
 def parse_submitted(output: str) -> tuple[str, str]:
     """Number and cluster of the job that sbatch --parsable has submitted; empty texts if it printed something else."""
     *_, last = output.splitlines() or [""]  # a site's plug-in may print lines of its own
-    found = SUBMITTED.fullmatch(last)
-    return (found[1], found[2] or "") if found else ("", "")
+    match = SUBMITTED.fullmatch(last)
+    return (match[1], match[2] or "") if match else ("", "")

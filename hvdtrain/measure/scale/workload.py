@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs import metrics
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.records import JsonRecord
@@ -145,12 +147,23 @@ def _step(run: FinishedRun) -> Step:
         computing = run.shares.compute + (run.shares.update or 0.0)
         return Step(run, rows, computing * seconds, run.shares.data * seconds)
     if run.replicas > 1:
-        raise UserError(
-            f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
-            "train with --profile 10, or give a run of one rank",
-        )
+        shares = _rank_shares(run)
+        if shares is None:
+            raise UserError(
+                f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
+                "train with --profile 10, or give a run of one rank",
+            )
+        return Step(run, rows, shares.compute * seconds, shares.data * seconds)
     outside = JsonRecord.read(run.folder / "result.json").number("outside_share") or 0.0
     return Step(run, rows, seconds * (1 - outside), seconds * outside)
+
+
+def _rank_shares(run: FinishedRun) -> StepTime | None:
+    """The shares of a step's time, of all ranks together; None unless all know how long they communicate."""
+    ranks = run.history.ranks
+    if run.devices > 1 or len(ranks) != run.ranks or any(time.communicate is None for time in ranks):
+        return None
+    return functools.reduce(StepTime.plus, ranks).shares
 
 
 def _fit(steps: list[Step]) -> tuple[float, float]:

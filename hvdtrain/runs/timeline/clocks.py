@@ -48,7 +48,7 @@ class ClockReading(NamedTuple):
 
     at: int
     offsets: list[Offset]
-    own: list[tuple[int, int]]
+    local_sums: list[tuple[int, int]]
     """When each allreduce began and ended on this rank, in ns of its clock."""
 
 
@@ -59,16 +59,16 @@ def read_clocks(group: Group) -> ClockReading:
         begins.append(now())
         group.sum(np.zeros(1))
         ends.append(now())
-    ranks: list[RoundTimes] = [RoundTimes(*one) for one in group.gather((_clock(), begins, ends))]
-    return ClockReading(now(), [offset(ranks[0], one) for one in ranks], list(zip(begins, ends, strict=True)))
+    ranks: list[RoundTimes] = [RoundTimes(*times) for times in group.gather((_clock(), begins, ends))]
+    return ClockReading(now(), [offset(ranks[0], rank) for rank in ranks], list(zip(begins, ends, strict=True)))
 
 
-def offset(first: RoundTimes, own: RoundTimes) -> Offset:
+def offset(first: RoundTimes, rank: RoundTimes) -> Offset:
     """How far a rank's clock differs from that of rank 0, `first`."""
-    if own.clock == first.clock:
+    if rank.clock == first.clock:
         return Offset(0, 0)
-    least = max(begin - end for begin, end in zip(own.begins, first.ends, strict=True))
-    most = min(end - begin for end, begin in zip(own.ends, first.begins, strict=True))
+    least = max(begin - end for begin, end in zip(rank.begins, first.ends, strict=True))
+    most = min(end - begin for end, begin in zip(rank.ends, first.begins, strict=True))
     return Offset((least + most) / 2, abs(most - least) / 2)
 
 

@@ -1,4 +1,5 @@
-"""Reads the timeline that Horovod's rank 0 writes: when each message was negotiated, and when it was combined.
+"""Reads the timeline that Horovod's rank 0 writes: when each message was negotiated, and when it was combined; and when
+each rank gave its gradients of it, by what the ranks recorded.
 
 Horovod writes events of tensors. The tensors of a group, whose gradients share a message, have names that end in
 `_1of4`, `_2of4` and so on: here they are one message. The file may end anywhere, as after a crash or on a full disk,
@@ -7,22 +8,24 @@ and names are written into it without escaping: whatever is not an event is skip
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hvdtrain.system.files import read_limited
+from hvdtrain.system.recorder import GRADIENTS, StepSpans
 
-MOST_BYTES = 1 << 28
+MAX_BYTES = 1 << 28
 """Of Horovod's file that are read."""
 NEGOTIATE = "NEGOTIATE_"
 COMBINING = {"ALLREDUCE", "ADASUM"}
 """What Horovod calls the operations that combine gradients."""
-OWN_SUM = {"hvdtrain.sum", "HorovodAllreduce"}
+GROUP_SUM = {"hvdtrain.sum", "HorovodAllreduce"}
 """Names of the messages of `Group.sum`, which are not gradients; the second one is TensorFlow's."""
 PREFIXES = re.compile(r"^(.*/)?((horovod_)?(grouped_)?allreduce\.|Horovod(Grouped)?Allreduce_)")
 PART = re.compile(r"_\d{1,6}of\d{1,6}$")
@@ -50,30 +53,30 @@ class HorovodFile:
     """The events in the file of Horovod's rank 0. Raises OSError if it cannot be read."""
 
     def __init__(self, path: Path) -> None:
-        self._events = list(events(read_limited(path, MOST_BYTES).decode(errors="replace")))
+        self._events = list(events(read_limited(path, MAX_BYTES).decode(errors="replace")))
 
     def messages(self, start: int) -> list[Message]:
         """The complete messages with gradients, in the order in which they began.
 
         start: when Horovod's clock was 0, in ns of rank 0's clock.
         """
-        return [one for one in messages(self._events, start) if one.name not in OWN_SUM]
+        return [message for message in messages(self._events, start) if message.name not in GROUP_SUM]
 
-    def start_of_clock(self, epoch: int, own: list[tuple[int, int]]) -> int | None:
+    def start_of_clock(self, epoch: int, sums: list[tuple[int, int]]) -> int | None:
         """When Horovod's clock was 0, in ns of rank 0's clock; None if the file does not tell.
 
         It says that in microseconds since the epoch, by a clock that may have been set since. hvdtrain's own allreduces
         tell whether that is so.
 
-        epoch: when the epoch began by rank 0's clock, in ns. own: when each of the first hvdtrain.sum in the file began
-        and ended on rank 0.
+        epoch: when the epoch began by rank 0's clock, in ns. sums: when each of the first hvdtrain.sum in the file
+        began and ended on rank 0.
         """
         said = [epoch + micros * 1000 for event in self._events[:1] if (micros := _start_micros(event)) is not None]
-        marks = [one for one in messages(self._events, 0) if one.name in OWN_SUM][: len(own)]
-        if len(marks) < len(own) or not own:
+        marks = [message for message in messages(self._events, 0) if message.name in GROUP_SUM][: len(sums)]
+        if len(marks) < len(sums) or not sums:
             return said[0] if said else None
-        least = max(begin - mark.begin for (begin, _), mark in zip(own, marks, strict=True))
-        most = min(end - mark.end for (_, end), mark in zip(own, marks, strict=True))
+        least = max(begin - mark.begin for (begin, _), mark in zip(sums, marks, strict=True))
+        most = min(end - mark.end for (_, end), mark in zip(sums, marks, strict=True))
         return min(max(said[0], least), most) if said else (least + most) // 2
 
 
@@ -97,10 +100,10 @@ def events(text: str) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def messages(found: Iterable[dict[str, Any]], start: int) -> list[Message]:
+def messages(file_events: Iterable[dict[str, Any]], start: int) -> list[Message]:
     """The complete messages of these events; `start` as for `HorovodFile.messages`."""
     tensors: dict[int, _Tensor] = {}
-    for event in found:
+    for event in file_events:
         pid, phase = event.get("pid"), event.get("ph")
         if type(pid) is not int:
             continue
@@ -110,7 +113,7 @@ def messages(found: Iterable[dict[str, Any]], start: int) -> list[Message]:
                     tensors[pid] = _Tensor(message_name(event["args"]["name"]))
         elif pid in tensors and type(event.get("ts")) is int and abs(event["ts"]) < 1 << 53:
             tensors[pid].add(str(phase), str(event.get("name") or "unnamed"), start + event["ts"] * 1000)
-    return _joined([one for tensor in tensors.values() for one in tensor.done])
+    return _joined([message for tensor in tensors.values() for message in tensor.done])
 
 
 def message_name(tensor: str) -> str:
@@ -163,13 +166,13 @@ class _Tensor:
 def _joined(tensors: list[Message]) -> list[Message]:
     """One message for the tensors of a group in a step."""
     by_name: dict[str, list[Message]] = {}
-    for one in sorted(tensors, key=lambda one: one.begin):
-        of_name = by_name.setdefault(one.name, [])
-        if of_name and one.begin < of_name[-1].end:  # another tensor of the same message
-            _join(of_name[-1], one)
+    for tensor in sorted(tensors, key=lambda message: message.begin):
+        of_name = by_name.setdefault(tensor.name, [])
+        if of_name and tensor.begin < of_name[-1].end:  # another tensor of the same message
+            _join(of_name[-1], tensor)
         else:
-            of_name.append(one)
-    return sorted((one for of_name in by_name.values() for one in of_name), key=lambda one: one.begin)
+            of_name.append(tensor)
+    return sorted((message for of_name in by_name.values() for message in of_name), key=lambda message: message.begin)
 
 
 def _join(into: Message, other: Message) -> None:
@@ -189,3 +192,38 @@ def _join(into: Message, other: Message) -> None:
         if end > begin:
             into.activities.append((name, begin, end))
             latest = end
+
+
+class RankSteps(NamedTuple):
+    """What a rank recorded, by rank 0's clock."""
+
+    rank: int
+    host: str
+    steps: list[StepSpans]
+
+
+def add_given(messages: Sequence[Message], ranks: Sequence[RankSteps], error_ns: float = 0) -> None:
+    """Add to the messages, which are in order, when each rank gave its gradients: before the allreduce began.
+
+    A rank that did not record this for a message gave them when it began to wait for all gradients. error_ns: how exact
+    the ranks' clocks are known.
+    """
+    for rank in ranks:
+        recorded: dict[str, list[int]] = {}
+        for name, at in (message for step in rank.steps for message in step.enqueued):
+            recorded.setdefault(name, []).append(at)
+        for times in recorded.values():
+            times.sort()
+        waits = [part.begin for step in rank.steps for part in step.parts if part.name == GRADIENTS]
+        previous: dict[str, int] = {}
+        for message in messages:
+            times = recorded.get(message.name, waits)
+            number = bisect.bisect_right(times, message.begin + error_ns)
+            if number and times[number - 1] >= previous.get(message.name, times[0]):
+                message.given[rank.rank] = times[number - 1]
+            previous[message.name] = message.begin
+
+
+def ends_of_waiting(rank: RankSteps) -> list[int]:
+    """When a rank had the gradients of all ranks, in each step in which it waited for them."""
+    return [part.end for step in rank.steps for part in step.parts if part.name == GRADIENTS]

@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hvdtrain.runs.timeline.horovod_events import Message
-from hvdtrain.runs.timeline.rank_steps import RankSteps
+from hvdtrain.runs.timeline.horovod_events import Message, RankSteps
 from hvdtrain.system.recorder import (
     BACKWARD,
     CHECKPOINT,

@@ -9,10 +9,9 @@ from __future__ import annotations
 import bisect
 from typing import Any
 
-from hvdtrain.runs.timeline.horovod_events import Message
-from hvdtrain.runs.timeline.rank_steps import RankSteps, ends_of_waiting
+from hvdtrain.runs.timeline.horovod_events import Message, RankSteps, ends_of_waiting
 
-LEAST_WIDTH = 1000
+MIN_WIDTH = 1000
 """Distance between the numbers of ranks' main threads, at least."""
 
 
@@ -50,7 +49,7 @@ def trace(ranks: list[RankSteps], messages: list[Message], about: dict[str, Any]
     zero = min((rank.steps[0].begin for rank in ranks if rank.steps), default=0)
     names = list(dict.fromkeys(message.name for message in messages))
     # Perfetto takes thread 0, and one with the number of a process, for something else, and joins those of one number.
-    width = max(LEAST_WIDTH, len(names) + 1, len(ranks) + 1)
+    width = max(MIN_WIDTH, len(names) + 1, len(ranks) + 1)
     events: list[dict[str, Any]] = []
     for rank in ranks:
         main = (rank.rank + 1) * width
@@ -60,7 +59,7 @@ def trace(ranks: list[RankSteps], messages: list[Message], about: dict[str, Any]
         events += _main_thread(rank, main, zero)
         for number, name in enumerate(names, main + 1):
             events += [_named("thread", rank.rank, number, f"Horovod: {name}"), _sorted("thread", rank.rank, number)]
-            events += _message_track(rank, number, zero, [one for one in messages if one.name == name])
+            events += _message_track(rank, number, zero, [message for message in messages if message.name == name])
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": about}
 
 

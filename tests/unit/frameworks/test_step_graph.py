@@ -17,8 +17,8 @@ from hvdtrain.frameworks.registry import build_learner, check_request
 from hvdtrain.frameworks.torch import step_graph, step_inputs
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.tasks.user import make_task
 
 NETWORK = shaped(
@@ -71,8 +71,9 @@ def batches(kept=False):
 
 def learner(graph, network=NETWORK, **options):
     config = Config(**{"strategy": "single", **options})
-    weights = initial_weights(network, "xavier", 0) if hasattr(network, "layers") else None
-    return build_learner(config, network, weights, RuntimeOptions(device="auto", cuda_graph=graph, quiet=True))
+    target = NetworkTarget(network) if hasattr(network, "layers") else network
+    weights = target.initial_weights(config)
+    return build_learner(config, target, weights, RuntimeOptions(device="auto", cuda_graph=graph, quiet=True))
 
 
 def trained(one, steps):
@@ -215,13 +216,17 @@ def test_the_recording_notices_what_is_computed_in_python():
 )
 def test_what_cannot_be_captured_is_an_error_before_training(options, runtime, text):
     with pytest.raises(UserError, match=f"^--cuda-graph: {text}"):
-        check_request(Config(**{"strategy": "single", **options}), NETWORK, RuntimeOptions(cuda_graph=True, **runtime))
+        check_request(
+            Config(**{"strategy": "single", **options}),
+            NetworkTarget(NETWORK),
+            RuntimeOptions(cuda_graph=True, **runtime),
+        )
 
 
 def test_adasum_cannot_be_captured():
     pytest.importorskip("horovod.torch")
     with pytest.raises(UserError, match=r"^--cuda-graph: --op adasum combines"):
-        check_request(Config(op="adasum"), NETWORK, RuntimeOptions(cuda_graph=True))
+        check_request(Config(op="adasum"), NetworkTarget(NETWORK), RuntimeOptions(cuda_graph=True))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

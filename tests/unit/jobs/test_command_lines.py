@@ -16,8 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.job import ElasticOptions, Host, SshAccess
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
-from hvdtrain.jobs.launchers import elastic, horovodrun, mpirun
-from hvdtrain.jobs.launchers.registry import build
+from hvdtrain.jobs.launchers import build, horovodrun, mpirun
 from hvdtrain.jobs.launchers.settings import LaunchSpec
 
 ENVIRONMENT = {
@@ -113,7 +112,7 @@ def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
     """Their ranks have no agent, and horovodrun writes all variables on command lines."""
     started = {}
     monkeypatch.setattr(os, "execvpe", lambda name, command, environment: started.update(environment))
-    elastic.become_horovodrun(LaunchSpec(["horovodrun"], {}), {**ENVIRONMENT, "HVDTRAIN_MIRROR": CREDENTIALS["DSN"]})
+    horovodrun.become_horovodrun(LaunchSpec(["horovodrun"], {}), {**ENVIRONMENT, "HVDTRAIN_MIRROR": CREDENTIALS["DSN"]})
     assert started.keys() == {"PATH", "HOME", "PYTHONPATH", "HOROVOD_CYCLE_TIME"}
     assert "HVDTRAIN_MIRROR holds credentials" in capsys.readouterr().err
     options = ElasticOptions(min_ranks=1, max_ranks=2, host_discovery_script=Path("/bin/true"))
@@ -121,7 +120,7 @@ def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
     (spec,) = build("horovodrun", described, {**ENVIRONMENT, "HTTP_PROXY": "http://proxy:1", "no_proxy": "a"})
     assert [spec.variables[name] for name in ("no_proxy", "NO_PROXY")] == ["a,127.0.0.1", "127.0.0.1"]
     with pytest.raises(UserError, match="WANDB_API_KEY holds credentials; omit --env WANDB_API_KEY"):
-        elastic.check_elastic(described, options, 0)
+        horovodrun.check_elastic(described, options, 0)
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])

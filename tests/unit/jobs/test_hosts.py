@@ -9,7 +9,7 @@ import pytest
 from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts, private_variables
+from hvdtrain.jobs import hosts
 from hvdtrain.jobs.job import Host, SshAccess
 from hvdtrain.jobs.launchers.settings import passed_on
 
@@ -94,18 +94,18 @@ def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, m
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     variables = {"HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"https://ada:{PASSWORD}@\ngrün"}
-    path = private_variables.distribute(["node1"], variables)
+    path = hosts.distribute_variables(["node1"], variables)
     try:
         assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-        environment = {private_variables.FILE: path, "PATH": "/bin"}
-        private_variables.receive(environment)
+        environment = {hosts.VARIABLES_FILE: path, "PATH": "/bin"}
+        hosts.receive_variables(environment)
         assert environment == {**variables, "PATH": "/bin"}
     finally:
-        private_variables.remove(["node1"], path)
+        hosts.remove_variables(["node1"], path)
     assert not os.path.exists(path)
-    monkeypatch.setattr(private_variables.secrets, "token_hex", lambda _: path.removeprefix("/tmp/hvdtrain-"))
+    monkeypatch.setattr(hosts.secrets, "token_hex", lambda _: path.removeprefix("/tmp/hvdtrain-"))
     with pytest.raises(UserError, match="node2: variables with credentials cannot be written to /tmp"):
-        private_variables.distribute(["node1", "node2"], variables)
+        hosts.distribute_variables(["node1", "node2"], variables)
     assert not os.path.exists(path)
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log

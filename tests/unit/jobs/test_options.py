@@ -15,7 +15,7 @@ from support.jobs import ROOT
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import gloo, hostlist, job
+from hvdtrain.jobs import gloo, job
 from hvdtrain.jobs.job import Host
 from hvdtrain.jobs.signals import HANDLED
 from hvdtrain.system import rank_info, slurm
@@ -103,10 +103,10 @@ def test_options_have_priority_over_the_config_file(tmp_path):
 def test_hostfile(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# ours\nnode1 slots=4\n\nnode2   slots = 2 # old\nnode3\n")
-    assert hostlist.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
+    assert job.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
     path.write_text("node1 slots=4\nnode2 cores=3\n")
     with pytest.raises(UserError, match="line 2 is 'node2 cores=3'; write lines of the form: name slots=N"):
-        hostlist.read_hostfile(path)
+        job.read_hostfile(path)
 
 
 def test_ranks_are_placed_as_mpirun_places_them():
@@ -144,12 +144,12 @@ def test_ranks_per_host_of_a_slurm_allocation(argv, tasks, per_host, monkeypatch
 def test_slurm_variables_that_contradict_each_other(monkeypatch):
     for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
         with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
-            hostlist.slurm_hosts({**FOUR_NODES, **changed})
+            job.slurm_hosts({**FOUR_NODES, **changed})
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
-    for parse in (hostlist.parse_hosts, slurm.tasks_per_node, launch.seconds, slurm.hostnames):
+    for parse in (job.parse_hosts, slurm.tasks_per_node, launch.seconds, slurm.hostnames):
         with contextlib.suppress(UserError):
             parse(text)
 

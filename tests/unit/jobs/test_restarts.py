@@ -14,19 +14,19 @@ from support.untrusted import save_checkpoint
 
 from hvdtrain.cli import launch
 from hvdtrain.cli.launch_options import parse
-from hvdtrain.cli.train import as_launched
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import hosts, progress, restarts
+from hvdtrain.jobs import hosts, restarts
 from hvdtrain.jobs.job import Host, Job, RestartPolicy
 from hvdtrain.jobs.restarts import Restarts, reduced
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import continued_folder
-from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system import agent_pipe, rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
 from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.training.process import as_launched
 
 INVALID = [
     (("--restarts", "-1"), "--restarts -1 is invalid; give 0 or more"),
@@ -250,12 +250,12 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):
     """The clock of a shared folder may differ from this host's by minutes."""
     now, skew_s = time.time(), 600
-    monkeypatch.setattr(progress, "file_system_time", lambda _: now + skew_s)
+    monkeypatch.setattr(run_end, "file_system_time", lambda _: now + skew_s)
     (tmp_path / "heartbeats").mkdir()
     for rank, (step, age_s) in enumerate([(70, 200), (40, 20), (41, 10)]):
         path = tmp_path / "heartbeats" / f"rank-{rank}.json"
         path.write_text(json.dumps({"step": step}))
         os.utime(path, (now + skew_s - age_s, now + skew_s - age_s))
-    assert progress.last_step(tmp_path, now - 100) == 41
-    assert progress.last_step(tmp_path, now - 300) == 70
-    assert progress.last_step(tmp_path, now - 1) is None
+    assert run_end.last_step(tmp_path, now - 100) == 41
+    assert run_end.last_step(tmp_path, now - 300) == 70
+    assert run_end.last_step(tmp_path, now - 1) is None

@@ -8,9 +8,8 @@ import pytest
 from support.untrusted import rewrite, save_checkpoint
 
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import progress
 from hvdtrain.runs import checkpoints
-from hvdtrain.system import checkpoint_folder
+from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import entry_of
 from hvdtrain.training.saving import Saver
 
@@ -43,7 +42,7 @@ class Run:
     def newest(self):
         """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
         found = checkpoints.newest(self.folder)[1].position.step
-        assert progress.newest_checkpoint(self.folder).step == found
+        assert run_end.newest_checkpoint(self.folder).step == found
         return found
 
     def damage(self, step, file=checkpoints.FILES[0]):

@@ -8,8 +8,8 @@ import pytest
 
 from hvdtrain.config.sources import recorded
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import progress
 from hvdtrain.runs import metrics
+from hvdtrain.system import run_end
 from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
 from hvdtrain.views.report.records import JsonRecord
 
@@ -30,7 +30,7 @@ def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
     heartbeat = tmp_path / "heartbeats" / "rank-0.json"
     heartbeat.parent.mkdir()
     os.mkfifo(heartbeat)
-    assert progress.last_step(tmp_path, 0) is None
+    assert run_end.last_step(tmp_path, 0) is None
     metrics_file = tmp_path / "metrics.jsonl"
     metrics_file.touch()
     os.truncate(metrics_file, LINES_BYTES + 1)

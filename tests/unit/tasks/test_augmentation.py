@@ -15,8 +15,8 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
 from hvdtrain.datasets.sources.rows import RowSource, read_rows
 from hvdtrain.errors import UserError
-from hvdtrain.tasks.augmentation import AugmentedRows
 from hvdtrain.tasks.registry import load_target
+from hvdtrain.tasks.rows import AugmentedRows
 from hvdtrain.tasks.user import make_task
 
 X, Y = np.arange(48, dtype=np.float32).reshape(12, 4), np.arange(12)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -14,23 +15,42 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from support.fake_learner import NETWORK, FakeLearner, numbered, use_fakes
+from support.jobs import ROOT
 from support.networks import shaped
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
 from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.config.option import Resume, key
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.compatibility import check_position, recounted
 from hvdtrain.training.resume import resume
 from hvdtrain.training.train import train
 
 BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])
+
+
+def test_reference_says_what_a_resume_may_change():
+    """The table of the page has the options of each rule; where no row is, an option applies from there on."""
+    page = (ROOT / "docs" / "reference.md").read_text()
+    table = page.partition("| options | if they differ |")[2].partition("\n\n")[0]
+    rows = [set(re.findall(r"`--([a-z-]+)`", row.split("|")[1])) for row in table.splitlines() if row.count("|") > 2]
+    facts = FACTS.items()
+    by_rule = {rule: {key(name) for name, about in facts if about.resume is rule} for rule in Resume}
+    assert rows[1:5] == [
+        by_rule[Resume.SAME] | by_rule[Resume.DATA],
+        by_rule[Resume.NETWORK] - {"set"},
+        by_rule[Resume.POSITION],
+        by_rule[Resume.STATE],
+    ]
 
 
 @contextlib.contextmanager
@@ -114,7 +134,7 @@ def test_other_layers_are_refused(monkeypatch):
         train_in(runs, Config(epochs=1))
         layers = (*NETWORK.network.layers[:-1], Dense(3), *NETWORK.network.layers[-1:])
         changed = shaped(Network(layers), NETWORK.input_shape)
-        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (changed, numbered(40)))
+        monkeypatch.setattr("hvdtrain.training.train.load_target", lambda *_: (NetworkTarget(changed), numbered(40)))
         with pytest.raises(UserError, match=r"--model lenet is not that of the checkpoint \(lenet\), or its layers"):
             train_in(runs, Config(epochs=2))
 
@@ -164,6 +184,6 @@ def test_all_ranks_refuse_what_only_rank_0_reads(tmp_path):
         learner = FakeLearner()
         learner.group = OneOfTwo(rank, said)
         with pytest.raises(UserError, match="exists") as raised:
-            resume(Config(), options, NETWORK, learner, numbered(8), RunLock())
+            resume(Config(), options, NetworkTarget(NETWORK), learner, numbered(8), RunLock())
         reasons.append(raised.value.args)
     assert reasons[0] == reasons[1] and decode(encode(said[0])) == said[0]

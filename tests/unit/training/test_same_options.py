@@ -10,6 +10,7 @@ from support.networks import CIFAR_LENET, LENET
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS
 from hvdtrain.errors import UserError
+from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training.consistency import check_same_options
 
 FREE_PER_RANK = {name for name, about in FACTS.items() if about.per_rank}
@@ -29,10 +30,10 @@ class Pair:
 @pytest.mark.parametrize("name", NAMES)
 def test_option_is_compared_or_free(name):
     if name in FREE_PER_RANK:
-        check_same_options(Pair(name), Config(), RuntimeOptions(), LENET, "data")
+        check_same_options(Pair(name), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
         return
     with pytest.raises(UserError, match=f"rank 1 has --{name.replace('_', '-')} another, rank 0 has "):
-        check_same_options(Pair(name), Config(), RuntimeOptions(), LENET, "data")
+        check_same_options(Pair(name), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
 
 
 class Recording:
@@ -56,16 +57,16 @@ class WithOther:
 def test_layers_are_compared():
     """A file of one name can have different networks on two hosts."""
     other = Recording()
-    check_same_options(other, Config(), RuntimeOptions(), CIFAR_LENET, "data")
+    check_same_options(other, Config(), RuntimeOptions(), NetworkTarget(CIFAR_LENET), "data")
     with pytest.raises(UserError, match=r"rank 1 has layers [0-9a-f]{16}, rank 0 has [0-9a-f]{16}; give every rank"):
-        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), LENET, "data")
+        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
 
 
 def test_data_is_compared():
     other = Recording()
-    check_same_options(other, Config(), RuntimeOptions(), LENET, "shuffled data")
+    check_same_options(other, Config(), RuntimeOptions(), NetworkTarget(LENET), "shuffled data")
     with pytest.raises(UserError, match="rank 0 has data; give every rank the same rows in the same order"):
-        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), LENET, "data")
+        check_same_options(WithOther(other.values), Config(), RuntimeOptions(), NetworkTarget(LENET), "data")
 
 
 def test_reference_lists_the_free_options():

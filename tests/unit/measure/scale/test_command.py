@@ -54,6 +54,15 @@ def test_a_record_becomes_table_plot_and_json(in_folder, capsys, monkeypatch):
         assert line in (in_folder / "runs" / "scale" / "scale.md").read_text()
 
 
+def test_the_times_of_ranks_tell_computation_from_communication(in_folder):
+    """Each of two ranks computes 0.4 s of an interval of a second, communicates 0.5 s, waits 0.1 s for rows."""
+    times = {"compute_s": [0.4, 0.4], "communicate_s": [0.5, 0.5], "data_s": [0.1, 0.1]}
+    lines = [{"kind": "train", "step": step, "epoch": step, "loss": 1.0, **times} for step in range(3)]
+    make_run(in_folder / "run", ranks=2, batch_size=64, images_per_s=640.0, strategy="ring", metrics=lines)
+    (one_rank,) = (one for one in predicted("run", *BY_HAND)["predictions"] if one["ranks"] == 1)
+    assert one_rank["images_per_s"]["value"] == pytest.approx(32 / (0.1 * 0.5))
+
+
 def test_two_batch_sizes_tell_what_is_fixed(in_folder):
     """Steps of 10 ms and 1 ms an image: strong scaling pays for the 10 ms on every rank."""
     for batch in (16, 64):

@@ -90,4 +90,4 @@ def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
     measured = found[0].offsets[1]
     assert 0 < measured.error_ns < 100_000_000
     assert abs(measured.ns - 5_000_000_000) <= measured.error_ns
-    assert len(found[0].own) == clocks.ROUNDS
+    assert len(found[0].local_sums) == clocks.ROUNDS

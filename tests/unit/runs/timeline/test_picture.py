@@ -10,7 +10,7 @@ import pytest
 from support.jobs import ROOT
 from support.timeline_steps import sent, step
 
-from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.horovod_events import RankSteps, add_given
 from hvdtrain.runs.timeline.trace_file import trace
 
 DRAWN = r'<div class="span" title="([\w ]+): ([\d.]+) ms" style="left: ([\d.]+)%; width: ([\d.]+)%'

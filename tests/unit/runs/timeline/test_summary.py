@@ -3,7 +3,7 @@
 import pytest
 from support.timeline_steps import sent, step
 
-from hvdtrain.runs.timeline.rank_steps import RankSteps
+from hvdtrain.runs.timeline.horovod_events import RankSteps
 from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.system.recorder import BACKWARD, FIT
 

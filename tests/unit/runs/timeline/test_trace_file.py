@@ -6,8 +6,7 @@ import pytest
 from support.timeline_steps import LENGTHS, MS, sent, step
 from support.traces import Trace
 
-from hvdtrain.runs.timeline.horovod_events import Message
-from hvdtrain.runs.timeline.rank_steps import RankSteps, add_given
+from hvdtrain.runs.timeline.horovod_events import Message, RankSteps, add_given
 from hvdtrain.runs.timeline.trace_file import trace
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hvdtrain.jobs import output
-from hvdtrain.jobs.output import RankOutput
+from hvdtrain.jobs import rank_connection
+from hvdtrain.jobs.rank_connection import RankOutput
 
 
 class RecordingConsole:
@@ -20,7 +20,7 @@ class RecordingConsole:
 
 def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     """A rank that prints for ever without a newline does not fill the launcher's memory."""
-    monkeypatch.setattr(output, "LONGEST_LINE", 10)
+    monkeypatch.setattr(rank_connection, "LONGEST_LINE", 10)
     console = RecordingConsole()
     rank = RankOutput(3, console)
     for _ in range(6):

@@ -1,0 +1,128 @@
+"""What a run trains: the base class of networks as data, tasks of a user's, and scripts with a loop of their own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hvdtrain.config.options import Config
+from hvdtrain.datasets.validation import advice, suspicious
+from hvdtrain.interfaces import Dataset
+from hvdtrain.networks.arithmetic import training_flops
+from hvdtrain.networks.description import ShapedNetwork, Weights
+from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.tasks.rows import LabelCheck
+
+
+class Target:
+    """What a learner trains. The defaults are those of a user's code, of which only its framework knows more."""
+
+    kind: ClassVar[str]
+    """`network`, `task` or `script`: what it is called in messages, and which objective of a framework trains it."""
+    unit: ClassVar[str] = "rows"
+    """What a row is called in messages."""
+    ignored_options: ClassVar[tuple[str, ...]] = ()
+    """Options of `Config` that the user's code decides instead; the record of a run leaves them out."""
+    is_portable: ClassVar[bool] = False
+    """Whether it is data: every framework trains it in each of its styles, and resumes checkpoints of the others."""
+    loader_spec: dict[str, Any] | None = None
+    """How other processes load the data (`datasets.worker.WorkerProcess`); None where only this one can."""
+
+    @property
+    def labels(self) -> LabelCheck | None:
+        """Checks the rows' labels once learners have told it the number of classes; None if nothing is to check."""
+        return None
+
+    @property
+    def gradients(self) -> int | None:
+        """Number of parameters that are trained; None if only the framework knows it."""
+        return None
+
+    @property
+    def flops_per_row(self) -> int | None:
+        """Floating-point operations of forward and backward for one row; None if nothing counts them."""
+        return None
+
+    @property
+    def needs_exact_batches(self) -> bool:
+        """Whether a row of weight zero may change the model, as it does in the statistics of batch normalization."""
+        return True
+
+    def title(self, config: Config) -> str:
+        """What is trained, and on what."""
+        return config.model
+
+    def record(self) -> dict[str, Any]:
+        """It as JSON values, by which a resumed run recognizes it."""
+        raise NotImplementedError
+
+    def initial_weights(self, config: Config) -> Weights | None:
+        """The weights that training begins with; None if the model has its own."""
+        return None
+
+    def confused_classes(self, dataset: Dataset) -> int:
+        """Number of classes of the confusion matrix, 0 for none."""
+        return 0
+
+    def notice(self, config: Config) -> str:
+        """What a user has to know when it begins to train; empty for nothing."""
+        return (
+            f"{config.model} is a {self.kind}: its checkpoints stay in {config.framework}, and where its "
+            "model has batch normalization, each rank normalizes its own rows"
+        )
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        """What is probably wrong with the data: each problem with its remedy, in one sentence."""
+        return advice(dataset)
+
+
+@dataclass(frozen=True, eq=False)
+class NetworkTarget(Target):
+    """A network as data, which classifies images."""
+
+    network: ShapedNetwork
+    loader_spec: dict[str, Any] | None = None
+    kind = "network"
+    unit = "images"
+    is_portable = True
+
+    @property
+    def gradients(self) -> int:
+        return len(list(self.network.parameters()))
+
+    @property
+    def flops_per_row(self) -> int:
+        return training_flops(self.network)
+
+    @property
+    def needs_exact_batches(self) -> bool:
+        return bool(self.network.batch_norms)
+
+    def title(self, config: Config) -> str:
+        return f"{config.model} on {config.data}"
+
+    def record(self) -> dict[str, Any]:
+        return shaped_to_record(self.network)
+
+    def initial_weights(self, config: Config) -> Weights:
+        return initial_weights(self.network, config.init, config.seed)
+
+    def confused_classes(self, dataset: Dataset) -> int:
+        return len(dataset.classes)
+
+    def notice(self, config: Config) -> str:
+        return ""
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        return suspicious(dataset)
+
+
+def step_seeds(seed: int, step: int, rank: int, *generator: int) -> np.random.SeedSequence:
+    """Seeds of a rank's step for a user's code, by which a resumed run draws the same numbers.
+
+    generator: its number, if it has one.
+    """
+    return np.random.SeedSequence([seed, 2, step, rank, *generator])

@@ -1,0 +1,230 @@
+"""The process of a rank: its options, its cores, and its end with an exit status.
+
+An error is one line, in the rank's log and on one console.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from hvdtrain.collectives.shutdown import shut_down_horovod
+from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
+from hvdtrain.system import agent_pipe, cores, rank_info
+from hvdtrain.system.checkpoint_folder import newest_whole
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.streams import output_errors, prepare_streams
+from hvdtrain.system.text import printable
+
+log = logging.getLogger("hvdtrain")
+
+JSON = "HVDTRAIN_JSON"
+"""Environment variable by which a program asks for the list of strategies as JSON."""
+NVIDIA = Path("/dev/nvidiactl")
+"""It exists where NVIDIA's driver has a GPU."""
+
+# Under hvdtrain's launcher a rank hands over its error, and the launcher prints the first one. Another launcher ends
+# the job when the first of its processes fails, so the rank that ends first is the one whose error is seen: rank 0 for
+# an error of all ranks, then a rank that failed alone, last those that only lost another rank.
+OTHER_RANKS_WAIT_S = 2.0
+UNEXPECTED_ERROR_WAIT_S = 4.0
+FOLDER_WAIT_S = 2.0
+"""How long the end of the process may wait for a run's folder that does not respond."""
+SHUTDOWN_LIMIT_S = 2.0
+
+
+@dataclass
+class Ending:
+    """What the end of a rank's process depends on, once its options are known."""
+
+    on_end: str = ""
+    """The command of --on-end."""
+
+
+@contextlib.contextmanager
+def ending_process() -> Iterator[Ending]:
+    """Prepare this process to be a rank; an error inside ends it, with one line and an exit status."""
+    rank, size, ending = 0, 1, Ending()
+    _end_at_once_by_interrupt()
+    prepare_streams()
+    try:
+        _, rank, size, _ = rank_info.detect()
+        yield ending
+        notify(ending.on_end, RunEnd("finished"))
+    except RankRemoved as error:
+        end(rank, Failure.of_exception(error), error.exit_status)
+    except HvdtrainError as error:
+        wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
+        end(rank, Failure.of_exception(error), error.exit_status, wait_s, ending.on_end)
+    except SystemExit as ended:  # of a script, in its loop
+        exit_status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+        notify(ending.on_end, RunEnd.of_process(exit_status))
+        raise
+    except KeyboardInterrupt as error:
+        end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
+    except Exception as error:
+        log.error("%s", traceback.format_exc())
+        where = " (the full traceback is in this rank's log)"
+        if not log.handlers:
+            where = ""
+            traceback.print_exc()
+        failure = Failure.of_exception(error)
+        failure = failure._replace(reason=f"{failure.reason}{where}")
+        end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
+
+
+def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, on_end: str = "") -> NoReturn:
+    """Write the failure to this rank's log, hand it to the launcher or print it, run a command, and end.
+
+    It waits for no rank that no longer responds. wait_s: before the failure is printed here. on_end: the command.
+    """
+    if failure and failure.reason:
+        _report(rank, failure, wait_s)
+    notify(on_end, RunEnd.of_process(status, failure))
+    with contextlib.suppress(OSError):  # a full disk or a closed pipe
+        sys.stdout.flush()
+    sys.stderr.flush()
+    shut_down_horovod(SHUTDOWN_LIMIT_S)
+    os._exit(status)
+
+
+def notify(on_end: str, end: RunEnd) -> None:
+    """Run the command of --on-end, if there is one, on rank 0."""
+    if on_end:
+        from hvdtrain.runs import on_end as command
+
+        command.notify(on_end, end)
+
+
+def _report(rank: int, failure: Failure, wait_s: float) -> None:
+    if log.handlers:  # the log is open, so this import cannot fail
+        from hvdtrain.runs.console import log_to_file
+
+        log_to_file(logging.ERROR, str(failure))
+    if agent_pipe.send(failure):
+        return
+    time.sleep(wait_s)
+    advice = _how_to_resume() if failure.resumable and not rank else ""
+    print(f"hvdtrain: {printable(str(failure.of_rank(rank, '')))}{advice}", file=sys.stderr, flush=True)
+
+
+def _how_to_resume() -> str:
+    """The end of the message of a run that has a checkpoint."""
+    if not log.handlers:
+        return ""
+    from hvdtrain.runs.console import open_folder
+
+    folder, found = open_folder(), []
+    if not folder:
+        return ""
+
+    def read() -> None:
+        with contextlib.suppress(OSError):
+            found.append(newest_whole(folder / "checkpoints"))
+
+    reading = threading.Thread(target=read, daemon=True)
+    reading.start()
+    reading.join(FOLDER_WAIT_S)
+    return f"; resume from step {found[0].step} with --resume {folder}" if found and found[0] else ""
+
+
+def bind_to_cores(runtime: RuntimeOptions) -> None:
+    """Bind this rank to its share of the host's cores; before libraries start threads."""
+    if runtime.bind == "auto":
+        cores.bind(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
+
+
+def read_options(framework: Framework | None, program: str, argv: list[str]) -> tuple[Config, RuntimeOptions]:
+    """The options of a training command line; ends the process where they only ask for help.
+
+    framework, program: see `main`. Raises UserError for options that cannot be parsed, and values that cannot work.
+    """
+    from hvdtrain.config.sources import CommandLine
+
+    line = CommandLine.read(argv, program, framework)
+    given = line.values
+    printed = ""
+    if given.get("help"):
+        printed = line.help()
+    elif given.get("strategy") == "help":
+        printed = strategy_list(framework or given.get("framework", Config.framework)) if _is_rank_0() else ""
+    elif given.get("print_config"):
+        printed = line.to_toml()
+    else:
+        config, runtime = line.options()
+        return config, as_launched(runtime)
+    if _is_rank_0():
+        with output_errors():
+            _print(printed)
+    end(rank_info.detect().rank, None, 0)
+
+
+def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
+    """The options with the name, and the request to resume, that hvdtrain's launcher gives this job by variables.
+
+    Raises UserError for options that contradict them.
+    """
+    name, request = os.environ.get(rank_info.RUN_NAME, ""), os.environ.get(rank_info.RESUME, "")
+    if runtime.resume:
+        if request != "restarts":  # a job that is queued again resumes what it resumed at first
+            return runtime
+        reason = "--restarts resumes from the run's own folder, which --resume contradicts"
+        raise UserError(reason, "give the run's --name and --runs, and no --resume", option="resume")
+    if runtime.name and name and "SLURM_ARRAY_TASK_ID" in os.environ:
+        reason = f"--array with --name {runtime.name}: all tasks would train the same run"
+        raise UserError(reason, "omit --name: each task then has a run of its own", option="name")
+    if not (runtime.name or name):
+        return runtime
+    return dataclasses.replace(runtime, name=runtime.name or name, auto_resume=runtime.auto_resume or bool(request))
+
+
+def _is_rank_0() -> bool:
+    return rank_info.detect().rank == 0
+
+
+def _print(text: str) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8")  # as TOML files are
+    print(text, end="")
+
+
+def strategy_list(framework: Framework) -> str:
+    """The output of `--strategy help`: a framework's strategies, and why some do not run on this machine.
+
+    Raises UserError if the framework is missing.
+    """
+    from hvdtrain.frameworks import registry, tuning
+
+    tuning.set_environment()
+    rows = registry.list_strategies(framework)
+    if os.environ.get(JSON):
+        return json.dumps([row._asdict() for row in rows]) + "\n"
+    lines = [f"Strategies of {framework}, for --strategy; give --api to choose one of several styles", ""]
+    for row in rows:
+        lines.append(f"  {row.strategy:13} {row.api:8} {row.about}")
+        lines += [f"  {'':22} not here: {row.problem}"] if row.problem else []
+    return "\n".join(lines) + "\n"
+
+
+def _end_at_once_by_interrupt() -> None:
+    """Until training handles Ctrl-C itself, it ends the process at once: also in a framework's import or start.
+
+    Python's own handler waits until a library returns, and then prints a traceback. A process that ignores Ctrl-C, as
+    in the background of a shell, still does.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
