@@ -7,7 +7,7 @@ of stride 2, on JPEG images of 3 x 64 x 64 in tar shards, 64 a step. Both the sh
 least four times the bytes of the limit. Rows are taken at random from all shards, and every row at most once.
 
 The job with a limit runs in a control group of its own, to which the kernel charges the pages of the files that it
-also reads. So no other page cache helps: the shards are dropped from it before each job, which is checked; and so
+also reads. So that no other page cache helps, the shards are dropped from it before each job, which is checked; and so
 that the group's own page cache is as full as after hours, the job first reads as much of the shards as its limit is.
 A virtual machine's host may have a cache of its own.
 

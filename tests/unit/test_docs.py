@@ -138,7 +138,7 @@ def test_architecture_picture_shows_the_imports():
     def box(part: str) -> str:
         name = part.removesuffix(".py")
         boxes = {"system": "base", "errors": "base", "__main__": "entry", "__init__": "entry"}
-        return "entry" if name.endswith(("_lenet", "api")) else boxes.get(name, name)
+        return "entry" if name.endswith("_lenet") else boxes.get(name, name)
 
     for path in package.rglob("*.py"):
         own = box(path.relative_to(package).parts[0])
