@@ -13,7 +13,7 @@ import pytest
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import protocol
-from hvdtrain.system.proof import proof
+from hvdtrain.system.credentials import proof
 
 
 def test_an_agent_rejects_a_supervisor_without_the_token():
