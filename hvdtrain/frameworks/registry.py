@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
-from hvdtrain.collectives.mpi import MPIGroup
-from hvdtrain.collectives.single_process import single_process
-from hvdtrain.collectives.start_limit import limited_start
+from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError

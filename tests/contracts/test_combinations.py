@@ -11,7 +11,7 @@ from support.combinations import FEW_STEPS, REFERENCES, Case, network_of
 from support.jobs import ROOT, launcher, run
 from support.stack import FRAMEWORKS, INSTALLED
 
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 
 TESTS = ROOT / "tests"
 VARIABLES = {

@@ -14,7 +14,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.files import find_network
+from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.target import NetworkTarget
 from support import mixed_networks
 from support.covering import Row, covering_array

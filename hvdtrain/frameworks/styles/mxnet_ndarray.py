@@ -14,7 +14,7 @@ import numpy as np
 from mxnet import autograd, nd
 
 from hvdtrain.collectives.grouping import gradient_groups
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import count_devices, split_rows

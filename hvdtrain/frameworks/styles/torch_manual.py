@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.torch.objective import (

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.training import cores
 from hvdtrain.training.cores import RankCores, total_cores
 
