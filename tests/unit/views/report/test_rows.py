@@ -15,7 +15,8 @@ from hvdtrain.views.report.runs import collect
 def step_times(compute, communicate, data):
     """A record of metrics of one rank."""
     parts = {"compute_s": compute, "communicate_s": communicate, "data_s": data}
-    return {"kind": "train", "step": 1, **{name: None if seconds is None else [seconds] for name, seconds in parts.items()}}
+    times = {name: None if seconds is None else [seconds] for name, seconds in parts.items()}
+    return {"kind": "train", "step": 1, **times}
 
 
 def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
