@@ -12,7 +12,7 @@ from hvdtrain.training import process
         (None, "finished 0 "),
         (Stopped("rank 1 was asked to stop"), "stopped 75 "),
         (KeyboardInterrupt(), "stopped 130 "),
-        (TrainingError("rank 3: loss is not finite"), "failed 1 3"),
+        (TrainingError("loss is not finite", rank=3), "failed 1 3"),
         (UserError("no such file"), "failed 2 "),
         (ZeroDivisionError("rank"), "failed 1 "),
     ],
