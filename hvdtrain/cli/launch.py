@@ -15,24 +15,12 @@ from collections.abc import Mapping
 from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import horovod_options
-from hvdtrain.jobs.hosts import check_access
-from hvdtrain.jobs.job import (
-    ElasticOptions,
-    Host,
-    Job,
-    RestartPolicy,
-    check_job,
-    check_policy,
-    parse_hosts,
-    read_hostfile,
-    slurm_allocation,
-    slurm_hosts,
-)
+from hvdtrain.jobs import horovod_options, series
+from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
+from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, check_job, check_policy, own_programs_first
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.launchers.horovodrun import check_elastic
 from hvdtrain.jobs.launchers.mpirun import installation_folder
-from hvdtrain.jobs.launchers.settings import own_programs_first
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
@@ -49,7 +37,7 @@ def main(argv: list[str]) -> None:
 
 def batch(options: argparse.Namespace) -> int:
     """Write a batch script, and submit it; the exit status. Raises UserError."""
-    sweep = sbatch.sweep_program(options.program)
+    sweep = series.sweep_program(options.program)
     if sweep:
         from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
 

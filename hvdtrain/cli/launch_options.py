@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from hvdtrain.jobs import horovod_options
-from hvdtrain.jobs.job import START_TIMEOUT_S
+from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system.command import Parser
+from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet
@@ -17,11 +19,7 @@ EXAMPLES = """examples:
   python -m hvdtrain launch sbatch --nodes 2 --ranks-per-node 4 --time 1:00:00 -- python -m hvdtrain.torch_lenet
   python -m hvdtrain launch status
 """
-DESCRIPTIONS = {
-    "local": "all ranks on this host; needs neither MPI nor horovodrun",
-    "horovodrun": "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-    "mpirun": "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
-    "srun": "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
+BATCH_COMMANDS = {
     "sbatch": "write a batch script for Slurm; with --submit submit it",
     "status": "show the jobs that launch sbatch --submit has submitted: state, time, run and its step",
     "cancel": "end submitted jobs: those that run write a checkpoint first",
@@ -37,24 +35,17 @@ def parse(argv: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(dest="launcher", required=True)
-    for name, description in DESCRIPTIONS.items():
-        command = commands.add_parser(name, help=description, description=description)
-        if name in ("status", "cancel"):
-            (_add_status_options if name == "status" else _add_cancel_options)(command)
-            continue
-        if name == "sbatch":
-            sbatch.add_options(command)
-        else:
-            _add_job_options(command, name)
-        if name in ("horovodrun", "mpirun", "sbatch"):
-            _add_ssh_options(command)
-        _add_common_options(command)
-        horovod_options.add_options(command)
-        command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
+    for name, launcher in LAUNCHERS.items():
+        _add_job_options(commands.add_parser(name, help=launcher.about, description=launcher.about), launcher.options)
+    batch, status, cancel = (
+        commands.add_parser(name, help=about, description=about) for name, about in BATCH_COMMANDS.items()
+    )
+    _add_batch_options(batch)
+    _add_status_options(status)
+    _add_cancel_options(cancel)
     options = parser.parse_args(_joined(argv))
-    if options.launcher in ("status", "cancel"):
-        return options
-    options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
+    if options.launcher not in ("status", "cancel"):
+        options.program = options.program[1:] if options.program[:1] == ["--"] else options.program
     return options
 
 
@@ -70,24 +61,12 @@ def _joined(argv: list[str]) -> list[str]:
     return [*words, *argv[end:]]
 
 
-def _add_job_options(command: argparse.ArgumentParser, launcher: str) -> None:
-    """Options of one launcher."""
+def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:
+    """The options of one launcher. groups: those of GROUPS that it has."""
     command.add_argument("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
-    if launcher in ("horovodrun", "mpirun"):
-        _add_host_options(command)
-    if launcher == "horovodrun":
-        _add_elastic_options(command)
-        which = command.add_mutually_exclusive_group()
-        which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo",
-                           help="coordinate the ranks with Gloo (default)")  # fmt: skip
-        which.add_argument("--mpi", dest="controller", action="store_const", const="mpi",
-                           help="coordinate the ranks with MPI; horovodrun then calls mpirun")  # fmt: skip
-    if launcher in ("mpirun", "srun"):
-        command.add_argument("--container", default="", metavar="IMAGE",
-                             help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
-    if launcher == "srun":
-        command.add_argument("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
-        command.add_argument("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+    for group in groups:
+        GROUPS[group](command)
+    _add_common_options(command)
 
 
 def _add_host_options(command: argparse.ArgumentParser) -> None:
@@ -100,26 +79,27 @@ def _add_host_options(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_controller_options(command: argparse.ArgumentParser) -> None:
+    which = command.add_mutually_exclusive_group()
+    which.add_argument("--gloo", dest="controller", action="store_const", const="gloo", default="gloo",
+                       help="coordinate the ranks with Gloo (default)")  # fmt: skip
+    which.add_argument("--mpi", dest="controller", action="store_const", const="mpi",
+                       help="coordinate the ranks with MPI; horovodrun then calls mpirun")  # fmt: skip
+
+
+def _add_container_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--container", default="", metavar="IMAGE",
+                         help="a .sif file (Apptainer), or with srun an image for pyxis")  # fmt: skip
+
+
+def _add_slurm_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--nodes", type=int, default=0, metavar="N", help="number of nodes to run on")
+    command.add_argument("--mpi", default="", metavar="TYPE", help="pmix or pmi2, if srun --mpi=list shows it")
+
+
 def _add_ssh_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ssh-port", type=int, default=0, metavar="N", help="port of sshd on the other hosts")
     command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
-
-
-def _add_status_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array (default: those that wait "
-        "or run, and the last ten)")  # fmt: skip
-    add("--all", action="store_true", help="show all jobs that were submitted")
-    add("--tasks", action="store_true", help="show each task of an array in a line of its own")
-    add("--json", action="store_true", help="print a JSON list in place of a table")
-
-
-def _add_cancel_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array")
-    add("--all", action="store_true", help="end all jobs that were submitted, after a question")
-    add("--yes", action="store_true", help="with --all: do not ask")
-    add("--now", action="store_true", help="do not wait for a checkpoint")
 
 
 def _add_elastic_options(command: argparse.ArgumentParser) -> None:
@@ -130,6 +110,17 @@ def _add_elastic_options(command: argparse.ArgumentParser) -> None:
         help="with --elastic: prints the available hosts, as name:slots")  # fmt: skip
     add("--elastic-on-public-address", action="store_true",
         help="with --elastic: allow a public address; whoever reaches it can run code as you")  # fmt: skip
+
+
+GROUPS = {
+    "hosts": _add_host_options,
+    "elastic": _add_elastic_options,
+    "controller": _add_controller_options,
+    "container": _add_container_options,
+    "slurm": _add_slurm_options,
+    "ssh": _add_ssh_options,
+}
+"""Options that some launchers have, by the names in their entries of LAUNCHERS."""
 
 
 def positive(text: str) -> float:
@@ -147,7 +138,7 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add(
         "--env", action="append", default=[], metavar="NAME[=VALUE]", help="set a variable for the ranks, or pass it on"
     )
-    add("--output-dir", type=Path, metavar="DIR", help="write each rank's output to files, too")
+    add("--output-dir", type=Path, metavar="DIR", help="also write each rank's output to files")
     add("--time-limit", metavar="TIME", help="stop with a checkpoint after seconds, M:S or H:M:S")
     add("--start-timeout", type=positive, default=START_TIMEOUT_S, metavar="S",
         help=f"seconds to wait until all ranks have registered, and then until their library connects them "
@@ -158,3 +149,52 @@ def _add_common_options(command: argparse.ArgumentParser) -> None:
     add("--on-end", default="", metavar="COMMAND",
         help="shell command to run after the job, with HVDTRAIN_STATUS and more in its environment")  # fmt: skip
     add("--dry-run", action="store_true", help="print the command line, ready to paste, and start nothing")
+    horovod_options.add_options(command)
+    command.add_argument("program", nargs=argparse.REMAINDER, help="program and its options, after --")
+
+
+def _add_batch_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
+    add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
+    add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
+    add("--via", choices=sbatch.VIAS, default="srun", help="launcher that starts the ranks (default: srun)")
+    add("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it Gloo only")
+    add("--cpus-per-rank", type=int, metavar="N", help="cores for each rank")
+    add("--gpus-per-node", metavar="[TYPE:]N", help="GPUs of each node")
+    add("--mem", metavar="SIZE", help="memory of each node, such as 64G")
+    add("--partition", metavar="NAME", help="partition (queue)")
+    add("--account", metavar="NAME", help="account to charge")
+    add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
+    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
+    add("--signal-before", type=int, default=120, metavar="S",
+        help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
+    add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
+    add("--array", default="", metavar="0-9",
+        help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
+             "the trial of its number")  # fmt: skip
+    add("--sbatch", action="append", default=[], metavar="OPTION",
+        help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
+    add("--mail-user", default="", metavar="ADDRESS", help="whom Slurm writes mail about the job")
+    add("--mail-type", default="", metavar="EVENTS", help="about what (default: END,FAIL)")
+    add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
+    add("--submit", action="store_true", help="submit the script")
+    _add_ssh_options(command)
+    _add_common_options(command)
+
+
+def _add_status_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array (default: those that wait "
+        "or run, and the last ten)")  # fmt: skip
+    add("--all", action="store_true", help="show all jobs that were submitted")
+    add("--tasks", action="store_true", help="show each task of an array in a line of its own")
+    add("--json", action="store_true", help="print a JSON list in place of a table")
+
+
+def _add_cancel_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("jobs", nargs="*", metavar="JOB", help="number of a job, or NUMBER_TASK of an array")
+    add("--all", action="store_true", help="end all jobs that were submitted, after a question")
+    add("--yes", action="store_true", help="with --all: do not ask")
+    add("--now", action="store_true", help="do not wait for a checkpoint")

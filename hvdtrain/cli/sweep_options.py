@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm.directives import array_tasks
-from hvdtrain.jobs.slurm.sbatch import SWEEP, without_program
+from hvdtrain.jobs.series import SWEEP, without_program
+from hvdtrain.jobs.slurm.submissions import array_tasks
 from hvdtrain.measure.sweep.trials import parse_settings
 from hvdtrain.system.command import Parser
 from hvdtrain.system.text import did_you_mean

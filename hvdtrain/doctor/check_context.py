@@ -13,7 +13,7 @@ from typing import Any
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.connected_job import ConnectedJob
 from hvdtrain.doctor.subprocesses import Completed, probe_command
-from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
+from hvdtrain.jobs.hosts import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system.rank_info import RankInfo, host_name
 
 

@@ -15,7 +15,7 @@ from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
 from hvdtrain.doctor.findings import STATUSES, Finding
 from hvdtrain.doctor.registry import CHECKS, QUICK
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
+from hvdtrain.jobs.hosts import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system import rank_info
 
 HELPER_LIMIT_S = 120

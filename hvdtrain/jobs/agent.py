@@ -24,11 +24,11 @@ import time
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
-from hvdtrain.jobs.job import START_TIMEOUT_S
 from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
 from hvdtrain.system import agent_pipe, network, rank_info, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import end_with_parent, shell_status, would_end
+from hvdtrain.system.rank_info import START_TIMEOUT_S
 from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0

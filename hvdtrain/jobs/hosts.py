@@ -1,4 +1,6 @@
-"""Other hosts, by ssh: whether they can be reached and have the same versions, and how they get credentials.
+"""The hosts of a job: how they are named, whether ssh reaches them, and how they get credentials.
+
+Hosts are named by -H, by a hostfile, or by a Slurm allocation. They must have the same versions as this one.
 
 horovodrun writes all variables on command lines, which every user of a host can read. Those with credentials, among
 them the job's token, therefore go into a file on each host that only its owner can read, until all have registered.
@@ -15,16 +17,124 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.job import DEFAULT_ACCESS, Host, SshAccess
-from hvdtrain.system import stacks
+from hvdtrain.system import rank_info, stacks
+from hvdtrain.system.network import HOST_NAME
 from hvdtrain.system.rank_info import MAX_PORT, host_name
 from hvdtrain.system.text import last_line
+
+
+class Host(NamedTuple):
+    name: str
+    slots: int
+    """The number of ranks that may run on it."""
+
+
+class SshAccess(NamedTuple):
+    """How ssh reaches the other hosts, beyond what its own configuration says."""
+
+    port: int = 0
+    """0: the default."""
+    key: str = ""
+    """The path of a private key; empty: the default ones."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """Options of ssh."""
+        return [*(["-p", str(self.port)] if self.port else []), *(["-i", self.key] if self.key else [])]
+
+
+DEFAULT_ACCESS = SshAccess()
+
+
+def placed(ranks: int, hosts: tuple[Host, ...]) -> list[Host]:
+    """The number of ranks of each host: hosts are filled in their order, as horovodrun and mpirun do."""
+    left, hosts_used = ranks, []
+    for name, slots in hosts:
+        hosts_used.append(Host(name, min(slots, left)))
+        left -= hosts_used[-1].slots
+    return [host for host in hosts_used if host.slots] or list(hosts[:1])
+
+
+FORM = "write lines of the form: name slots=N"
+
+
+def parse_hosts(text: str) -> tuple[Host, ...]:
+    """Hosts of `node1:4,node2:4`. Raises UserError if the text is not of that form or names a host twice."""
+    return _unique([_host(part.strip(), text) for part in text.split(",")])
+
+
+def _host(part: str, text: str) -> Host:
+    match = re.fullmatch(r"(\S+?)(?::(\d{1,6}))?", part)
+    if not match or not _is_entry(*match.groups()):
+        raise UserError(f"-H {text!r}: {part!r} is not a host", "write name:slots with commas: -H node1:4,node2:4")
+    return Host(match[1], int(match[2] or 1))
+
+
+def read_hostfile(path: Path) -> tuple[Host, ...]:
+    """Hosts of a file of `name slots=N` lines, the format of mpirun and horovodrun; # begins a comment.
+
+    Raises UserError if the file cannot be read or a line is of another form.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--hostfile {path} cannot be read ({error})", f"give a readable file; {FORM}") from None
+    hosts = []
+    for number, line in enumerate(lines, 1):
+        entry = line.partition("#")[0].strip()
+        if not entry:
+            continue
+        match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
+        if not match or not _is_entry(*match.groups()):
+            raise UserError(f"--hostfile {path}: line {number} is {entry!r}", FORM)
+        hosts.append(Host(match[1], int(match[2] or 1)))
+    if not hosts:
+        raise UserError(f"--hostfile {path} names no host", FORM)
+    return _unique(hosts)
+
+
+def _is_entry(name: str, slots: str | None) -> bool:
+    return bool(HOST_NAME.fullmatch(name)) and (slots is None or int(slots) > 0)
+
+
+def _unique(hosts: list[Host]) -> tuple[Host, ...]:
+    name, times = max(Counter(host.name for host in hosts).items(), key=lambda item: item[1])
+    if times > 1:
+        raise UserError(f"host {name} is named more than once", f"name it once, with all its slots: {name}:{times}")
+    return tuple(hosts)
+
+
+def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts of this Slurm allocation and their tasks. Raises UserError if Slurm's variables are inconsistent."""
+    names = rank_info.slurm_hosts(environment["SLURM_JOB_NODELIST"])
+    counts = rank_info.slurm_tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
+    number = environment.get("SLURM_JOB_NUM_NODES", str(len(names)))
+    if len(names) != len(counts) or number != str(len(names)):
+        raise UserError(
+            "SLURM_JOB_NODELIST, SLURM_JOB_NUM_NODES and SLURM_TASKS_PER_NODE contradict each other",
+            "name the hosts with -H",
+        )
+    return tuple(map(Host, names, counts))
+
+
+def slurm_allocation(launcher: str, ranks: int, environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts on which mpirun and srun start ranks in a Slurm allocation; empty without one.
+
+    mpirun fills each host up to its number of tasks, srun spreads the ranks over all of them. Raises UserError if
+    Slurm's variables are inconsistent.
+    """
+    if launcher not in ("mpirun", "srun") or "SLURM_JOB_NODELIST" not in environment:
+        return ()
+    hosts = slurm_hosts(environment)
+    return tuple(Host(name, -(-ranks // len(hosts))) for name, _ in hosts) if launcher == "srun" else hosts
+
 
 TIMEOUT_S = 30.0
 """How long a command on another host may take."""

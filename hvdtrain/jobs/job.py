@@ -1,45 +1,25 @@
-"""The description of a job, from which every launcher's command line is built, and the hosts in it.
+"""The description of a job, and what all launchers share to build a command line from it.
 
-Hosts are named by -H, by a hostfile, or by a Slurm allocation.
+That is the variables that go to the ranks, and the command line of a rank's agent.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections import Counter
-from collections.abc import Mapping
+import shlex
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
-from hvdtrain.system.network import HOST_NAME
+from hvdtrain.jobs import hosts
+from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, SshAccess, placed
+from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
-
-
-class Host(NamedTuple):
-    name: str
-    slots: int
-    """The number of ranks that may run on it."""
-
-
-class SshAccess(NamedTuple):
-    """How ssh reaches the other hosts, beyond what its own configuration says."""
-
-    port: int = 0
-    """0: the default."""
-    key: str = ""
-    """The path of a private key; empty: the default ones."""
-
-    @property
-    def arguments(self) -> list[str]:
-        """Options of ssh."""
-        return [*(["-p", str(self.port)] if self.port else []), *(["-i", self.key] if self.key else [])]
-
-
-DEFAULT_ACCESS = SshAccess()
 
 
 @dataclass(frozen=True)
@@ -118,15 +98,6 @@ class RestartPolicy(NamedTuple):
     """0: all ranks that the job asks for."""
 
 
-def placed(ranks: int, hosts: tuple[Host, ...]) -> list[Host]:
-    """The number of ranks of each host: hosts are filled in their order, as horovodrun and mpirun do."""
-    left, hosts_used = ranks, []
-    for name, slots in hosts:
-        hosts_used.append(Host(name, min(slots, left)))
-        left -= hosts_used[-1].slots
-    return [host for host in hosts_used if host.slots] or list(hosts[:1])
-
-
 def check_job(job: Job) -> list[str]:
     """Warnings about a job that runs, but not as expected. Raises UserError for a job that cannot run."""
     if job.ranks < 1:
@@ -157,75 +128,97 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
 
 
-FORM = "write lines of the form: name slots=N"
+def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
+    """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-
-def parse_hosts(text: str) -> tuple[Host, ...]:
-    """Hosts of `node1:4,node2:4`. Raises UserError if the text is not of that form or names a host twice."""
-    return _unique([_host(part.strip(), text) for part in text.split(",")])
-
-
-def _host(part: str, text: str) -> Host:
-    match = re.fullmatch(r"(\S+?)(?::(\d{1,6}))?", part)
-    if not match or not _is_entry(*match.groups()):
-        raise UserError(f"-H {text!r}: {part!r} is not a host", "write name:slots with commas: -H node1:4,node2:4")
-    return Host(match[1], int(match[2] or 1))
-
-
-def read_hostfile(path: Path) -> tuple[Host, ...]:
-    """Hosts of a file of `name slots=N` lines, the format of mpirun and horovodrun; # begins a comment.
-
-    Raises UserError if the file cannot be read or a line is of another form.
+    Raises UserError if there are slots for fewer than `min_ranks` ranks.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--hostfile {path} cannot be read ({error})", f"give a readable file; {FORM}") from None
-    hosts = []
-    for number, line in enumerate(lines, 1):
-        entry = line.partition("#")[0].strip()
-        if not entry:
-            continue
-        match = re.fullmatch(r"(\S+)(?:\s+slots\s*=\s*(\d{1,6}))?(?:\s+max[-_]slots\s*=\s*\d+)?", entry)
-        if not match or not _is_entry(*match.groups()):
-            raise UserError(f"--hostfile {path}: line {number} is {entry!r}", FORM)
-        hosts.append(Host(match[1], int(match[2] or 1)))
-    if not hosts:
-        raise UserError(f"--hostfile {path} names no host", FORM)
-    return _unique(hosts)
-
-
-def _is_entry(name: str, slots: str | None) -> bool:
-    return bool(HOST_NAME.fullmatch(name)) and (slots is None or int(slots) > 0)
-
-
-def _unique(hosts: list[Host]) -> tuple[Host, ...]:
-    name, times = max(Counter(host.name for host in hosts).items(), key=lambda item: item[1])
-    if times > 1:
-        raise UserError(f"host {name} is named more than once", f"name it once, with all its slots: {name}:{times}")
-    return tuple(hosts)
-
-
-def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts of this Slurm allocation and their tasks. Raises UserError if Slurm's variables are inconsistent."""
-    names = rank_info.slurm_hosts(environment["SLURM_JOB_NODELIST"])
-    counts = rank_info.slurm_tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
-    number = environment.get("SLURM_JOB_NUM_NODES", str(len(names)))
-    if len(names) != len(counts) or number != str(len(names)):
+    if not job.hosts:
+        return job
+    checked = hosts.inspect(hosts.other_hosts(job.hosts), job.ssh)
+    unusable = {check.host: check.problem for check in checked if check.problem}
+    left = tuple(host for host in job.hosts if host.name not in unusable)
+    slots = sum(host.slots for host in left)
+    ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)
+    if ranks < min_ranks:
+        listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
         raise UserError(
-            "SLURM_JOB_NODELIST, SLURM_JOB_NUM_NODES and SLURM_TASKS_PER_NODE contradict each other",
-            "name the hosts with -H",
+            f"{slots} slot(s) are left for {min_ranks} ranks ({listed})", "fix the hosts, or give a lower --min-np"
         )
-    return tuple(map(Host, names, counts))
+    for name, problem in unusable.items():
+        say(f"continuing without {name}: {problem}")
+    return dataclasses.replace(job, hosts=left, ranks=ranks)
 
 
-def slurm_allocation(launcher: str, ranks: int, environment: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts on which mpirun and srun start ranks in a Slurm allocation; empty without one.
+PASSED_ON = re.compile(
+    r"(PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TERM|TMPDIR|VIRTUAL_ENV|PYTHON\w+|LD_LIBRARY_PATH|LD_PRELOAD"
+    r"|XDG_CACHE_HOME|(?i:(http|https|ftp|all|no)_proxy)|(SSL_CERT|(REQUESTS|CURL)_CA)_(FILE|DIR|BUNDLE)"
+    r"|SSH_AUTH_SOCK|KRB5CCNAME|TF_CONFIG|MASTER_ADDR|MASTER_PORT"
+    r"|(OMP|KMP|GOMP|MKL|OPENBLAS|MALLOC|HOROVOD|HVDTRAIN|NCCL|GLOO|UCX|OMPI|PMIX|PRTE|FI|I_MPI|CUDA|NVIDIA|TF"
+    r"|XLA|TORCH|PYTORCH|MXNET|DMLC|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+)"
+)
+"""Variables that jobs need. No others are passed on to other hosts, where more users may see them."""
+CORES_PER_TASK = "SLURM_CPUS_PER_TASK"
 
-    mpirun fills each host up to its number of tasks, srun spreads the ranks over all of them. Raises UserError if
-    Slurm's variables are inconsistent.
+
+class LaunchSpec(NamedTuple):
+    """A process to start: never a string for a shell."""
+
+    command: list[str]
+    variables: dict[str, str]
+    """Environment variables to set beyond those passed on."""
+    rank: int | None = None
+    """The only rank that it starts; None: it starts all of them."""
+    on_terminal: bool = False
+    """Whether it keeps the terminal as its output, which is then not captured."""
+    shows_variables: bool = False
+    """Whether it writes variables on command lines, which all users of a host can read."""
+
+    def pasteable(self) -> str:
+        """One line for a shell, which takes credentials from the shell's own variables."""
+        public, private = credentials.separated(self.variables)
+        from_shell = "".join(f'{name}="${name}" ' for name in sorted(private))
+        assigned = [f"{name}={value}" for name, value in sorted(public.items())]
+        return from_shell + shlex.join([*(["env", *assigned] if assigned else []), *self.command])
+
+
+def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that a job on other hosts needs, without those whose names suggest a secret.
+
+    --env NAME overrides this for one variable.
     """
-    if launcher not in ("mpirun", "srun") or "SLURM_JOB_NODELIST" not in environment:
-        return ()
-    hosts = slurm_hosts(environment)
-    return tuple(Host(name, -(-ranks // len(hosts))) for name, _ in hosts) if launcher == "srun" else hosts
+    return {
+        name: value
+        for name, value in environment.items()
+        if PASSED_ON.fullmatch(name) and not credentials.NAME.search(name)
+    }
+
+
+def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
+    """Variables set for the ranks: defaults, where the user has not set them, and those that the job asks for."""
+    values = {}
+    if "OMP_NUM_THREADS" not in environment:
+        values["OMP_NUM_THREADS"] = environment.get(CORES_PER_TASK) or str(job.threads)
+    if job.interface:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            values[name] = job.interface
+    return {**values, **job.environment}
+
+
+def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[str]:
+    """The command line that runs the job's program under a rank's agent (see `hvdtrain.jobs.agent`)."""
+    inside = []
+    if job.container:
+        python = "python"  # the image's own
+        inside = ["apptainer", "exec", "--nv", job.container] if job.container.endswith(".sif") else []
+    interface = ["--interface", job.interface] if job.interface else []
+    timeout = ["--start-timeout", f"{job.start_timeout_s:g}"]
+    return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]
+
+
+def own_programs_first(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment with the folder of this Python's programs, such as horovodrun, first on PATH."""
+    folder, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
+    if sys.prefix == sys.base_prefix or folder in path.split(os.pathsep):
+        return dict(environment)
+    return {**environment, "PATH": f"{folder}{os.pathsep}{path}"}

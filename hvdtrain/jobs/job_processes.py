@@ -15,8 +15,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts, protocol
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job
-from hvdtrain.jobs.launchers.settings import LaunchSpec
+from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.run_end import LAST_LINES
 

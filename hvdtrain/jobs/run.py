@@ -1,31 +1,45 @@
-"""Runs a job: checks its hosts, then starts and supervises it, as often as its restart policy says."""
+"""Runs a job: checks its hosts, then starts and supervises it, until it succeeds or another attempt would also fail.
+
+hvdtrain's own programs resume from their newest checkpoint, in the same order of samples. Hosts that no longer respond
+are left out where the job may have fewer ranks. Horovod's elastic mode does this inside the processes, for two
+frameworks; this does it with new processes, so that all strategies and frameworks can use it unchanged.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
+from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job, RestartPolicy
+from hvdtrain.jobs.hosts import placed
+from hvdtrain.jobs.job import Job, RestartPolicy, own_programs_first, passed_on, reduced
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
-from hvdtrain.jobs.launchers.settings import own_programs_first, passed_on
-from hvdtrain.jobs.restarts import Restarts
-from hvdtrain.jobs.signals import HANDLED, Signals
+from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_within
+from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import on_end as on_end_command
-from hvdtrain.system import rank_info
+from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.checkpoint_folder import Entry, entry_of
+from hvdtrain.system.files import write_atomically
+from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
 
 ON_END_LIMIT_S = 60.0
 """How long the command of --on-end may take."""
@@ -96,3 +110,229 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the user only: output may hold anything
     except OSError as error:
         raise UserError(f"--output-dir {folder} cannot be created ({error.strerror})", "give another folder") from None
+
+
+FILE = "attempts.json"
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""Before the next attempt; doubled after each attempt without a newer checkpoint."""
+MAX_ATTEMPTS_WITHOUT_CHECKPOINT = 3
+"""After this many in a row, the cause of the failure is not a temporary one."""
+
+
+@dataclass
+class Attempt:
+    """One start of the job."""
+
+    checkpoint: Entry | None = None
+    """The newest checkpoint when it began; None where there was none."""
+    ranks: int = 0
+    hosts: list[str] = field(default_factory=list)
+    began: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+    seconds: float = 0.0
+    step: int | None = None
+    """The last step that a rank is known to have completed; None where none is known."""
+    end: RunEnd = field(default_factory=lambda: RunEnd("finished"))
+
+    @property
+    def trained(self) -> bool:
+        """Whether there were steps before its end."""
+        return self.step is not None or self.checkpoint is not None
+
+    @property
+    def ended(self) -> str:
+        """How it ended, in one line."""
+        if self.end.failure:
+            return self.end.failure.line
+        return "stopped by request" if self.end.status == "stopped" else "well"
+
+    def line(self) -> str:
+        where = f" on {', '.join(self.hosts)}" if self.hosts else ""
+        start = f"from the checkpoint of step {self.checkpoint.step}" if self.checkpoint else "from the beginning"
+        end = "" if self.step is None else f" to step {self.step}"
+        return f"{self.ranks} ranks{where}, {start}{end}, {self.seconds:.0f} s: {self.ended}"
+
+    def record(self) -> dict[str, Any]:
+        """Its form in attempts.json, where -1 says that there is no such step."""
+        return {
+            "checkpoint": self.checkpoint.step if self.checkpoint else -1,
+            "ranks": self.ranks,
+            "hosts": self.hosts,
+            "began": self.began,
+            "seconds": self.seconds,
+            "step": -1 if self.step is None else self.step,
+            "status": self.end.exit_status,
+            "ended": self.ended,
+        }
+
+
+class Restarts:
+    """The attempts of one job.
+
+    supervise: runs one attempt, prints its failure, and calls `opened` with the run that rank 0 has opened. say: prints
+    a message.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        policy: RestartPolicy,
+        supervise: Callable[[Job, Callable[[OpenedRun], None]], Awaitable[RunEnd]],
+        say: Callable[[object], None],
+        signals: Signals,
+    ) -> None:
+        self._job, self._policy, self._supervise, self._say = job, policy, supervise, say
+        self._signals = signals
+        self._run: OpenedRun | None = None
+        self._attempts: list[Attempt] = []
+        self._began = time.monotonic()
+
+    async def run(self) -> RunEnd:
+        """How the last attempt ended."""
+        end = await self._run_attempts()
+        failure = self._attempts[-1].end.failure
+        if failure:
+            self._record(end)
+        if failure and (len(self._attempts) > 1 or (failure.resumable and not failure.at_start)):
+            where = run_end.progress(self.folder, self._attempts[0].began)
+            if where:
+                self._say(where)
+        return end
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of the run, relative to this one where it is below; None where no rank has said one."""
+        if not self._run:
+            return None
+        relative = os.path.relpath(self._run.folder)
+        return Path(self._run.folder if relative.startswith("..") else relative)
+
+    @property
+    def _resumed_folder(self) -> Path | None:
+        """The folder, if the next attempt resumes from it."""
+        return self.folder if self._run and self._run.resumable else None
+
+    def _opened(self, run: OpenedRun) -> None:
+        """Rank 0 says which run this attempt trains."""
+        self._run = run
+        # A home folder that does not answer must not hold up the supervisor.
+        threading.Thread(target=submissions.add_run, args=(run.folder,), daemon=True).start()
+
+    async def _run_attempts(self) -> RunEnd:
+        while True:
+            attempt = Attempt(newest_checkpoint(self._resumed_folder))
+            self._attempts.append(attempt)
+            attempt.end = await self._run_attempt(attempt)
+            self._close(attempt)
+            failure = attempt.end.failure
+            if not failure or not self._policy.limit or attempt.end.status == "stopped":
+                return attempt.end
+            why = self._reason_to_give_up(attempt.end, failure)
+            if why:
+                return attempt.end if len(self._attempts) == 1 else self._given_up(why, attempt.end)
+            number = await self._pause(attempt.end)
+            if number:
+                stopped = RunEnd("stopped", interrupted_status(number), failure)
+                return self._given_up("it was asked to end between two attempts", stopped)
+
+    async def _run_attempt(self, attempt: Attempt) -> RunEnd:
+        try:
+            job = self._current_job()
+            attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
+            return await self._supervise(job, self._opened)
+        except UserError as error:
+            failure = Failure.of_exception(error)._replace(at_start=True)
+            self._say(failure)
+            return RunEnd("failed", error.exit_status, failure)
+
+    def _current_job(self) -> Job:
+        """The job of this attempt: the first one is the job that was asked for.
+
+        Raises UserError if the hosts are not sufficient now, or the run's folder, which existed, is missing.
+        """
+        if len(self._attempts) == 1:
+            return self._job
+        folder = self._resumed_folder
+        if folder and any(attempt.trained for attempt in self._attempts) and not os.path.isdir(folder):
+            raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
+        job = reduced(self._job, self._policy.min_ranks or self._job.ranks, self._say)
+        return dataclasses.replace(job, time_limit_s=self._time_left())
+
+    def _time_left(self) -> float | None:
+        limit = self._job.time_limit_s
+        return max(limit - (time.monotonic() - self._began), 0.1) if limit else None
+
+    def _close(self, attempt: Attempt) -> None:
+        """Complete the record of an attempt, and write it to the run's folder."""
+        attempt.seconds, folder = time.time() - attempt.began, self._resumed_folder
+        if not self._policy.limit or not folder:
+            return
+        if self._run and self._run.checkpoint and len(self._attempts) == 1:
+            attempt.checkpoint = entry_of(folder / "checkpoints" / os.path.basename(self._run.checkpoint))
+        attempt.step = run_end.last_step(folder, attempt.began)
+        if os.path.isdir(folder):
+            text = json.dumps([made.record() for made in self._attempts], indent=1)
+            with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted
+                write_atomically(folder / FILE, text + "\n")
+
+    def _reason_to_give_up(self, end: RunEnd, failure: Failure) -> str:
+        """Why there is no further attempt; empty where there is one."""
+        number = len(self._attempts)
+        if end.exit_status == UserError.exit_status and (not failure.at_start or number == 1):
+            return "an option or a file is invalid"
+        if failure.retry is False and not failure.at_start:
+            return "options and data decide this failure, so that each restart would end in the same way"
+        if number > self._policy.limit:
+            return f"--restarts {self._policy.limit} are used up"
+        if self._is_repeated(failure):
+            return "the same rank failed twice in the same way, from the same checkpoint"
+        # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
+        if (
+            self._resumed_folder
+            and not failure.at_start
+            and self._without_progress() >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT
+        ):
+            return f"{MAX_ATTEMPTS_WITHOUT_CHECKPOINT} attempts in a row wrote no newer checkpoint"
+        return ""
+
+    def _is_repeated(self, failure: Failure) -> bool:
+        """Whether the attempt before failed in the same way, without a newer checkpoint since."""
+        *_, before, last = [None, *self._attempts]
+        if not before or not before.end.failure or not last or not signature(failure):
+            return False
+        return signature(before.end.failure) == signature(failure) and before.checkpoint == last.checkpoint
+
+    def _without_progress(self) -> int:
+        """How many attempts, up to the last one, have begun since the newest checkpoint was written."""
+        if not self._resumed_folder:
+            return len(self._attempts)
+        newest = newest_checkpoint(self._resumed_folder)
+        return max(sum(attempt.checkpoint == newest for attempt in self._attempts), 1)
+
+    def _record(self, end: RunEnd) -> None:
+        """Write into the run's folder how the last attempt ended.
+
+        The launcher knows which rank was the first to fail; but of a hang, the ranks themselves know more.
+        """
+        folder = self.folder
+        if not folder:
+            return
+        hang = run_end.recorded_hang(folder, self._attempts[-1].began)
+        if hang:
+            end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
+        end.write(folder)
+
+    async def _pause(self, end: RunEnd) -> int:
+        """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
+        pause_s = min(FIRST_PAUSE_S * 2 ** (self._without_progress() - 1), LONGEST_PAUSE_S)
+        number = f"{len(self._attempts)} of {self._policy.limit}"
+        self._record(end._replace(status="restarting"))
+        self._say(f"restarting in {pause_s:.0f} s ({number})")
+        return await signal_within(self._signals, pause_s)
+
+    def _given_up(self, why: str, last: RunEnd) -> RunEnd:
+        """Say so, with a line for each attempt; how the last one ended."""
+        lines = [f"  {number}: {attempt.line()}" for number, attempt in enumerate(self._attempts, 1)]
+        self._say("\n".join([f"gave up, as {why}; the attempts:", *lines]))
+        return last

@@ -1,9 +1,10 @@
-"""Jobs one after the other, each in new processes: those of a benchmark or a sweep."""
+"""Jobs one after the other, each in new processes: those of a benchmark or a sweep, also a sweep in a batch script."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -117,3 +118,63 @@ class JobSeries:
 def _exit(number: int, _: object) -> None:
     # SIGUSR1 asks for checkpoints, as before the time limit of a batch job, which then starts the series again.
     sys.exit(Stopped.exit_status if number == signal.SIGUSR1 else 128 + number)
+
+
+TASK = "$SLURM_ARRAY_TASK_ID"
+SWEEP = "runs/sweep"
+"""The default for --output of a sweep."""
+
+
+class SweepProgram(NamedTuple):
+    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
+
+    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
+    """
+
+    start: tuple[str, ...]
+    """What starts it, up to the word sweep."""
+    options: tuple[str, ...]
+    """Those of the sweep itself."""
+    command: tuple[str, ...]
+    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
+
+    @property
+    def folder(self) -> str:
+        """The value of --output, the last one."""
+        folder = SWEEP
+        for option, following in zip(self.options, [*self.options[1:], ""], strict=True):
+            name, sign, value = option.partition("=")
+            if name in ("--output", "--out"):
+                folder = value if sign else following
+        return folder
+
+    def command_line(self, launcher: list[str], array: bool) -> str:
+        """For the shell. launcher: what starts the ranks of a trial, for a command that does not start them itself."""
+        given = any(option.partition("=")[0] == "--trial" for option in self.options)
+        trial = f' --trial "{TASK}"' if array and not given else ""
+        train = [*launcher[launcher.index("launch") :], "--", "python", "-m", "hvdtrain"]
+        command = [*([] if self.command[0] == "launch" else train), *self.command]
+        return f"{joined([*self.start, *self.options])}{trial} -- {joined(command)}"
+
+
+def sweep_program(program: Sequence[str]) -> SweepProgram | None:
+    """The program, perhaps started by another one, if it is a sweep, else None."""
+    before = program[: program.index("--")] if "--" in program else program
+    for index, argument in enumerate(before):
+        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
+        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
+            command = without_program(program[len(before) + 1 :])
+            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
+    return None
+
+
+def without_program(command: Sequence[str]) -> list[str]:
+    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
+    if list(command[:1]) == ["hvdtrain"]:
+        return list(command[1:])
+    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
+
+
+def joined(words: Sequence[str]) -> str:
+    """Words of an array for the shell; those with a comma in quotes, which otherwise looks as if it divided them."""
+    return " ".join(f"'{word}'" if "," in word and word == shlex.quote(word) else shlex.quote(word) for word in words)

@@ -91,3 +91,13 @@ class Signals:
             yield
         finally:
             self._listener = None
+
+
+async def signal_within(signals: Signals, seconds: float) -> int:
+    """The signal that asked for the end of the job within that time; 0 where there was none."""
+    received: asyncio.Queue[int] = asyncio.Queue()
+    with signals.handled_by(lambda number, _: received.put_nowait(number)):
+        try:
+            return await asyncio.wait_for(received.get(), seconds)
+        except asyncio.TimeoutError:
+            return 0

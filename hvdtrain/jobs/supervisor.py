@@ -19,9 +19,8 @@ from hvdtrain.jobs import protocol, rank_connection
 from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
-from hvdtrain.jobs.launchers.settings import LaunchSpec
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection
 from hvdtrain.jobs.signals import Signals, interrupted_status

@@ -18,7 +18,7 @@ from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.cli import launch
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
-from hvdtrain.jobs import horovod_options, job
+from hvdtrain.jobs import horovod_options, hosts, job
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.measure.sweep import trials
 
@@ -182,7 +182,7 @@ def test_times_and_variables(time: str, variable: str) -> None:
 @example(",".join(f"{i:x}" for i in range(1 << 14)))
 def test_hosts(text: str) -> None:
     with rejects_cleanly():
-        found = job.parse_hosts(text)
+        found = hosts.parse_hosts(text)
         assert found and all(host.slots > 0 for host in found)
 
 
@@ -196,7 +196,7 @@ def test_hosts(text: str) -> None:
 @example(b"\n".join(b"n%d" % i for i in range(100_000)))
 def test_hostfile(content: bytes) -> None:
     with folder_of(hosts=content) as folder, rejects_cleanly():
-        assert all(host.slots > 0 for host in job.read_hostfile(folder / "hosts"))
+        assert all(host.slots > 0 for host in hosts.read_hostfile(folder / "hosts"))
 
 
 YAML = (

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import NUMBER_TEXTS, TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.jobs import gloo, job
+from hvdtrain.jobs import gloo, hosts
 from hvdtrain.system import rank_info
 
 NODES = text_like(
@@ -29,7 +29,7 @@ def test_slurm_lists(nodes: str, tasks: str) -> None:
     with rejects_cleanly():
         rank_info.slurm_tasks_per_node(tasks)
     with rejects_cleanly():
-        job.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
+        hosts.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
 
 
 VARIABLES = [name for names in rank_info.VARIABLES.values() for name in names]

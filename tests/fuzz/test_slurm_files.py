@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.inputs import altered, mutated, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
-from hvdtrain.jobs.slurm import directives, overview, queue
+from hvdtrain.jobs.slurm import overview, queue, sbatch
 from hvdtrain.jobs.slurm.submissions import OpenedRun, Submission, parse_submitted
 
 RECORD = {"job": "12", "name": "a", "folder": "/", "command": ["x"], "array": "0-3", "sweep": "runs",
@@ -53,5 +53,5 @@ def test_answers_of_slurm(line: str) -> None:
 @given(text_like(("0-9%2", "1,3,5", "0-8:4", "7"), "-,:%0٣ ") | st.text(max_size=4))
 def test_arrays(text: str) -> None:
     with rejects_cleanly():
-        tasks = directives.array_tasks(text)
+        tasks = sbatch.array_tasks(text)
         assert tasks.has(tasks.last) or tasks.indexes[0][2] > 1

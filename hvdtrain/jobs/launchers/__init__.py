@@ -8,11 +8,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from hvdtrain.jobs.job import Job
+from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
-from hvdtrain.jobs.launchers.settings import CORES_PER_TASK, LaunchSpec, agent_command, variables
 from hvdtrain.system import rank_info
 
 
@@ -64,14 +63,36 @@ class Build(Protocol):
     def __call__(self, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]: ...
 
 
-LAUNCHERS: dict[str, Build] = {
-    "local": build_local,
-    "horovodrun": horovodrun.build,
-    "mpirun": mpirun.build,
-    "srun": build_srun,
+class Launcher(NamedTuple):
+    """An entry of LAUNCHERS."""
+
+    build: Build
+    about: str
+    """For --help."""
+    options: tuple[str, ...] = ()
+    """The groups of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
+
+
+LAUNCHERS = {
+    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun"),
+    "horovodrun": Launcher(
+        horovodrun.build,
+        "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
+        ("hosts", "elastic", "controller", "ssh"),
+    ),
+    "mpirun": Launcher(
+        mpirun.build,
+        "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
+        ("hosts", "container", "ssh"),
+    ),
+    "srun": Launcher(
+        build_srun,
+        "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
+        ("container", "slurm"),
+    ),
 }
 
 
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    return (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher])(job, environment, control)
+    return (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)

@@ -17,11 +17,10 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import other_hosts
-from hvdtrain.jobs.job import ElasticOptions, Job, placed
+from hvdtrain.jobs.hosts import other_hosts, placed
+from hvdtrain.jobs.job import ElasticOptions, Job, LaunchSpec, agent_command, passed_on, variables
 from hvdtrain.jobs.launchers import mpirun
 from hvdtrain.jobs.launchers.mpirun import listed
-from hvdtrain.jobs.launchers.settings import LaunchSpec, agent_command, passed_on, variables
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.network import address_of
 

@@ -12,9 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.hosts import other_hosts
-from hvdtrain.jobs.job import Host, Job
-from hvdtrain.jobs.launchers.settings import LaunchSpec, agent_command, passed_on, variables
+from hvdtrain.jobs.hosts import Host, other_hosts
+from hvdtrain.jobs.job import Job, LaunchSpec, agent_command, passed_on, variables
 
 NOT_EXPORTED = re.compile(
     r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"

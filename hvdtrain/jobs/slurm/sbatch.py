@@ -1,4 +1,8 @@
-"""python -m hvdtrain launch sbatch: a batch script for Slurm with a comment for each setting."""
+"""python -m hvdtrain launch sbatch: a batch script for Slurm with a comment for each setting.
+
+The user may add any option of sbatch to its #SBATCH lines, and the tasks of an array: nothing of that may end its line,
+or contradict a line that the script has already.
+"""
 
 from __future__ import annotations
 
@@ -11,112 +15,28 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.hosts import check_access
-from hvdtrain.jobs.job import START_TIMEOUT_S
-from hvdtrain.jobs.slurm import directives, submissions
-from hvdtrain.jobs.slurm.submissions import Submission
+from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.series import joined, sweep_program
+from hvdtrain.jobs.slurm import submissions
+from hvdtrain.jobs.slurm.submissions import Submission, array_tasks
 from hvdtrain.system import credentials
+from hvdtrain.system.rank_info import START_TIMEOUT_S
 from hvdtrain.system.text import printable
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
-TASK = "$SLURM_ARRAY_TASK_ID"
-SWEEP = "runs/sweep"
-"""The default for --output of a sweep."""
-VIAS = ("srun", "mpirun", "horovodrun")
-
-
-class SweepProgram(NamedTuple):
-    """`hvdtrain sweep` as the program of a batch script, which starts a job for each of its trials.
-
-    This has to be known before anything runs: no launcher is around a sweep, and a task of an array has one trial.
-    """
-
-    start: tuple[str, ...]
-    """What starts it, up to the word sweep."""
-    options: tuple[str, ...]
-    """Those of the sweep itself."""
-    command: tuple[str, ...]
-    """What each trial runs, after --, without the name of this program: train or launch, and their options."""
-
-    @property
-    def folder(self) -> str:
-        """The value of --output, the last one."""
-        folder = SWEEP
-        for option, following in zip(self.options, [*self.options[1:], ""], strict=True):
-            name, sign, value = option.partition("=")
-            if name in ("--output", "--out"):
-                folder = value if sign else following
-        return folder
-
-    def command_line(self, launcher: list[str], array: bool) -> str:
-        """For the shell. launcher: what starts the ranks of a trial, for a command that does not start them itself."""
-        given = any(option.partition("=")[0] == "--trial" for option in self.options)
-        trial = f' --trial "{TASK}"' if array and not given else ""
-        train = [*launcher[launcher.index("launch") :], "--", "python", "-m", "hvdtrain"]
-        command = [*([] if self.command[0] == "launch" else train), *self.command]
-        return f"{_joined([*self.start, *self.options])}{trial} -- {_joined(command)}"
-
-
-def sweep_program(program: Sequence[str]) -> SweepProgram | None:
-    """The program, perhaps started by another one, if it is a sweep, else None."""
-    before = program[: program.index("--")] if "--" in program else program
-    for index, argument in enumerate(before):
-        by_module = before[index - 2 : index] == ["-m", "hvdtrain"] or before[index - 1 : index] == ["-mhvdtrain"]
-        if argument == "sweep" and (by_module or (index and Path(before[index - 1]).name == "hvdtrain")):
-            command = without_program(program[len(before) + 1 :])
-            return SweepProgram(tuple(before[: index + 1]), tuple(before[index + 1 :]), tuple(command))
-    return None
-
-
-def without_program(command: Sequence[str]) -> list[str]:
-    """A command line of hvdtrain from its command on, without `hvdtrain` or `python -m hvdtrain` before it."""
-    if list(command[:1]) == ["hvdtrain"]:
-        return list(command[1:])
-    return list(command[3:] if list(command[1:3]) == ["-m", "hvdtrain"] else command)
+VIAS = tuple(name for name in LAUNCHERS if name != "local")
+"""Launchers that a batch script can start the ranks with."""
 
 
 def _names_its_run(program: Sequence[str]) -> bool:
     """Whether a training program of hvdtrain's has --name: an early word, as each task says so only when it starts."""
     trains = any(Path(word).name == "hvdtrain" or "_lenet" in word for word in program)
     return trains and not sweep_program(program) and any(word.partition("=")[0] == "--name" for word in program)
-
-
-def _joined(words: Sequence[str]) -> str:
-    """Words of an array for the shell; those with a comma in quotes, which otherwise looks as if it divided them."""
-    return " ".join(f"'{word}'" if "," in word and word == shlex.quote(word) else shlex.quote(word) for word in words)
-
-
-def add_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("--nodes", type=int, required=True, metavar="N", help="number of nodes")
-    add("--ranks-per-node", type=int, required=True, metavar="N", help="with GPUs: one rank per GPU")
-    add("--time", default="1:00:00", metavar="D-H:M:S", help="time limit (default: 1:00:00)")
-    add("--via", choices=VIAS, default="srun", help="launcher that starts the ranks (default: srun)")
-    add("--mpi", default="", metavar="TYPE", help="srun's --mpi (pmix, pmi2); without it Gloo only")
-    add("--cpus-per-rank", type=int, metavar="N", help="cores for each rank")
-    add("--gpus-per-node", metavar="[TYPE:]N", help="GPUs of each node")
-    add("--mem", metavar="SIZE", help="memory of each node, such as 64G")
-    add("--partition", metavar="NAME", help="partition (queue)")
-    add("--account", metavar="NAME", help="account to charge")
-    add("--job-name", default="hvdtrain", metavar="NAME", help="name in squeue (default: hvdtrain)")
-    add("--container", metavar="IMAGE", help="a .sif file (Apptainer), or an image for pyxis")
-    add("--signal-before", type=int, default=120, metavar="S",
-        help="seconds before the time limit at which the ranks write a last checkpoint (default: 120)")  # fmt: skip
-    add("--no-requeue", action="store_true", help="do not resume after the time limit or the loss of a node")
-    add("--array", default="", metavar="0-9",
-        help="one task for each number, such as 0-9, 0-9%%2 (two at a time) or 1,3,5; of a sweep, each trains "
-             "the trial of its number")  # fmt: skip
-    add("--sbatch", action="append", default=[], metavar="OPTION",
-        help='any other option of sbatch, such as --sbatch "--qos=high"; may be given several times')  # fmt: skip
-    add("--mail-user", default="", metavar="ADDRESS", help="whom Slurm writes mail about the job")
-    add("--mail-type", default="", metavar="EVENTS", help="about what (default: END,FAIL)")
-    add("--script", type=Path, metavar="FILE", help="write the script to this file (default: print it)")
-    add("--submit", action="store_true", help="submit the script")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -184,14 +104,14 @@ def script(options: argparse.Namespace, python: str = sys.executable) -> str:
         signal_before=options.signal_before,
         partition=options.partition,
         account=options.account,
-        array=directives.array_tasks(options.array).text if options.array else "",
+        array=array_tasks(options.array).text if options.array else "",
         mail_user=options.mail_user,
-        mail_type=directives.mail_type(options.mail_user, options.mail_type),
-        extra=directives.extra(options.sbatch),
+        mail_type=mail_type(options.mail_user, options.mail_type),
+        extra=extra(options.sbatch),
         requeue=not options.no_requeue,
         path=shlex.quote(os.path.dirname(python)) if in_venv else "",
         sweep=sweep is not None,
-        program=sweep.command_line(launcher, bool(options.array)) if sweep else _joined(options.program),
+        program=sweep.command_line(launcher, bool(options.array)) if sweep else joined(options.program),
         via=options.via,
         command="" if sweep else shlex.join(launcher),
     )
@@ -271,3 +191,119 @@ def _write(path: Path, text: str) -> None:
         path.chmod(0o755)
     except OSError as error:
         raise UserError(f"--script {path} cannot be written ({error.strerror})", "give another file") from None
+
+
+IN_COMMAND_LINE = "leave it out: it is an option of the command sbatch, not of a job"
+RANKS = "give --nodes and --ranks-per-node"
+OWN = {
+    "account": "give --account",
+    "array": "give --array",
+    "chdir": "start the launcher in that folder: the script changes to it",
+    "cpus-per-task": "give --cpus-per-rank",
+    "export": "give --env NAME or --env NAME=VALUE",
+    "export-file": "give --env NAME or --env NAME=VALUE",
+    "gpus-per-node": "give --gpus-per-node",
+    "job-name": "give --job-name",
+    "mail-type": "give --mail-type",
+    "mail-user": "give --mail-user",
+    "mem": "give --mem",
+    "no-requeue": "give --no-requeue",
+    "nodes": RANKS,
+    "ntasks": RANKS,
+    "ntasks-per-node": RANKS,
+    "open-mode": "leave it out: a job that is queued again appends to its log file, and others begin a new one",
+    "output": "leave it out: launch status knows the log file by its name, and --output-dir writes one for each rank",
+    "partition": "give --partition",
+    "requeue": "leave it out: it is the default, and --no-requeue turns it off",
+    "signal": "give --signal-before",
+    "tasks-per-node": RANKS,
+    "time": "give --time",
+    **dict.fromkeys(
+        ("help", "ignore-pbs", "parsable", "quiet", "test-only", "usage", "verbose", "version", "wait"),
+        IN_COMMAND_LINE,
+    ),
+    "wrap": "write the program after --",
+}
+"""Options of sbatch that the script sets, or that do not belong into one, and what to do instead."""
+SHORT = {
+    **{"A": "account", "a": "array", "D": "chdir", "c": "cpus-per-task", "J": "job-name", "N": "nodes", "n": "ntasks"},
+    **{"o": "output", "p": "partition", "t": "time", "h": "help", "Q": "quiet", "v": "verbose", "V": "version"},
+    "W": "wait",
+}
+"""Their short forms."""
+NOT_ABBREVIATIONS = ("gpus",)
+"""Options of their own, although the names of others begin with them: sbatch accepts any clear beginning of a name."""
+FLAGS = "HkOsI"
+"""Short options without a value."""
+WITH_VALUE = "BCFGLMSbdeimqwx"
+LONG = re.compile(r"--([A-Za-z][A-Za-z0-9-]*)(?:=(.*))?", re.DOTALL)
+PLAIN = re.compile(r"[A-Za-z0-9_.,:+@=%/~^*!&|()\[\]-]*")
+"""Words that sbatch reads as they are; others are quoted."""
+
+MAIL_TYPES = ("NONE", "BEGIN", "END", "FAIL", "REQUEUE", "ALL", "INVALID_DEPEND", "STAGE_OUT", "TIME_LIMIT",
+              "TIME_LIMIT_50", "TIME_LIMIT_80", "TIME_LIMIT_90", "ARRAY_TASKS")  # fmt: skip
+MAIL_TYPE = "END,FAIL"
+"""The default where there is a --mail-user."""
+
+
+def extra(given: list[str]) -> list[str]:
+    """The #SBATCH lines of --sbatch, without `#SBATCH`. Raises UserError for what a line cannot hold."""
+    return [_line(option) for option in given]
+
+
+def _line(given: str) -> str:
+    where = f"--sbatch {given!r:.100}"
+    try:
+        words = shlex.split(given) if given.isprintable() else []
+    except ValueError:
+        words = []
+    if not 1 <= len(words) <= 2:
+        raise UserError(f"{where} is not one option of sbatch", 'write one after each --sbatch: --sbatch "--qos=high"')
+    option, *values = words
+    if not option.startswith("-") or option == "-":
+        raise UserError(f"{where}: {option!r:.100} is not an option", 'write --sbatch "--qos=high"')
+    line = _long(where, option, values) if option.startswith("--") else _short(where, option, values)
+    return " ".join(_quoted(word) for word in line)
+
+
+def _long(where: str, option: str, values: list[str]) -> list[str]:
+    match = LONG.fullmatch(option)
+    if not match or (values and match[2] is not None):
+        raise UserError(f"{where} is not one option of sbatch", 'write it as --sbatch "--NAME=VALUE"')
+    _refuse_own(where, match[1])
+    # One word, so that a value is never read as an option or as the program.
+    return [f"{option}={values[0]}" if values else option]
+
+
+def _short(where: str, option: str, values: list[str]) -> list[str]:
+    name, value = option[1], option[2:]
+    if name in SHORT:
+        _refuse_own(where, SHORT[name])
+    if name in FLAGS and not value and not values:
+        return [option]
+    if name in WITH_VALUE and bool(value) != bool(values):
+        return [f"-{name}", value or values[0]]
+    raise UserError(f"{where} is not one option of sbatch", 'write its long form: --sbatch "--qos=high"')
+
+
+def _refuse_own(where: str, name: str) -> None:
+    meant = [option for option in OWN if option == name or (option.startswith(name) and name not in NOT_ABBREVIATIONS)]
+    if meant:
+        option = name if name in OWN else meant[0]
+        raise UserError(f"{where}: the launcher decides --{option} of the batch script", OWN[option])
+
+
+def _quoted(word: str) -> str:
+    """A word as sbatch reads it in a script, where # begins a comment."""
+    if PLAIN.fullmatch(word):
+        return word
+    return '"' + word.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def mail_type(user: str, given: str) -> str:
+    """The value of --mail-type; empty where no mail is asked for. Raises UserError for a type that Slurm lacks."""
+    types = (given or (MAIL_TYPE if user else "")).upper()
+    unknown = [event for event in types.split(",") if event not in MAIL_TYPES] if types else []
+    if unknown:
+        raise UserError(f"--mail-type {given!r:.100}: {unknown[0]!r:.40} is no event", f"give {', '.join(MAIL_TYPES)}")
+    return types

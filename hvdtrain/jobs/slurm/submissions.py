@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm.directives import array_tasks
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import open_regular
 
@@ -28,6 +27,41 @@ NAME = "submitted.jsonl"
 JOB_ID = re.compile(r"[0-9]{1,10}")
 SUBMITTED = re.compile(r"([0-9]{1,10})(?:;(\S+))?\s*")
 """What sbatch --parsable prints: the job's id, and the cluster if that was chosen."""
+
+
+LARGEST_INDEX = 4_000_000
+"""Slurm's limit of MaxArraySize."""
+
+
+class ArrayTasks(NamedTuple):
+    """The tasks of an array: `0-9%2`."""
+
+    text: str
+    """As sbatch takes it."""
+    indexes: tuple[tuple[int, int, int], ...]
+    """First, last and step of each range."""
+
+    @property
+    def last(self) -> int:
+        """The highest index."""
+        return max(last for _, last, _ in self.indexes)
+
+    def has(self, index: int) -> bool:
+        """Whether there is a task of this number."""
+        return any(first <= index <= last and (index - first) % step == 0 for first, last, step in self.indexes)
+
+
+def array_tasks(text: str) -> ArrayTasks:
+    """The tasks of --array. Raises UserError for what sbatch would not accept."""
+    where, remedy = f"--array {text!r:.100}", "write 0-9, 0-9%2 for two at a time, 0-8:2, or 1,3,5"
+    ranges, percent, limit = text.partition("%")
+    parts = [re.fullmatch(r"([0-9]{1,7})(?:-([0-9]{1,7})(?::([0-9]{1,7}))?)?", part) for part in ranges.split(",")]
+    if not all(parts) or (percent and not re.fullmatch(r"[1-9][0-9]{0,6}", limit)):
+        raise UserError(f"{where} is not a list of tasks", remedy)
+    indexes = tuple((int(part[1]), int(part[2] or part[1]), int(part[3] or 1)) for part in parts if part)
+    if any(first > last or step < 1 or last > LARGEST_INDEX for first, last, step in indexes):
+        raise UserError(f"{where} has a range without tasks, or an index above {LARGEST_INDEX}", remedy)
+    return ArrayTasks(text, indexes)
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from support.golden import ODD_ARGUMENTS, assert_recorded
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
-from hvdtrain.jobs.job import ElasticOptions, Host, SshAccess
+from hvdtrain.jobs.hosts import Host, SshAccess
+from hvdtrain.jobs.job import ElasticOptions, LaunchSpec
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build, horovodrun, mpirun
-from hvdtrain.jobs.launchers.settings import LaunchSpec
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin:/usr/bin",

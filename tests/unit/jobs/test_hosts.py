@@ -10,8 +10,8 @@ from support.untrusted import PASSWORD
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
-from hvdtrain.jobs.job import Host, SshAccess
-from hvdtrain.jobs.launchers.settings import passed_on
+from hvdtrain.jobs.hosts import Host, SshAccess
+from hvdtrain.jobs.job import passed_on
 
 
 def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):

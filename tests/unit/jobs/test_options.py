@@ -15,8 +15,8 @@ from support.jobs import ROOT
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import gloo, job
-from hvdtrain.jobs.job import Host
+from hvdtrain.jobs import gloo, hosts, job
+from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.signals import HANDLED
 from hvdtrain.system import rank_info
 
@@ -103,14 +103,14 @@ def test_options_have_priority_over_the_config_file(tmp_path):
 def test_hostfile(tmp_path):
     path = tmp_path / "hosts"
     path.write_text("# ours\nnode1 slots=4\n\nnode2   slots = 2 # old\nnode3\n")
-    assert job.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
+    assert hosts.read_hostfile(path) == (Host("node1", 4), Host("node2", 2), Host("node3", 1))
     path.write_text("node1 slots=4\nnode2 cores=3\n")
     with pytest.raises(UserError, match="line 2 is 'node2 cores=3'; write lines of the form: name slots=N"):
-        job.read_hostfile(path)
+        hosts.read_hostfile(path)
 
 
 def test_ranks_are_placed_as_mpirun_places_them():
-    assert job.placed(3, (Host("a", 2), Host("b", 2))) == [Host("a", 2), Host("b", 1)]
+    assert hosts.placed(3, (Host("a", 2), Host("b", 2))) == [Host("a", 2), Host("b", 1)]
     described = job.Job(("x",), 3, (Host("a", 2), Host("b", 2)), cores=4)
     assert (described.ranks_per_host, described.threads, described.crowded) == (2, 2, False)
     assert job.Job(("x",), 8, nodes=2, cores=2).crowded
@@ -144,12 +144,12 @@ def test_ranks_per_host_of_a_slurm_allocation(argv, tasks, per_host, monkeypatch
 def test_slurm_variables_that_contradict_each_other(monkeypatch):
     for changed in ({"SLURM_JOB_NUM_NODES": "3"}, {"SLURM_TASKS_PER_NODE": "1(x3)"}):
         with pytest.raises(UserError, match="contradict each other; name the hosts with -H"):
-            job.slurm_hosts({**FOUR_NODES, **changed})
+            hosts.slurm_hosts({**FOUR_NODES, **changed})
 
 
 @given(st.text(max_size=60))
 def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
-    for parse in (job.parse_hosts, rank_info.slurm_tasks_per_node, launch.seconds, rank_info.slurm_hosts):
+    for parse in (hosts.parse_hosts, rank_info.slurm_tasks_per_node, launch.seconds, rank_info.slurm_hosts):
         with contextlib.suppress(UserError):
             parse(text)
 

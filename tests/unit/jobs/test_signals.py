@@ -4,8 +4,7 @@ import asyncio
 import os
 import signal
 
-from hvdtrain.jobs.restarts import signal_within
-from hvdtrain.jobs.signals import HANDLED, Request, Signals, StopRequests
+from hvdtrain.jobs.signals import HANDLED, Request, Signals, StopRequests, signal_within
 
 
 def test_repeated_signals():

@@ -6,7 +6,7 @@ import pytest
 
 from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm import directives, sbatch
+from hvdtrain.jobs.slurm import sbatch
 
 SBATCH = ["sbatch", "--nodes", "2", "--ranks-per-node", "1"]
 
@@ -32,7 +32,7 @@ def script(*options: str, program: tuple[str, ...] = ("true",)) -> str:
     ],
 )
 def test_other_options_become_lines_of_the_script(given, line):
-    assert directives.extra([given]) == [line]
+    assert sbatch.extra([given]) == [line]
     assert f"\n#SBATCH {line}\n" in script("--sbatch", given)  # although it begins with a dash
     assert f"\n#SBATCH {line}\n" in script(f"--sbatch={given}")
 
@@ -75,7 +75,7 @@ def test_options_of_the_launcher_itself_are_named(given, remedy):
 )
 def test_what_is_not_one_option_is_an_error(given):
     with pytest.raises(UserError, match=r"--sbatch .*write"):
-        directives.extra([given])
+        sbatch.extra([given])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_what_is_not_one_option_is_an_error(given):
     [("0-9", 9, 3, 10), ("0-9%2", 9, 9, 10), ("1,3,5", 5, 3, 2), ("0-8:4", 8, 4, 2), ("7", 7, 7, 0)],
 )
 def test_tasks_of_an_array(text, last, has, lacks):
-    tasks = directives.array_tasks(text)
+    tasks = sbatch.array_tasks(text)
     assert (tasks.last, tasks.has(has), tasks.has(lacks)) == (last, True, False)
     assert f"#SBATCH --array={text}\n" in script("--array", text)
 

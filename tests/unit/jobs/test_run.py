@@ -17,9 +17,10 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import hosts, restarts
-from hvdtrain.jobs.job import Host, Job, RestartPolicy
-from hvdtrain.jobs.restarts import Restarts, reduced
+from hvdtrain.jobs import hosts, run
+from hvdtrain.jobs.hosts import Host
+from hvdtrain.jobs.job import Job, RestartPolicy, reduced
+from hvdtrain.jobs.run import Restarts
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import continued_folder
 from hvdtrain.system import agent_pipe, rank_info, run_end
@@ -129,7 +130,7 @@ def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
         return end
 
     remaining, said = iter(ends), []
-    monkeypatch.setattr(restarts, "signal_within", pause or no_pause)
+    monkeypatch.setattr(run, "signal_within", pause or no_pause)
     made = Restarts(Job(("true",), 2), RestartPolicy(limit), supervise, said.append, signals=None)
     end = asyncio.run(made.run())
     return end, [str(message) for message in said if "restarting in" not in str(message)]
@@ -237,7 +238,7 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []
     answer = lambda names, access: [hosts.HostCheck(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
-    monkeypatch.setattr(restarts.hosts, "inspect", answer)
+    monkeypatch.setattr(run.hosts, "inspect", answer)
     smaller = reduced(job, 2, said.append)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
     assert said == ["continuing without b: no answer"]
