@@ -8,15 +8,13 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.slurm import cancel as cancellation
 from hvdtrain.jobs.slurm import overview, queue, submissions
-from hvdtrain.jobs.slurm.cancel import Cancellation
 from hvdtrain.jobs.slurm.overview import JobOverview
-from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
+from hvdtrain.jobs.slurm.queue import Cancellation, NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
 from hvdtrain.system.text import printable, to_json
 
@@ -56,7 +54,7 @@ class _Jobs:
 
     def known(self, asked: Sequence[NamedJob]) -> list[QueuedJob]:
         """What Slurm knows about jobs that are named. Raises UserError for unknown ones, and for those of others."""
-        entries_known = find(asked)
+        entries_known = queue.find(asked)
         for job in asked:
             entries = job.entries(entries_known)
             if not entries and not (job.submission and (not job.task or job.submission.has_task(job.task))):
@@ -67,12 +65,6 @@ class _Jobs:
                     reason = f"job {entry.id} is of the user {printable(entry.user)}"
                     raise UserError(reason, "give one of your own; squeue shows those of all users")
         return entries_known
-
-
-def find(jobs: Sequence[NamedJob], ask: Callable[[list[str], str], list[QueuedJob]] = queue.find) -> list[QueuedJob]:
-    """What Slurm knows about jobs. ask: what looks up the numbers of jobs of one cluster."""
-    clusters = sorted({job.cluster for job in jobs})
-    return [entry for where in clusters for entry in ask([job.job for job in jobs if job.cluster == where], where)]
 
 
 def status(options: argparse.Namespace) -> int:
@@ -135,7 +127,7 @@ def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobO
     if each_task and entries:
         entries.sort(key=lambda entry: int(entry.task or 0))
         return [overview.of_entry(entry, asked.submission) for entry in entries]
-    return [overview.of_job(asked.job, known, asked.submission, asked.task)]
+    return [overview.of_job(asked, known)]
 
 
 def _show(rows: list[JobOverview]) -> None:
@@ -192,7 +184,7 @@ def cancel(options: argparse.Namespace) -> int:
     jobs = _Jobs()
     if options.all:
         asked = [NamedJob(job.job, "", job) for job in jobs.submitted]
-        known = find(asked, queue.find_recent)  # the accounts of ended jobs, which take long, name none to end
+        known = queue.find(asked, ended=False)  # the accounts, which take long, name none to end
         asked = [job for job in asked if any(entry.active for entry in job.entries(known))]
         if not asked:
             print("no submitted job waits or runs")
@@ -203,11 +195,7 @@ def cancel(options: argparse.Namespace) -> int:
         asked = jobs.named(options.jobs)
         jobs.known(asked)
     wanted = [Cancellation(job.job, job.task, job.submission) for job in asked]
-
-    def say(text: str) -> None:
-        print(printable(text), flush=True)
-
-    cancellation.cancel(wanted, find, say, wait_s=0.0 if options.now else cancellation.WAIT_S)
+    queue.cancel(wanted, lambda text: print(printable(text), flush=True), at_once=options.now)
     return int(any(job.failed for job in wanted))
 
 

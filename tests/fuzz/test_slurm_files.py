@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from fuzz.inputs import altered, mutated, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.jobs.slurm import overview, queue, sbatch
+from hvdtrain.jobs.slurm.queue import NamedJob
 from hvdtrain.jobs.slurm.submissions import OpenedRun, Submission, parse_submitted
 
 RECORD = {"job": "12", "name": "a", "folder": "/", "command": ["x"], "array": "0-3", "sweep": "runs",
@@ -31,7 +32,7 @@ def test_submitted_jobs(line: bytes) -> None:
         OpenedRun.from_json(line)
         found = Submission.from_json(line)
         if found:
-            assert overview.of_job(found.job, [], found, "3").record()
+            assert overview.of_job(NamedJob(found.job, "3", found), []).record()
             assert found.has_task("3") in (True, False)
 
 
@@ -43,7 +44,7 @@ def test_answers_of_slurm(line: str) -> None:
     with rejects_cleanly():
         for entry in (queue.parse_squeue(line), queue.parse_sacct(line)):
             if entry:
-                rows = [overview.of_job(entry.job, [entry, entry], None), overview.of_entry(entry, None)]
+                rows = [overview.of_job(NamedJob(entry.job), [entry, entry]), overview.of_entry(entry, None)]
                 assert all(json.dumps(row.record()) for row in rows)
                 overview.in_words(entry.reason, active=True)
         parse_submitted(line)

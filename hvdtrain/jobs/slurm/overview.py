@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.jobs.slurm import queue
-from hvdtrain.jobs.slurm.queue import QueuedJob
+from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
 from hvdtrain.system import run_end
 from hvdtrain.system.run_end import RunEnd
@@ -126,17 +126,16 @@ class JobOverview:
         }
 
 
-def of_job(job: str, known: list[QueuedJob], submission: Submission | None, task: str = "") -> JobOverview:
+def of_job(job: NamedJob, known: list[QueuedJob]) -> JobOverview:
     """The overview of a job, or of one task of an array.
 
     known: what Slurm knows about jobs, one entry for each task of an array.
     """
-    entries = queue.of(known, job, task, submission.cluster if submission else "")
-    if len(entries) == 1 and entries[0].task == task:
+    entries, submission = job.entries(known), job.submission
+    if len(entries) == 1 and entries[0].task == job.task:
         return of_entry(entries[0], submission)
-    job_overview = JobOverview(f"{job}_{task}" if task else job, submission=submission, **_progress(submission, task))
-    if submission:
-        job_overview.name = submission.name
+    name = submission.name if submission else ""
+    job_overview = JobOverview(job.id, name, submission=submission, **_progress(submission, job.task))
     if not entries:
         job_overview.why = _end(job_overview.run) or "Slurm has no record of it any more"
         return job_overview

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hvdtrain.cli import launch
-from hvdtrain.jobs.slurm import cancel, queue, submissions
+from hvdtrain.jobs.slurm import queue, submissions
 from hvdtrain.jobs.slurm.submissions import Submission
 
 SQUEUE = """\
@@ -57,7 +57,7 @@ def slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cancel, "POLL_S", 0.01)
+    monkeypatch.setattr(queue, "POLL_S", 0.01)
     (tmp_path / "jobs").touch()
     return tmp_path
 
@@ -161,7 +161,7 @@ def test_cancel_asks_for_a_checkpoint_first(slurm, capsys):
 
 
 def test_cancel_ends_what_does_not_end_itself(slurm, capsys, monkeypatch):
-    monkeypatch.setattr(cancel, "WAIT_S", 0.1)
+    monkeypatch.setattr(queue, "WAIT_S", 0.1)
     add("1", slurm)
     (slurm / "jobs").write_text(line("1", "RUNNING"))
     (slurm / "deaf").touch()
