@@ -37,7 +37,6 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import (
     BROKEN,
     FILES,
-    LARGEST,
     MANIFEST,
     OPTIMIZER,
     STATE,
@@ -48,7 +47,7 @@ from hvdtrain.system.checkpoint_folder import (
 )
 from hvdtrain.system.text import printable
 
-__all__ = ["FILES", "LARGEST", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
+__all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
 
 log = logging.getLogger(__name__)
 

@@ -9,13 +9,12 @@ Standard library only: the launcher reads this as well as training.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,9 @@ WEIGHTS, OPTIMIZER = "weights", "optimizer"
 """What the names of the files with arrays begin with."""
 FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
 """The files of a checkpoint whose arrays are not divided over several files."""
-LARGEST = 1 << 28
-"""Largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
-MOST_FILES = 10_000
+MAX_BYTES = 1 << 28
+"""The largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
+MAX_FILES = 10_000
 """Over which weights or optimizer state are divided."""
 CHUNK_BYTES = 1 << 24
 """Bytes of a file with arrays that are read or written at a time."""
@@ -68,34 +67,24 @@ def paths(folder: Path) -> list[Path]:
 
 def entries(folder: Path) -> list[Entry]:
     """The checkpoints in a folder whose state.json is as it was written, in the order of writing."""
-    found = [entry for path in paths(folder) if (entry := _entry(path))]
-    # Checkpoints of older versions have no numbers: they precede the others, in the order of their steps.
-    unnumbered = sorted((one for one in found if not one.written), key=lambda one: one.step)
-    numbered = sorted((one for one in found if one.written), key=lambda one: one.written)
-    first = [dataclasses.replace(one, written=i, line=((1, i),)) for i, one in enumerate(unnumbered, 1)]
-    return first + numbered
-
-
-def entry_of(path: Path) -> Entry | None:
-    """The entry of one checkpoint; None if its state.json is damaged."""
-    return next((one for one in entries(path.parent) if one.path == path), None)
+    return sorted((entry for path in paths(folder) if (entry := entry_of(path))), key=lambda entry: entry.written)
 
 
 def current_line(folder: Path) -> list[Entry]:
     """The newest checkpoint in a folder and those that it continues, oldest first."""
     known = entries(folder)
-    return [one for one in known if one.is_on(known[-1].line)]
+    return [entry for entry in known if entry.is_on(known[-1].line)]
 
 
 def newest_whole(folder: Path) -> Entry | None:
     """The checkpoint from which the run resumes: the newest of the current line whose files are all as written."""
-    return next((one for one in reversed(current_line(folder)) if is_whole(one.path)), None)
+    return next((entry for entry in reversed(current_line(folder)) if is_whole(entry.path)), None)
 
 
 def next_number(folder: Path) -> int:
     """The number of the next checkpoint in a folder: above those of all lines, also of the run's branches."""
     places = [folder, *branches(folder.parent)]
-    return 1 + max((one.written for place in places for one in entries(place)), default=0)
+    return 1 + max((entry.written for place in places for entry in entries(place)), default=0)
 
 
 def branches(run: Path) -> list[Path]:
@@ -118,21 +107,21 @@ class Manifest:
     """Folder of the checkpoint."""
     sums: dict[str, str]
     """SHA-256 of each file, in hexadecimal digits, by name."""
-    sizes: dict[str, int] = field(default_factory=dict)
-    """Bytes of each file; older versions wrote none."""
+    sizes: dict[str, int]
+    """Bytes of each file."""
 
     def files_of(self, stem: str) -> tuple[str, ...]:
         """The files with the arrays of WEIGHTS or OPTIMIZER, in order. Raises Damaged if it does not list them."""
         named = [name for name in self.sums if name.startswith(f"{stem}-")]
-        names = array_files(stem, min(len(named), MOST_FILES) or 1)
-        if len(named) > MOST_FILES or not self.sums.keys() >= set(names):
+        names = array_files(stem, min(len(named), MAX_FILES) or 1)
+        if len(named) > MAX_FILES or not self.sums.keys() >= set(names):
             raise Damaged(f"{self.path}: {MANIFEST} does not list all files of the {stem}")
         return names
 
     def check(self, name: str, digest: str, size: int) -> None:
         """Raise Damaged unless a file has this checksum and size (in bytes)."""
-        if size != self.sizes.get(name, size):
-            raise Damaged(f"{self.path}: {name} has {size} bytes, of {self.sizes[name]!r:.80} that were written")
+        if size != (written := self.sizes.get(name)):
+            raise Damaged(f"{self.path}: {name} has {size} bytes, of {written!r:.80} that were written")
         if digest != self.sums.get(name):
             raise Damaged(f"{self.path}: {name} is not what was written (its SHA-256 differs from that in {MANIFEST})")
 
@@ -147,8 +136,8 @@ def array_files(stem: str, count: int) -> tuple[str, ...]:
 def read_manifest(path: Path) -> Manifest:
     """The manifest of the checkpoint in folder `path`. Raises Damaged if there is none."""
     try:
-        found = json.loads(read_limited(path / MANIFEST, LARGEST))
-        sums, sizes = found["sha256"], found.get("bytes", {})
+        content = json.loads(read_limited(path / MANIFEST, MAX_BYTES))
+        sums, sizes = content["sha256"], content["bytes"]
         if not (isinstance(sums, dict) and isinstance(sizes, dict)):
             raise ValueError(f"{MANIFEST} holds no checksums")
         return Manifest(path, sums, sizes)
@@ -159,7 +148,7 @@ def read_manifest(path: Path) -> Manifest:
 def read_state(manifest: Manifest) -> dict[str, Any]:
     """The content of state.json. Raises Damaged if it was changed, ValueError if it is not a JSON object."""
     try:
-        data = read_limited(manifest.path / STATE, LARGEST)
+        data = read_limited(manifest.path / STATE, MAX_BYTES)
     except BROKEN as error:
         raise Damaged(f"{manifest.path}: incomplete ({error})") from None
     manifest.check(STATE, hashlib.sha256(data).hexdigest(), len(data))
@@ -199,11 +188,11 @@ def _digest(path: Path) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
-def _entry(path: Path) -> Entry | None:
-    """What state.json says of a checkpoint, with number 0 where it has none; None if it is damaged."""
+def entry_of(path: Path) -> Entry | None:
+    """What state.json says of a checkpoint; None if it is damaged."""
     try:
         state = read_state(read_manifest(path))
-        history = state.get("history", {"written": 0, "line": []})
+        history = state["history"]
         step, score, line = _count(state["position"]["step"]), float(state["score"]), history["line"]
         if not math.isfinite(score):
             return None

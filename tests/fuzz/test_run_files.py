@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 import tempfile
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.networks import LENET_RECORD
+from support.untrusted import manifest_of
 
 from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
@@ -48,11 +48,6 @@ def tensors_like(file: bytes) -> st.SearchStrategy[bytes]:
     return mutated((file,)) | json_like(header).map(lambda text: struct.pack("<Q", len(text)) + text + values)
 
 
-def manifest_of(files: dict[str, bytes]) -> bytes:
-    """A manifest with the checksums of these files, so that the files are not rejected for their checksums."""
-    return json.dumps({"sha256": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}}).encode()
-
-
 def is_position(position: Position) -> bool:
     return all(type(value) is int and value >= 0 for value in vars(position).values())
 
@@ -70,7 +65,7 @@ def load(files: dict[str, bytes]) -> None:
 @given(st.fixed_dictionaries({WEIGHTS: tensors_like(SAVED[WEIGHTS]), MOMENTA: tensors_like(SAVED[MOMENTA])}))
 def test_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
     files = {**tensors, STATE: SAVED[STATE]}
-    load({**files, checkpoints.MANIFEST: manifest_of(files)})
+    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
 
 
 @FUZZ
@@ -80,7 +75,7 @@ def test_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
 @example(json.dumps({**json.loads(SAVED[STATE]), "model": "vgg", "position": {"step": "x"}}).encode())
 def test_checkpoint_state(state: bytes) -> None:
     files = {**{name: SAVED[name] for name in (WEIGHTS, MOMENTA)}, STATE: state}
-    load({**files, checkpoints.MANIFEST: manifest_of(files)})
+    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
 
 
 @FUZZ
@@ -111,7 +106,7 @@ def test_divided_checkpoint_manifest(manifest: bytes) -> None:
 @given(st.fixed_dictionaries({name: tensors_like(DIVIDED[name]) for name in DIVIDED_WEIGHTS}))
 def test_divided_checkpoint_tensors(tensors: dict[str, bytes]) -> None:
     files = {name: data for name, data in {**DIVIDED, **tensors}.items() if name != checkpoints.MANIFEST}
-    load({**files, checkpoints.MANIFEST: manifest_of(files)})
+    load({**files, checkpoints.MANIFEST: manifest_of(files).encode()})
 
 
 TIMES = {"compute_s": [1.0, 2.0], "communicate_s": [1.1, 0.1], "data_s": [0.0, 0.0]}

@@ -24,6 +24,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
+from hvdtrain.system.checkpoint_folder import MAX_BYTES
 from hvdtrain.system.resources import memory_bytes
 
 
@@ -52,15 +53,15 @@ def test_no_file_is_unpickled_and_no_text_executed():
             path, "weights.safetensors", pickle.dumps(Harm(path.parent / "harm"))
         ),
         lambda path: rewrite(path, "weights.safetensors", absurd_safetensors()),
-        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": []}'),
+        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": [], "bytes": {}}'),
         lambda path: (path / checkpoints.MANIFEST).write_text("[" * 100_000),
-        lambda path: os.truncate(path / checkpoints.MANIFEST, checkpoints.LARGEST + 1),  # sparse: it takes no disk
-        lambda path: os.truncate(path / "weights.safetensors", checkpoints.LARGEST + 1),
+        lambda path: os.truncate(path / checkpoints.MANIFEST, MAX_BYTES + 1),  # sparse: it takes no disk
+        lambda path: os.truncate(path / "weights.safetensors", MAX_BYTES + 1),
         lambda path: larger_than_the_memory(path),
         lambda path: list_weights(path, {"weights-/../../x.safetensors": "0", "weights-2": "0"}),
         lambda path: list_weights(path, {f"weights-{i:05d}-of-20000.safetensors": "0" for i in range(1, 20_001)}),
         lambda path: list_weights(path, {"weights-00001-of-00002.safetensors": "0"}),
-        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": ["weights.safetensors"]}'),
+        lambda path: (path / checkpoints.MANIFEST).write_text('{"sha256": ["weights.safetensors"], "bytes": {}}'),
         lambda path: same_array_twice(path),
         lambda path: ((path / "weights.safetensors").unlink(), os.mkfifo(path / "weights.safetensors")),
         lambda path: ((path / "state.json").unlink(), os.mkfifo(path / "state.json")),
@@ -86,7 +87,8 @@ def larger_than_the_memory(path):
 def list_weights(path, sums):
     """A manifest that lists these files of weights, and the other files as they are."""
     others = {name: digest(path / name) for name in checkpoints.FILES[1:]}
-    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": others | sums}))
+    sizes = {file.name: file.stat().st_size for file in path.iterdir()}
+    (path / checkpoints.MANIFEST).write_text(json.dumps({"sha256": others | sums, "bytes": sizes}))
 
 
 def same_array_twice(path):

@@ -5,7 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from support.untrusted import rewrite, save_checkpoint
+from support.untrusted import save_checkpoint
 
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
@@ -162,21 +162,3 @@ def test_a_copy_of_a_run_is_a_run_of_its_own(run, tmp_path):
     copy.save(3)
     run.save(4, parent=run.entry(1))
     assert (copy.newest(), run.newest()) == (3, 4)
-
-
-def forget_history(path):
-    """Make a checkpoint one of an older version, which wrote no numbers."""
-    state = json.loads((path / "state.json").read_text())
-    del state["history"], state["init"]
-    rewrite(path, "state.json", json.dumps(state).encode())
-
-
-def test_checkpoints_of_older_versions_are_ordered_by_step(run):
-    run.save(99_999_999, 20, 100_000_000)
-    for path in checkpoint_folder.paths(run.place):
-        forget_history(path)
-    assert run.newest() == 100_000_000
-    run.save(30, parent=run.entry(99_999_999))
-    assert run.newest() == 30
-    assert run.names("branch-1") == ["100000000"]
-    assert run.names() == ["20", "30", "99999999"]
