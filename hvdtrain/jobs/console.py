@@ -121,7 +121,7 @@ class Console:
     def __init__(self, output_dir: Path | None = None) -> None:
         _open_closed_streams()
         self.output_dir = output_dir
-        stdout = Sink("standard output", self._say_about_stdout)
+        stdout = Sink("standard output", self.say)
         # One thread where both lead to the same terminal, pipe or file, to keep the order of lines.
         same = os.path.samestat(os.fstat(1), os.fstat(2))
         self._streams = {1: stdout, 2: stdout if same else Sink("standard error", self._say_about_stderr)}
@@ -130,9 +130,6 @@ class Console:
     def say(self, message: object) -> None:
         """Print a line of hvdtrain's own on standard error."""
         self.print("stderr", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))
-
-    def _say_about_stdout(self, message: str) -> None:
-        self.say(message)
 
     def _say_about_stderr(self, message: str) -> None:
         self.print("stdout", f"hvdtrain: {message}\n".encode(errors="backslashreplace"))

@@ -13,79 +13,84 @@ from hvdtrain.errors import UserError
 
 
 class HorovodSetting(NamedTuple):
-    """One setting: section and key in the config file, the variable, and what it accepts."""
+    """One setting, and what it accepts."""
 
     section: str
     key: str
-    variable: str
+    """Where it is in the config file."""
+    name: str
+    """The variable that it sets, without HOROVOD_."""
     kind: str
     """switch, off (a switch whose variable is set when it is false), integer, number, megabytes, text or level."""
     help: str
 
     @property
-    def option(self) -> str:
-        prefix = {"autotune": "autotune_", "timeline": "timeline_", "stall_check": "stall_check_", "logging": "log_"}
-        names = {
-            "autotune_enabled": "autotune",
-            "stall_check_enabled": "no_stall_check",
-            "timeline_filename": "timeline",
-        }
-        name = prefix.get(self.section, "") + self.key
-        return f"--{names.get(name, name).replace('_', '-')}"
+    def variable(self) -> str:
+        return f"HOROVOD_{self.name}"
 
     @property
     def dest(self) -> str:
         return self.variable.lower()
 
+    @property
+    def option(self) -> str:
+        prefix = {"autotune": "autotune_", "timeline": "timeline_", "stall_check": "stall_check_", "logging": "log_"}
+        name = OPTION_NAMES.get((self.section, self.key)) or prefix.get(self.section, "") + self.key
+        return f"--{name.replace('_', '-')}"
 
-# fmt: off
-SETTINGS = [
-    HorovodSetting("params", "fusion_threshold_mb", "HOROVOD_FUSION_THRESHOLD", "megabytes",
-                   "fuse gradients up to this size, in MB"),
-    HorovodSetting("params", "cycle_time_ms", "HOROVOD_CYCLE_TIME", "number",
-                   "time between two cycles of Horovod's background thread, in ms"),
-    HorovodSetting("params", "cache_capacity", "HOROVOD_CACHE_CAPACITY", "integer",
-                   "size of the response cache; 0: off"),
-    HorovodSetting("params", "hierarchical_allreduce", "HOROVOD_HIERARCHICAL_ALLREDUCE", "switch",
-                   "reduce within hosts first (NCCL)"),
-    HorovodSetting("params", "hierarchical_allgather", "HOROVOD_HIERARCHICAL_ALLGATHER", "switch",
-                   "gather within hosts first (MPI)"),
-    HorovodSetting("params", "torus_allreduce", "HOROVOD_TORUS_ALLREDUCE", "switch",
-                   "reduce within and across hosts at once (NCCL)"),
-    HorovodSetting("autotune", "enabled", "HOROVOD_AUTOTUNE", "switch",
-                   "have Horovod search for the best settings"),
-    HorovodSetting("autotune", "log_file", "HOROVOD_AUTOTUNE_LOG", "text",
-                   "log of the settings that it tried"),
-    HorovodSetting("autotune", "warmup_samples", "HOROVOD_AUTOTUNE_WARMUP_SAMPLES", "integer",
-                   "samples to discard at the start"),
-    HorovodSetting("autotune", "steps_per_sample", "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", "integer",
-                   "steps for each sample"),
-    HorovodSetting("autotune", "bayes_opt_max_samples", "HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "integer",
-                   "maximum number of samples"),
-    HorovodSetting("autotune", "gaussian_process_noise", "HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "number",
-                   "noise of the Gaussian process, 0 to 1"),
-    HorovodSetting("timeline", "filename", "HOROVOD_TIMELINE", "text",
-                   "record when each collective ran, for chrome://tracing"),
-    HorovodSetting("timeline", "mark_cycles", "HOROVOD_TIMELINE_MARK_CYCLES", "switch",
-                   "mark the cycles of the background thread"),
-    HorovodSetting("stall_check", "enabled", "HOROVOD_STALL_CHECK_DISABLE", "off",
-                   "no warnings about ranks that stall a collective"),
-    HorovodSetting("stall_check", "warning_time_seconds", "HOROVOD_STALL_CHECK_TIME_SECONDS", "integer",
-                   "seconds until a warning (Horovod's default: 60)"),
-    HorovodSetting("stall_check", "shutdown_time_seconds", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "integer",
-                   "seconds until the job is ended; 0: never"),
-    HorovodSetting("library_options", "mpi_threads_disable", "HOROVOD_MPI_THREADS_DISABLE", "switch",
-                   "do not use MPI's multi-threading"),
-    HorovodSetting("library_options", "num_nccl_streams", "HOROVOD_NUM_NCCL_STREAMS", "integer",
-                   "number of NCCL streams"),
-    HorovodSetting("library_options", "thread_affinity", "HOROVOD_THREAD_AFFINITY", "integer",
-                   "core of Horovod's background thread"),
-    HorovodSetting("library_options", "gloo_timeout_seconds", "HOROVOD_GLOO_TIMEOUT_SECONDS", "integer",
-                   "default: 30"),
-    HorovodSetting("logging", "level", "HOROVOD_LOG_LEVEL", "level",
-                   "trace, debug, info, warning, error or fatal"),
-]
-# fmt: on
+
+OPTION_NAMES = {
+    ("autotune", "enabled"): "autotune",
+    ("stall_check", "enabled"): "no_stall_check",
+    ("timeline", "filename"): "timeline",
+}
+"""Options that horovodrun does not name after the key."""
+SECTIONS = {
+    "params": (
+        ("fusion_threshold_mb", "FUSION_THRESHOLD", "megabytes", "fuse gradients up to this size, in MB"),
+        ("cycle_time_ms", "CYCLE_TIME", "number", "time between two cycles of Horovod's background thread, in ms"),
+        ("cache_capacity", "CACHE_CAPACITY", "integer", "size of the response cache; 0: off"),
+        ("hierarchical_allreduce", "HIERARCHICAL_ALLREDUCE", "switch", "reduce within hosts first (NCCL)"),
+        ("hierarchical_allgather", "HIERARCHICAL_ALLGATHER", "switch", "gather within hosts first (MPI)"),
+        ("torus_allreduce", "TORUS_ALLREDUCE", "switch", "reduce within and across hosts at once (NCCL)"),
+    ),
+    "autotune": (
+        ("enabled", "AUTOTUNE", "switch", "have Horovod search for the best settings"),
+        ("log_file", "AUTOTUNE_LOG", "text", "log of the settings that it tried"),
+        ("warmup_samples", "AUTOTUNE_WARMUP_SAMPLES", "integer", "samples to discard at the start"),
+        ("steps_per_sample", "AUTOTUNE_STEPS_PER_SAMPLE", "integer", "steps for each sample"),
+        ("bayes_opt_max_samples", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "integer", "maximum number of samples"),
+        (
+            "gaussian_process_noise",
+            "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
+            "number",
+            "noise of the Gaussian process, 0 to 1",
+        ),
+    ),
+    "timeline": (
+        ("filename", "TIMELINE", "text", "record when each collective ran, for chrome://tracing"),
+        ("mark_cycles", "TIMELINE_MARK_CYCLES", "switch", "mark the cycles of the background thread"),
+    ),
+    "stall_check": (
+        ("enabled", "STALL_CHECK_DISABLE", "off", "no warnings about ranks that stall a collective"),
+        (
+            "warning_time_seconds",
+            "STALL_CHECK_TIME_SECONDS",
+            "integer",
+            "seconds until a warning (Horovod's default: 60)",
+        ),
+        ("shutdown_time_seconds", "STALL_SHUTDOWN_TIME_SECONDS", "integer", "seconds until the job is ended; 0: never"),
+    ),
+    "library_options": (
+        ("mpi_threads_disable", "MPI_THREADS_DISABLE", "switch", "do not use MPI's multi-threading"),
+        ("num_nccl_streams", "NUM_NCCL_STREAMS", "integer", "number of NCCL streams"),
+        ("thread_affinity", "THREAD_AFFINITY", "integer", "core of Horovod's background thread"),
+        ("gloo_timeout_seconds", "GLOO_TIMEOUT_SECONDS", "integer", "default: 30"),
+    ),
+    "logging": (("level", "LOG_LEVEL", "level", "trace, debug, info, warning, error or fatal"),),
+}
+"""The settings of each section."""
+SETTINGS = [HorovodSetting(section, *row) for section, rows in SECTIONS.items() for row in rows]
 NULL = ("", "~", "null")
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 """Booleans of YAML 1.1."""
@@ -94,23 +99,15 @@ LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options with the names that horovodrun gives them."""
-    group = parser.add_argument_group("Horovod's own settings, with the names of horovodrun")
-    group.add_argument(
-        "--config-file", type=Path, metavar="FILE", help="YAML file with these settings, in horovodrun's format"
-    )
+    add = parser.add_argument_group("Horovod's own settings, with the names of horovodrun").add_argument
+    add("--config-file", type=Path, metavar="FILE", help="YAML file with these settings, in horovodrun's format")
     for setting in SETTINGS:
         if setting.kind in ("switch", "off"):
-            group.add_argument(
-                setting.option,
-                dest=setting.dest,
-                action="store_const",
-                const=setting.kind == "switch",
-                help=setting.help,
-            )
+            const = setting.kind == "switch"
+            add(setting.option, dest=setting.dest, action="store_const", const=const, help=setting.help)
         else:
-            group.add_argument(
-                setting.option, dest=setting.dest, metavar="N" if setting.kind != "text" else "FILE", help=setting.help
-            )
+            metavar = "FILE" if setting.kind == "text" else "N"
+            add(setting.option, dest=setting.dest, metavar=metavar, help=setting.help)
 
 
 def variables(options: argparse.Namespace) -> dict[str, str]:
@@ -123,10 +120,8 @@ def variables(options: argparse.Namespace) -> dict[str, str]:
     for setting in SETTINGS:
         given, where = getattr(options, setting.dest), setting.option
         if given is None:
-            given, where = (
-                file.get((setting.section, setting.key)),
-                f"{options.config_file}: {setting.section}: {setting.key}",
-            )
+            given = file.get((setting.section, setting.key))
+            where = f"{options.config_file}: {setting.section}: {setting.key}"
         if given is not None:
             values[setting.variable] = _value(setting, given, where)
     return values
@@ -167,9 +162,8 @@ def _read(path: Path) -> dict[tuple[str, str], Any]:
     known = {(setting.section, setting.key) for setting in SETTINGS}
     settings = {}
     if not isinstance(content, dict) or not all(isinstance(part, dict) for part in content.values()):
-        raise UserError(
-            f"--config-file {path} is not YAML with sections", "write sections such as params: and autotune:"
-        )
+        reason = f"--config-file {path} is not YAML with sections"
+        raise UserError(reason, "write sections such as params: and autotune:")
     for section, values in content.items():
         for key, value in values.items():
             if (section, key) not in known:

@@ -94,12 +94,10 @@ async def accept(
     return RankConnection(hello, writer, console)
 
 
-LAST_LINES = 8
-"""Lines that the message about a failure shows."""
 TAIL_LINES = 200
 """Lines that are kept to find out why a rank failed: a chain of tracebacks may be long."""
-LONGEST_LINE = 1 << 16
-"""Bytes; what follows is printed as another line, as a program may print for ever without one."""
+MAX_LINE_BYTES = 1 << 16
+"""What follows is printed as another line, as a program may print forever without one."""
 
 
 class RankOutput:
@@ -128,7 +126,7 @@ class RankOutput:
         """Take what the rank wrote to `stdout` or `stderr`."""
         self.store(stream, data)
         *lines, rest = (self._incomplete[stream] + data).split(b"\n")
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > MAX_LINE_BYTES:
             lines, rest = [*lines, rest], b""
         self._incomplete[stream] = rest
         self._print(stream, lines)

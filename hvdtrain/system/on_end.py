@@ -21,7 +21,7 @@ OF_RANKS = re.compile(
     r"(HOROVOD|OMPI|PMIX|PMI|PRTE)_\w+|MASTER_(ADDR|PORT)|MPI_LOCAL\w+|LOCAL_WORLD_SIZE"
     r"|HVDTRAIN_(TOKEN|TOKEN_FILE|AGENT_PIPE|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB|RUN_NAME|RESUME|ELASTIC)"
 )
-"""Variables by which a program knows that it is a rank, and the job's own secrets: the command is no rank."""
+"""Variables by which a program knows that it is a rank, and the job's own secrets: the command is not a rank."""
 
 
 def run(command: str, end: RunEnd, folder: Path | None, limit_s: float) -> str:

@@ -24,12 +24,12 @@ NOT_EXPORTED = re.compile(
 def build(
     job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
 ) -> list[LaunchSpec]:
-    """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread has one, too."""
+    """One mpirun for all ranks. Ranks are not bound to cores, so that Horovod's own thread also has one."""
     given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
     names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
     names = [*(name for name in names if not NOT_EXPORTED.fullmatch(name) and name not in control), *control]
-    exported = [word for name in names for word in ("-x", name)]
+    exported = [argument for name in names for argument in ("-x", name)]
     return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
 
 

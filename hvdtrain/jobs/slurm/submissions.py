@@ -21,7 +21,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import open_regular
 
-MOST_BYTES = 1 << 24
+MAX_BYTES = 1 << 24
 """Older lines at the beginning of a larger file are not read."""
 NAME = "submitted.jsonl"
 JOB_ID = re.compile(r"[0-9]{1,10}")
@@ -108,14 +108,7 @@ class Submission:
         try:
             values: dict[str, Any] = json.loads(line)
             submission = cls(**{name: value for name, value in values.items() if name in FIELDS})
-            texts = (
-                submission.job,
-                submission.name,
-                submission.folder,
-                submission.cluster,
-                submission.array,
-                submission.sweep,
-            )
+            texts = [getattr(submission, name) for name in ("job", "name", "folder", "cluster", "array", "sweep")]
             valid = all(isinstance(text, str) and "\0" not in text for text in (*texts, *submission.command))
             valid = valid and isinstance(submission.command, list)
             when = float(submission.submitted)
@@ -192,11 +185,11 @@ def read() -> tuple[list[Submission], int]:
     try:
         with open_regular(path()) as file:
             size = os.fstat(file.fileno()).st_size
-            file.seek(max(size - MOST_BYTES, 0))
-            lines = file.read(MOST_BYTES).split(b"\n")
+            file.seek(max(size - MAX_BYTES, 0))
+            lines = file.read(MAX_BYTES).split(b"\n")
     except (FileNotFoundError, RuntimeError):
         return [], 0
-    lines = [line for line in (lines[1:] if size > MOST_BYTES else lines) if line.strip()]
+    lines = [line for line in (lines[1:] if size > MAX_BYTES else lines) if line.strip()]
     newest: dict[tuple[str, str], Submission] = {}
     damaged = 0
     for line in lines:

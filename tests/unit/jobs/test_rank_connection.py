@@ -20,7 +20,7 @@ class RecordingConsole:
 
 def test_a_line_without_an_end_is_printed_in_parts(monkeypatch):
     """A rank that prints for ever without a newline does not fill the launcher's memory."""
-    monkeypatch.setattr(rank_connection, "LONGEST_LINE", 10)
+    monkeypatch.setattr(rank_connection, "MAX_LINE_BYTES", 10)
     console = RecordingConsole()
     rank = RankOutput(3, console)
     for _ in range(6):
