@@ -60,12 +60,7 @@ SECTIONS = {
         ("warmup_samples", "AUTOTUNE_WARMUP_SAMPLES", "integer", "samples to discard at the start"),
         ("steps_per_sample", "AUTOTUNE_STEPS_PER_SAMPLE", "integer", "steps for each sample"),
         ("bayes_opt_max_samples", "AUTOTUNE_BAYES_OPT_MAX_SAMPLES", "integer", "maximum number of samples"),
-        (
-            "gaussian_process_noise",
-            "AUTOTUNE_GAUSSIAN_PROCESS_NOISE",
-            "number",
-            "noise of the Gaussian process, 0 to 1",
-        ),
+        ("gaussian_process_noise", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE", "number", "Gaussian process noise, 0 to 1"),
     ),
     "timeline": (
         ("filename", "TIMELINE", "text", "record when each collective ran, for chrome://tracing"),
@@ -73,12 +68,7 @@ SECTIONS = {
     ),
     "stall_check": (
         ("enabled", "STALL_CHECK_DISABLE", "off", "no warnings about ranks that stall a collective"),
-        (
-            "warning_time_seconds",
-            "STALL_CHECK_TIME_SECONDS",
-            "integer",
-            "seconds until a warning (Horovod's default: 60)",
-        ),
+        ("warning_time_seconds", "STALL_CHECK_TIME_SECONDS", "integer", "seconds until a warning (default: 60)"),
         ("shutdown_time_seconds", "STALL_SHUTDOWN_TIME_SECONDS", "integer", "seconds until the job is ended; 0: never"),
     ),
     "library_options": (

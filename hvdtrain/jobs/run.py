@@ -34,7 +34,6 @@ from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_within
 from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
-from hvdtrain.system import on_end as on_end_command
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
@@ -99,7 +98,7 @@ def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
     for number in HANDLED:  # a signal that is handled does not end this process, and may end the command's
         signal.signal(number, lambda *_: None)
     recorded = RunEnd.read(folder) if folder else None  # a rank that found a hang knows more
-    problem = on_end_command.run(command, recorded if end.failure and recorded else end, folder, ON_END_LIMIT_S)
+    problem = run_end.run_on_end(command, recorded if end.failure and recorded else end, folder, ON_END_LIMIT_S)
     if problem:
         with contextlib.suppress(OSError):
             print(f"hvdtrain: {problem}", file=sys.stderr, flush=True)
@@ -144,7 +143,7 @@ class Attempt:
     def ended(self) -> str:
         """How it ended, in one line."""
         if self.end.failure:
-            return self.end.failure.line
+            return self.end.failure.text.partition("\n")[0]
         return "stopped by request" if self.end.status == "stopped" else "well"
 
     def line(self) -> str:

@@ -2,6 +2,7 @@
 
 A failure goes as these fields from the rank through its agent to the launcher, and into the run's folder: no code reads
 the sentences. `end.json` in the folder is written by rank 0, by a failing rank, or by the launcher, which knows more.
+--on-end is a command of the user's that is told the end through its environment.
 """
 
 from __future__ import annotations
@@ -10,16 +11,21 @@ import contextlib
 import json
 import os
 import re
+import shutil
+import signal
+import subprocess
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
+from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
 from hvdtrain.system.files import file_system_time, read_json, write_atomically
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
-from hvdtrain.system.text import finite_number
+from hvdtrain.system.text import finite_number, printable
 
 FILE = "end.json"
 STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
@@ -27,6 +33,12 @@ STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
 RUN_ID = re.compile(r"[0-9a-f]{16}")
 LAST_LINES = 8
 """Lines of a rank's output that the message about its failure shows."""
+REASON_CHARACTERS = 4000
+OF_RANKS = re.compile(
+    r"(HOROVOD|OMPI|PMIX|PMI|PRTE)_\w+|MASTER_(ADDR|PORT)|MPI_LOCAL\w+|LOCAL_WORLD_SIZE"
+    r"|HVDTRAIN_(TOKEN|TOKEN_FILE|AGENT_PIPE|SUPERVISOR|VARIABLES_FILE|LAUNCHER|JOB|RUN_NAME|RESUME|ELASTIC)"
+)
+"""Variables by which a program knows that it is a rank, and the job's own secrets: the command is not a rank."""
 
 
 class Failure(NamedTuple):
@@ -94,11 +106,6 @@ class Failure(NamedTuple):
             return self.reason
         where = f"rank {self.rank} on {self.host}" if self.host else f"rank {self.rank}"
         return f"{where}: {self.reason}" if self.reason else f"{where} {self.how}"
-
-    @property
-    def line(self) -> str:
-        """The same on one line."""
-        return self.text.partition("\n")[0]
 
     @property
     def text(self) -> str:
@@ -237,7 +244,9 @@ def newest_checkpoint(folder: Path | None) -> Entry | None:
 
 def last_step(folder: Path | None, since: float = 0.0) -> int | None:
     """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
-    steps, paths = [], _files(folder, "heartbeats/rank-*.json")
+    # For names too long to be a path os.path.isdir is False, while pathlib raises.
+    paths = list(folder.glob("heartbeats/rank-*.json")) if folder and os.path.isdir(folder) else []
+    steps = []
     try:
         began = _time_of_files(paths[0].parent, since) if paths and since else 0.0
     except OSError:
@@ -280,6 +289,55 @@ def progress(folder: Path | None, since: float) -> str:
     return f"{reached}, {saved}" if step is not None and step > checkpoint.step else saved
 
 
-def _files(folder: Path | None, pattern: str) -> list[Path]:
-    """Files of a run's folder; none where there is no such folder, or its name is not valid."""
-    return list(folder.glob(pattern)) if folder and os.path.isdir(folder) else []
+def run_on_end(command: str, end: RunEnd, folder: Path | None, limit_s: float) -> str:
+    """Run the command of --on-end in a shell; why it failed, or an empty string. It is killed after limit_s seconds.
+
+    What it is told is in its environment only, so that no text from a run becomes a part of the command. folder: the
+    run's; None where it is not known, as for programs that are not hvdtrain's.
+    """
+    environment = {**_inherited(os.environ), **on_end_variables(end, folder)}
+    try:
+        process = subprocess.Popen(
+            [*_limit(limit_s), "/bin/sh", "-c", command],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        return f"--on-end cannot be started ({error})"
+    try:
+        status = process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        return f"the command of --on-end did not end within {limit_s:g} s, and was killed"
+    return f"the command of --on-end {describe_status(status)}" if status else ""
+
+
+def _limit(limit_s: float) -> list[str]:
+    """The beginning of a command line that ends the command where this process was killed before it could."""
+    timeout = shutil.which("timeout")
+    return [timeout, "--signal=KILL", f"{limit_s + 5:g}"] if timeout else []
+
+
+def on_end_variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
+    """What the command of --on-end is told; a variable that does not apply is empty."""
+    reason = printable(credentials.removed(end.reason))[:REASON_CHARACTERS]
+    return {
+        "HVDTRAIN_STATUS": end.status,
+        "HVDTRAIN_EXIT_STATUS": str(end.exit_status),
+        "HVDTRAIN_REASON": reason,
+        "HVDTRAIN_RUN": str(folder.absolute()) if folder else "",
+        "HVDTRAIN_RUN_ID": run_id(folder) if folder else "",
+        "HVDTRAIN_RANK": "" if end.rank is None else str(end.rank),
+    }
+
+
+def _inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    names_of_ranks = {name for names in rank_info.VARIABLES.values() for name in names}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in names_of_ranks and not OF_RANKS.fullmatch(name)
+    }

@@ -24,10 +24,10 @@ from typing import NoReturn
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
-from hvdtrain.system import agent_pipe, on_end, rank_info, resources
+from hvdtrain.system import agent_pipe, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
-from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
@@ -112,7 +112,7 @@ def notify(command: str, end: RunEnd) -> None:
 
     rank = open_rank()
     if (rank_info.detect().rank if rank is None else rank) == 0:
-        problem = on_end.run(command, end, open_folder(), ON_END_LIMIT_S)
+        problem = run_on_end(command, end, open_folder(), ON_END_LIMIT_S)
         if problem:
             log.warning("%s", problem)
 
