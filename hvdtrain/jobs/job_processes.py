@@ -26,50 +26,46 @@ CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
 
 
 class JobProcesses:
-    """Starts the processes of a job, and ends them. token: of this job, for its agents."""
+    """Starts the processes of a job, and ends them.
 
-    def __init__(self, launcher: str, job: Job, environment: Mapping[str, str], console: Console) -> None:
+    hidden: whether what they print themselves is not shown. on_end: called with each that ends, and its status.
+    """
+
+    def __init__(
+        self,
+        launcher: str,
+        job: Job,
+        environment: Mapping[str, str],
+        console: Console,
+        hidden: Callable[[], bool],
+        on_end: Callable[[LauncherProcess, int], None],
+    ) -> None:
         self._launcher, self._job, self._environment, self._console = launcher, job, environment, console
+        self._hidden, self._on_end = hidden, on_end
         self.token, self._variables_file = secrets.token_hex(16), ""
+        """The token is of this job, for its agents."""
         self._processes: list[LauncherProcess] = []
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(
-        self,
-        specs: list[LaunchSpec],
-        address: str,
-        hidden: Callable[[], bool],
-        on_end: Callable[[LaunchSpec, LauncherProcess, int], None],
-    ) -> None:
+    async def start(self, specs: list[LaunchSpec], address: str) -> None:
         """Start them all. address: the supervisor's, as agents look for it.
 
-        hidden: whether what they print themselves is not shown. on_end: called with each that ends, and its status.
         Raises UserError if one cannot be started.
         """
+        control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
         for spec in specs:
-            control = {
-                protocol.SUPERVISOR: address,
-                rank_info.LAUNCHER: self._launcher,
-                rank_info.TOKEN: self.token,
-            }
             environment = {**self._environment, **spec.variables, **control}
             if spec.shows_variables:
                 environment = await self._without_credentials(environment)
             process = await LauncherProcess.start(self._launcher, spec, environment)
             self._processes.append(process)
-            self._tasks.append(asyncio.create_task(self._watch(spec, process, hidden, on_end)))
+            self._tasks.append(asyncio.create_task(self._watch(process)))
 
-    async def _watch(
-        self,
-        spec: LaunchSpec,
-        process: LauncherProcess,
-        hidden: Callable[[], bool],
-        on_end: Callable[[LaunchSpec, LauncherProcess, int], None],
-    ) -> None:
+    async def _watch(self, process: LauncherProcess) -> None:
         """Show what a launcher itself prints, and notice its end."""
-        status = await process.show_output(self._console, hidden)
+        status = await process.show_output(self._console, self._hidden)
         await asyncio.sleep(0.2)  # for the last messages of its ranks
-        on_end(spec, process, status)
+        self._on_end(process, status)
 
     async def _without_credentials(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The variables with a file in place of those that hold credentials."""
@@ -108,8 +104,10 @@ class JobProcesses:
 class LauncherProcess:
     """A launcher such as mpirun, or with `launch local` the agent of one rank."""
 
-    def __init__(self, process: asyncio.subprocess.Process, name: str, label: str) -> None:
-        self._process, self.name, self._label = process, name, label
+    def __init__(self, process: asyncio.subprocess.Process, launcher: str, rank: int | None) -> None:
+        self._process, self.rank = process, rank
+        self.name = launcher if rank is None else f"rank {rank}"
+        self._label = f"[{launcher if rank is None else rank}] "
         self.last_lines: deque[str] = deque(maxlen=LAST_LINES)
 
     @classmethod
@@ -126,11 +124,9 @@ class LauncherProcess:
                 start_new_session=True,  # Ctrl-C goes to the supervisor, which forwards it to the ranks
             )
         except OSError as error:
-            raise UserError(
-                f"{spec.command[0]} cannot be started ({error.strerror})", "check that it is on PATH"
-            ) from None
-        name = launcher if spec.rank is None else f"rank {spec.rank}"
-        return cls(process, name, f"[{launcher if spec.rank is None else spec.rank}] ")
+            reason = f"{spec.command[0]} cannot be started ({error.strerror})"
+            raise UserError(reason, "check that it is on PATH") from None
+        return cls(process, launcher, spec.rank)
 
     async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:
         """Print what the process itself prints, except while `hidden`; its exit status when it has ended."""

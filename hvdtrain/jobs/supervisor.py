@@ -56,7 +56,9 @@ class Supervisor:
         self._opened = opened
         self._launcher, self._job, self._specs = launcher, job, specs
         self._console, self._signals = console, signals
-        self._processes = JobProcesses(launcher, job, environment, console)
+        # After a failure launchers say in many lines what the report has said in one.
+        hidden = lambda: self._failure is not None  # noqa: E731
+        self._processes = JobProcesses(launcher, job, environment, console, hidden, self._on_process_end)
         self._ranks: dict[int, RankConnection] = {}
         self._running = False
         self._requested: set[int] = set()
@@ -83,14 +85,11 @@ class Supervisor:
         address = f"{','.join(addresses)}:{port}"
         with self._signals.handled_by(self._on_signal):
             try:
-                # After a failure launchers say in many lines what the report has said in one.
-                hidden = lambda: self._failure is not None  # noqa: E731
-                await self._processes.start(self._specs, address, hidden, self._on_process_end)
+                await self._processes.start(self._specs, address)
                 await self._over.wait()
             finally:
-                await self._processes.end(
-                    self._ended() and all(rank.status is not None for rank in self._ranks.values())
-                )
+                have_status = all(rank.status is not None for rank in self._ranks.values())
+                await self._processes.end(by_itself=self._ended() and have_status)
                 server.close()
                 for limit in self._limits:
                     limit.cancel()
@@ -115,16 +114,15 @@ class Supervisor:
         if self._listens_on_one_address:
             return [address_of(self._job.interface or "lo")]
         known = interfaces()
-        real = [interface.address for interface in known if not interface.virtual] or [
-            interface.address for interface in known
-        ]
+        addresses = [interface.address for interface in known if not interface.virtual]
+        addresses = addresses or [interface.address for interface in known]
         on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
         # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
-        return real + ([] if on_other_hosts and real else ["127.0.0.1"])
+        return addresses + ([] if on_other_hosts and addresses else ["127.0.0.1"])
 
-    def _on_process_end(self, spec: LaunchSpec, process: LauncherProcess, status: int) -> None:
+    def _on_process_end(self, process: LauncherProcess, status: int) -> None:
         """A launcher, or the agent of one rank, has ended."""
-        if self._failure or self._ended() or spec.rank in self._ranks:  # its connection says how a rank ended
+        if self._failure or self._ended() or process.rank in self._ranks:  # its connection says how a rank ended
             return
         asyncio.get_running_loop().call_later(LEAVE_S, self._on_launcher_end, process, status)
 
