@@ -17,7 +17,7 @@ from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_pr
 from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.frameworks.task_export import export_task_program, export_task_saved_model
 from hvdtrain.interfaces import Checkpoint
-from hvdtrain.networks.shapes import text
+from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable

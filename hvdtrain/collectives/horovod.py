@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.start_limit import LIBRARY_TIMEOUT_S
+from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import crashes, rank_info
 from hvdtrain.system.phases import collective

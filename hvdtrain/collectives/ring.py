@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
+from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
 from hvdtrain.system import rank_info, tokens

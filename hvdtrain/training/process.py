@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from hvdtrain.collectives.shutdown import shut_down_horovod
+from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
 from hvdtrain.system import agent_pipe, cores, rank_info
