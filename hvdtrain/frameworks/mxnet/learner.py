@@ -12,10 +12,11 @@ from mxnet import gluon
 from mxnet.contrib import amp
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.batches import choose_device
+from hvdtrain.frameworks.mxnet.network import Parameters
 from hvdtrain.frameworks.mxnet.objective import make_objective
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases

@@ -1,4 +1,4 @@
-"""Networks in MXNet: one translation of a description for Gluon, Module and plain arrays."""
+"""Networks in MXNet: one translation of a description for Gluon, Module and plain arrays; and parameters of blocks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 from hvdtrain.networks.layers import (
     BatchNorm,
     Conv,
@@ -28,6 +28,8 @@ from hvdtrain.networks.layers import (
     Residual,
 )
 
+Parameters = dict[str, gluon.Parameter]
+"""Gluon's parameters by canonical name."""
 Normalize = Callable[..., Any]
 """normalize(layer, x, weight, bias, running_mean, running_var): the output of a `BatchNorm`."""
 
@@ -218,3 +220,43 @@ def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
     statistics = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.statistics()}
     masks = {name: mx.sym.var(mask_variable(name)) for name in mask_names(network)}
     return Forward(mx.sym, network, parameters | statistics, masks, multiple)(mx.sym.var("data"))
+
+
+def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
+    """A copy on the device: MXNet would free NumPy's memory from its own threads if they shared it."""
+    array = mx.nd.empty(values.shape, context, values.dtype)
+    copy_into(array, values)
+    return array
+
+
+def copy_into(array: mx.nd.NDArray, values: np.ndarray) -> None:
+    """Copy values of the same shape, as `array[:] = values` does after 50 microseconds spent on the index."""
+    array._sync_copyfrom(values)
+
+
+def named_parameters(block: gluon.Block) -> Parameters:
+    """All parameters of a block, by their places in it: Gluon's own names contain the number of blocks made before."""
+    names: dict[int, str] = {}
+    for name, parameter in block._collect_params_with_prefix().items():
+        names.setdefault(id(parameter), name)  # one that two places share has the name of the first
+    found = list(block.collect_params().values())
+    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in enumerate(found)}
+
+
+def is_sparse(parameter: gluon.Parameter) -> bool:
+    """Whether its values or its gradients are sparse arrays, which strategies do not combine."""
+    return bool(parameter._grad_stype != "default" or parameter._stype != "default")
+
+
+def parameter_weights(parameters: Parameters, context: mx.Context) -> Weights:
+    """The values of parameters on a device, by name."""
+    mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
+    return {name: parameter.data(context).asnumpy() for name, parameter in parameters.items()}
+
+
+def load_parameters(parameters: Parameters, weights: Weights) -> None:
+    """Set parameters on all their devices. Raises ValueError if names or shapes differ."""
+    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
+    mx.nd.waitall()
+    for name, parameter in parameters.items():
+        parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))

@@ -11,21 +11,24 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import split_rows
-from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.batches import network_rows, split_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
+    Parameters,
     WeightedLoss,
     canonical_name,
     channel_multiple,
     cross_entropy,
+    is_sparse,
+    load_array,
+    load_parameters,
+    named_parameters,
+    parameter_weights,
     scale_pixels,
 )
-from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
-from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases

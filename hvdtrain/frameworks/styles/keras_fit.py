@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.devices import Rows, split_rows
+from hvdtrain.frameworks.batches import Rows, split_rows
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (

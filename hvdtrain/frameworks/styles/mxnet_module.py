@@ -16,9 +16,7 @@ import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import Rows, pad_rows
-from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.batches import Rows, network_rows, pad_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
 from hvdtrain.frameworks.mxnet.network import (
@@ -26,6 +24,7 @@ from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
     channel_multiple,
     cross_entropy,
+    load_array,
     logits_symbol,
     mask_variable,
     mxnet_name,
@@ -33,7 +32,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import evaluate, load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy
+from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
@@ -80,9 +79,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
         return optimizer
 
     def reduce(self, gradients: dict[str, mx.nd.NDArray]) -> None:
-        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
-
-        allreduce_groups(gradients, self._groups, self._hvd.Sum)
+        allreduce_groups(self._hvd, gradients, self._groups, self._hvd.Sum)
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):

@@ -13,16 +13,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.groups import single_process
+from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import count_devices, split_rows
+from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
 from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import evaluate
-from hvdtrain.frameworks.mxnet.strategies import horovod_group
+from hvdtrain.frameworks.mxnet.strategies import allreduce_groups, horovod_group
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
@@ -86,9 +85,8 @@ class NDArrayHorovod(NDArrayStrategy):
         self._groups = gradient_groups(self.config, sizes, self.group.size)
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
-        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
-
-        allreduce_groups({name: one for name, (one,) in gradients.items()}, self._groups, self._hvd.Average)
+        on_device = {name: gradient for name, (gradient,) in gradients.items()}
+        allreduce_groups(self._hvd, on_device, self._groups, self._hvd.Average)
 
 
 def get_params(weights: Weights, context: mx.Context) -> Arrays:

@@ -13,22 +13,13 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.loss_scale import scale_of_rows
+from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
-from hvdtrain.frameworks.torch.objective import (
-    buffers_by_rank,
-    evaluate,
-    evaluating,
-    load_module,
-    make_objective,
-    module_weights,
-    to_tensor,
-)
+from hvdtrain.frameworks.torch.network import buffers_by_rank, load_module, module_weights
+from hvdtrain.frameworks.torch.objective import StepInputs, evaluate, evaluating, make_objective, to_tensor
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
-from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Weights

@@ -1,9 +1,10 @@
-"""Networks in PyTorch, built from their descriptions."""
+"""Networks in PyTorch, built from their descriptions; and the weights of any module."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,7 +12,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 from hvdtrain.networks.layers import (
     BatchNorm,
     Conv,
@@ -144,3 +145,38 @@ class _ReluAveragePool(torch.autograd.Function):
         windows = pixels.unflatten(3, (width, size)).unflatten(2, (height, size))
         windows.copy_((gradient / size**2)[:, :, :, None, :, None])
         return torch.ops.aten.threshold_backward.grad_input(result, images, 0, grad_input=result), None
+
+
+def module_weights(model: nn.Module) -> Weights:
+    """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
+    state = {
+        name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
+        for name, value in model.state_dict().items()
+    }
+    on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
+    state |= _copied_at_once(on_device)
+    return {name: value.numpy() if name in on_device else value.cpu().numpy().copy() for name, value in state.items()}
+
+
+def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, all of one type and device, on the host: each copy by itself would wait for the device."""
+    if not tensors:
+        return {}
+    flat = torch.cat([value.flatten() for value in tensors.values()]).cpu()
+    parts = flat.split([value.numel() for value in tensors.values()])
+    return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
+
+
+def load_module(model: nn.Module, weights: Weights) -> None:
+    """Set parameters and buffers. Raises ValueError if names or shapes differ."""
+    check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
+    # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
+    writable = {name: np.require(value, requirements="W") for name, value in weights.items()}
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in writable.items()})
+
+
+def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
+    """Names of the buffers in its state_dict(), of which each rank has its own unless they are synchronized."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = frozenset(model.state_dict().keys() - parameters)
+    return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))

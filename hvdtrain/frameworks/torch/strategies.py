@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.groups import TorchDistributedGroup
-from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.frameworks.torch.objective import load_module, module_weights
+from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 

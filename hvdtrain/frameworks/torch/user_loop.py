@@ -13,15 +13,11 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
-from hvdtrain.frameworks.torch.objective import (
-    buffers_by_rank,
-    evaluating,
-    seed_generators,
-    to_tensor,
-)
-from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.network import buffers_by_rank
+from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
+from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 STATES = st.recursive(

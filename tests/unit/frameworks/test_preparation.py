@@ -18,7 +18,7 @@ KERAS_3_FIRST = """
 import os, sys
 import tensorflow as tf
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
+from hvdtrain.frameworks.preparation import require
 
 def print_problem():
     try:
@@ -35,7 +35,7 @@ print_problem()
 """
 TENSORFLOW_FIRST = """
 import tensorflow as tf
-from hvdtrain.frameworks.requirements import require
+from hvdtrain.frameworks.preparation import require
 require([], "tensorflow")
 print(tf.keras.Model.__module__.partition(".")[0])
 """

@@ -8,8 +8,8 @@ from support.jobs import ROOT
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner
-from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.system.python_files import load_object
 from hvdtrain.tasks.user import make_task
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.networks import LENET, shaped
 
-from hvdtrain.collectives import grouping
-from hvdtrain.collectives.grouping import choose_count, gradient_groups, split
+from hvdtrain.collectives import horovod
+from hvdtrain.collectives.horovod import choose_count, gradient_groups, split
 from hvdtrain.config.options import Config
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
@@ -42,11 +42,11 @@ def test_each_gradient_is_in_one_group_and_groups_are_balanced(sizes, data):
 @given(SIZES, st.sampled_from([2, 4]), st.integers(1, 4096))
 def test_the_number_of_groups_is_within_the_bounds_of_the_formula(sizes, element_bytes, rows):
     count = choose_count(sizes, element_bytes, rows)
-    transfer_s = sum(sizes) * element_bytes / grouping.BANDWIDTH
-    backward_s = 4 * sum(sizes) * rows / grouping.FLOPS
+    transfer_s = sum(sizes) * element_bytes / horovod.BANDWIDTH
+    backward_s = 4 * sum(sizes) * rows / horovod.FLOPS
     assert 1 <= count <= len(sizes)
-    assert count <= max(1, math.sqrt(transfer_s / grouping.MESSAGE_S))
-    assert count <= max(1, math.sqrt(backward_s / grouping.MESSAGE_S))
+    assert count <= max(1, math.sqrt(transfer_s / horovod.MESSAGE_S))
+    assert count <= max(1, math.sqrt(backward_s / horovod.MESSAGE_S))
 
 
 def test_more_bytes_or_more_backward_never_mean_fewer_groups():
@@ -59,12 +59,12 @@ def test_more_bytes_or_more_backward_never_mean_fewer_groups():
 
 def step_grows_by(groups, total, rows):
     """The time that a step grows by: each group starts when its gradients exist and the group before it is sent."""
-    transfer_s, backward_s = total / grouping.BANDWIDTH, total * rows / grouping.FLOPS
+    transfer_s, backward_s = total / horovod.BANDWIDTH, total * rows / horovod.FLOPS
     sent = 0.0
     for i in range(groups):
         ready = backward_s * (i + 1) / groups
         sent = max(ready, sent) + transfer_s / groups
-    return groups * grouping.MESSAGE_S + sent - backward_s
+    return groups * horovod.MESSAGE_S + sent - backward_s
 
 
 @pytest.mark.parametrize("rows", [1, 8, 40, 128, 1024])
@@ -72,7 +72,7 @@ def step_grows_by(groups, total, rows):
 def test_the_chosen_number_is_the_best_of_a_simulated_step(total, rows):
     chosen = choose_count(spread_over(total), 4, rows)
     times = [step_grows_by(groups, total, rows) for groups in range(1, 200)]
-    assert times[chosen - 1] <= min(times) * 1.05 + grouping.MESSAGE_S / 2
+    assert times[chosen - 1] <= min(times) * 1.05 + horovod.MESSAGE_S / 2
 
 
 def sizes_of(network):

@@ -14,7 +14,7 @@ from support.recorded_operations import RecordedOperations
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner, check_request
-from hvdtrain.frameworks.torch import step_graph, step_inputs
+from hvdtrain.frameworks.torch import objective, step_graph
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
@@ -116,7 +116,7 @@ def test_a_graph_trains_bit_for_bit_as_the_step_without_one(recorded, monkeypatc
     options = {**WHOLE, **PARTS}[name]
     one = learner(True, **options)
     if kept:
-        monkeypatch.setattr(step_inputs, "_fits", lambda size, device: True)
+        monkeypatch.setattr(objective, "_fits", lambda size, device: True)
         assert one.keep_rows((PIXELS, LABELS))
     found = trained(one, batches(kept))
     assert_same(found, trained(learner(False, **options), batches()))
