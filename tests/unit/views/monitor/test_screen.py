@@ -59,6 +59,13 @@ def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
     assert f"and {64 - shown} more ranks" in text
 
 
+def test_ranks_before_their_first_step_are_shown_without_shares(tmp_path):
+    folder = write_run(tmp_path / "run")
+    write_beat(folder, 0, step=0, compute_s=0.0, communicate_s=0.0)
+    lines = screen_lines(Shown.of(RunFollower(folder).look()), 200, 40)
+    assert any(line.plain.split()[:2] == ["0", "node1"] for line in lines)
+
+
 def test_what_all_ranks_say_is_shown_once(tmp_path):
     shown = training_run(tmp_path / "run", 8)
     for rank in range(8):
