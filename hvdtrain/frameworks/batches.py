@@ -8,7 +8,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Batch, Group
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.dropout import draw_masks
+from hvdtrain.networks.random_numbers import draw_masks
 
 CPU_DEVICES = 2
 """Parts of the CPU that a strategy with several devices uses if there is no GPU."""
