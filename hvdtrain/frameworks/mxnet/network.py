@@ -12,21 +12,8 @@ from mxnet.gluon import nn
 
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
-from hvdtrain.networks.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    Gelu,
-    GlobalAveragePool,
-    Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
-    Residual,
-)
 
 Parameters = dict[str, gluon.Parameter]
 """Gluon's parameters by canonical name."""
@@ -69,22 +56,24 @@ class Forward:
         height, width = self._network.used_pixels
         return self._run(self._network.layers, self._F.slice(images, (None, None, 0, 0), (None, None, height, width)))
 
-    def _run(self, layers: tuple[Layer, ...], x: Any) -> Any:
+    def _run(self, layers: tuple[kinds.Layer, ...], x: Any) -> Any:
         channels = added = 0  # of the convolution before, and those that x has in addition
         for layer in layers:
-            keeps_added = isinstance(layer, Pool | Relu) or (isinstance(layer, Conv) and layer.groups == 1)
+            keeps_added = isinstance(layer, kinds.Pool | kinds.Relu) or (
+                isinstance(layer, kinds.Conv) and layer.groups == 1
+            )
             if added and not keeps_added:
                 x, added = self._F.slice_axis(x, axis=1, begin=0, end=channels), 0
-            if isinstance(layer, Conv):
+            if isinstance(layer, kinds.Conv):
                 x, added = self._convolve(layer, x, added)
                 channels = layer.outputs
-            elif isinstance(layer, Residual):
+            elif isinstance(layer, kinds.Residual):
                 x = self._run(layer.body, x) + self._run(layer.shortcut, x)
             else:
                 x = self._apply(layer, x)
         return self._F.slice_axis(x, axis=1, begin=0, end=channels) if added else x
 
-    def _convolve(self, layer: Conv, x: Any, added: int) -> tuple[Any, int]:
+    def _convolve(self, layer: kinds.Conv, x: Any, added: int) -> tuple[Any, int]:
         """The convolution of an input with `added` channels more than the layer has, and those of the output."""
         F, more = self._F, -layer.outputs % self._multiple if layer.groups == 1 else 0
         weight = append_zeros(F, append_zeros(F, self._parameters[f"{layer.name}.weight"], 1, added), 0, more)
@@ -96,34 +85,34 @@ class Forward:
         )  # fmt: skip
         return x, more
 
-    def _apply(self, layer: Layer, x: Any) -> Any:
+    def _apply(self, layer: kinds.Layer, x: Any) -> Any:
         F = self._F
         match layer:
-            case Dense(name=name):
+            case kinds.Dense(name=name):
                 bias = [self._parameters[f"{name}.bias"]] if layer.bias else []
                 return F.FullyConnected(
                     x, self._parameters[f"{name}.weight"], *bias, num_hidden=layer.outputs, no_bias=not layer.bias
                 )
-            case BatchNorm():
+            case kinds.BatchNorm():
                 return self._normalized(layer, x)
-            case Dropout():
+            case kinds.Dropout():
                 return x * self._masks[layer.name] if layer.name in self._masks else x
-            case Pool(size=k, step=s, padding=p):
+            case kinds.Pool(size=k, step=s, padding=p):
                 kind = "avg" if layer.reduction == "average" else "max"
                 return F.Pooling(x, kernel=(k, k), stride=(s, s), pad=(p, p), pool_type=kind)
-            case GlobalAveragePool():
+            case kinds.GlobalAveragePool():
                 return F.flatten(F.Pooling(x, kernel=(1, 1), global_pool=True, pool_type="avg"))
-            case Relu():
+            case kinds.Relu():
                 return F.Activation(x, act_type="relu")
-            case LeakyRelu():
+            case kinds.LeakyRelu():
                 return F.LeakyReLU(x, act_type="leaky", slope=layer.slope)
-            case Gelu():
+            case kinds.Gelu():
                 return F.LeakyReLU(x, act_type="gelu")
-            case Flatten():
+            case kinds.Flatten():
                 return F.flatten(x)
         raise TypeError(f"{layer} is no layer")
 
-    def _normalized(self, layer: BatchNorm, x: Any) -> Any:
+    def _normalized(self, layer: kinds.BatchNorm, x: Any) -> Any:
         own = [self._parameters[f"{layer.name}.{kind}"] for kind in ("weight", "bias", "running_mean", "running_var")]
         if self._normalize:
             return self._normalize(layer, x, *own)

@@ -32,7 +32,7 @@ from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradien
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Arrays = list[mx.nd.NDArray]
@@ -286,12 +286,8 @@ def total(values: mx.nd.NDArray) -> float:
     return float(values.asnumpy().astype(np.float64).sum())
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"network": NetworkObjective, "task": TaskObjective}
+OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], Objective]] = {
+    "network": NetworkObjective,
+    "task": TaskObjective,
+}
 """By kind of target."""
-
-
-def make_objective(
-    target: Target, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
-) -> Objective:
-    """The objective of a network, which has weights, or of a task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, weights, strategy, contexts)

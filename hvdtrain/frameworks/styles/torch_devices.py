@@ -22,7 +22,7 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, split_rows
 from hvdtrain.frameworks.torch.network import load_module, module_weights
-from hvdtrain.frameworks.torch.objective import evaluate, evaluating, make_objective, to_tensor
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
@@ -149,7 +149,7 @@ class TorchManualLearner(Learner):
         self.group, self.devices, self.skipped = strategy.group, strategy.devices, 0
         self._device_names, self._config = strategy.device_names, strategy.config
         self.device = self._device_names[0]
-        self._objective = make_objective(target, strategy.config, torch.preserve_format)
+        self._objective = OBJECTIVES[target.kind](target, strategy.config, torch.preserve_format)
         self._model = self._objective.model
         own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._names = [name for name, one in own.items() if one.requires_grad]

@@ -18,7 +18,7 @@ from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Weights, check_weights
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
@@ -313,11 +313,6 @@ OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], Objective]] = {
     "task": TaskObjective,
 }
 """By kind of target."""
-
-
-def make_objective(target: Target, strategy: TensorFlowStrategy) -> Objective:
-    """The objective of a network or task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, strategy)
 
 
 def _problem(error: BaseException) -> str:

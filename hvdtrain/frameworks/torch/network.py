@@ -12,21 +12,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
-from hvdtrain.networks.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    Gelu,
-    GlobalAveragePool,
-    Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
-    Residual,
-)
 
 
 class TorchNetwork(nn.Module):
@@ -37,11 +24,11 @@ class TorchNetwork(nn.Module):
         self._layers, self._mask_names = network.layers, mask_names(network)
         for layer, _ in network.walk():
             match layer:
-                case Conv():
+                case kinds.Conv():
                     self._add(layer.name, _convolution(layer))
-                case Dense():
+                case kinds.Dense():
                     self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
-                case BatchNorm():
+                case kinds.BatchNorm():
                     self._add(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
 
     def _add(self, name: str, module: nn.Module) -> None:
@@ -55,45 +42,45 @@ class TorchNetwork(nn.Module):
         """Logits of float32 images (n, channels, height, width); masks: of dropout, none in an evaluation."""
         return self._run(self._layers, pixels, dict(zip(self._mask_names, masks, strict=bool(masks))))
 
-    def _run(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _run(self, layers: tuple[kinds.Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
         while layers:
             match layers:
-                case [Conv() as layer, Relu(), Pool(reduction="average", padding=0) as pool, *_] if (
+                case [kinds.Conv() as layer, kinds.Relu(), kinds.Pool(reduction="average", padding=0) as pool, *_] if (
                     pool.step == pool.size
                 ):
                     x, layers = relu_average_pool(self._modules[layer.name](x), pool.size), layers[3:]
-                case [Residual() as layer, *_]:
+                case [kinds.Residual() as layer, *_]:
                     x = self._run(layer.body, x, masks) + self._run(layer.shortcut, x, masks)
                     layers = layers[1:]
                 case [layer, *_]:
                     x, layers = self._apply_layer(layer, x, masks), layers[1:]
         return x
 
-    def _apply_layer(self, layer: Layer, x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _apply_layer(self, layer: kinds.Layer, x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
         functional = nn.functional
         match layer:
-            case Conv() | Dense() | BatchNorm():
+            case kinds.Conv() | kinds.Dense() | kinds.BatchNorm():
                 return self._modules[layer.name](x)
-            case Dropout():
+            case kinds.Dropout():
                 return x * masks[layer.name].to(x.dtype) if layer.name in masks else x
-            case Pool(reduction="average"):
+            case kinds.Pool(reduction="average"):
                 return functional.avg_pool2d(x, layer.size, layer.step, layer.padding)
-            case Pool():
+            case kinds.Pool():
                 return functional.max_pool2d(x, layer.size, layer.step, layer.padding)
-            case GlobalAveragePool():
+            case kinds.GlobalAveragePool():
                 return x.mean((2, 3))
-            case Relu():
+            case kinds.Relu():
                 return functional.relu(x)
-            case LeakyRelu():
+            case kinds.LeakyRelu():
                 return functional.leaky_relu(x, layer.slope)
-            case Gelu():
+            case kinds.Gelu():
                 return functional.gelu(x)
-            case Flatten():
+            case kinds.Flatten():
                 return x.flatten(1)
         raise TypeError(f"{layer} is no layer")
 
 
-def _convolution(layer: Conv) -> nn.Conv2d:
+def _convolution(layer: kinds.Conv) -> nn.Conv2d:
     return nn.Conv2d(
         layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding, groups=layer.groups, bias=layer.bias
     )
@@ -145,6 +132,11 @@ class _ReluAveragePool(torch.autograd.Function):
         windows = pixels.unflatten(3, (width, size)).unflatten(2, (height, size))
         windows.copy_((gradient / size**2)[:, :, :, None, :, None])
         return torch.ops.aten.threshold_backward.grad_input(result, images, 0, grad_input=result), None
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that require gradients, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 def module_weights(model: nn.Module) -> Weights:

@@ -16,12 +16,22 @@ from hvdtrain.frameworks.batches import network_rows, pad_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
 LARGEST_SHARE = 0.25
 """Of a device's free memory, that the rows which it keeps may take: the rest is for the step."""
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Whether the greatest logit of each row is that of its label."""
+    return logits.argmax(1) == labels
 
 
 class Objective:
@@ -84,7 +94,7 @@ class NetworkObjective(Objective):
         return cross_entropy(outputs, targets[0])
 
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
-        return {"accuracy": outputs.argmax(1) == targets[0]}
+        return {"accuracy": is_right(outputs, targets[0])}
 
     def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
         return outputs.argmax(1).cpu().numpy()
@@ -97,6 +107,7 @@ class TaskObjective(TaskOutputs, Objective):
     """
 
     tensor, int64 = torch.Tensor, torch.int64
+    _cross_entropy, _is_right = staticmethod(cross_entropy), staticmethod(is_right)
 
     def __init__(self, task: UserTask, config: Config, layout: torch.memory_format | None = None) -> None:
         self._task, self._seed = task, config.seed
@@ -139,21 +150,8 @@ class TaskObjective(TaskOutputs, Objective):
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         return self._metrics_of(outputs, targets)
 
-    @staticmethod
-    def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(logits, labels)
-
-    @staticmethod
-    def _is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return logits.argmax(1) == labels
-
     def seed_step(self, step: int, rank: int) -> None:
         torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
-
-
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
@@ -200,12 +198,7 @@ OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], Objective]] =
     "network": NetworkObjective,
     "task": TaskObjective,
 }
-"""By kind of target."""
-
-
-def make_objective(target: Target, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
-    """The objective of a network or task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, config, layout)
+"""By kind of target; the last argument is the memory format of images."""
 
 
 class _Column(NamedTuple):

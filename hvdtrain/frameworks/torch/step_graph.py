@@ -8,7 +8,7 @@ statistics are read and written in place, also where a checkpoint is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from hvdtrain.frameworks.torch.strategies import TorchStrategy
 WARM_UP = 3
 """Steps with the same number of rows that run operation by operation before they are captured: libraries choose their
 kernels and reserve memory in the first ones."""
-MOST_GRAPHS = 4
+MAX_GRAPHS = 4
 """Numbers of rows per step that get a graph; others, of which a run has few steps, run operation by operation."""
 
 SLOTS = 4
@@ -39,26 +39,15 @@ class Captured(NamedTuple):
     result: Any
 
 
-class Capture(Protocol):
-    """How operations become a graph."""
-
-    def warm_up(self, function: Callable[[], Result]) -> Result:
-        """Run the function as it will be captured."""
-        ...
-
-    def capture(self, function: Callable[[], Any]) -> Captured:
-        """Record the operations of the function, without their effects. Raises RuntimeError for what cannot be."""
-        ...
-
-
 class CudaCapture:
-    """CUDA graphs of one device, captured on a stream of their own as PyTorch requires it."""
+    """How operations become a CUDA graph of one device: on a stream of its own, as PyTorch requires it."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._stream = torch.cuda.Stream(self._device)
 
     def warm_up(self, function: Callable[[], Result]) -> Result:
+        """Run the function as it will be captured."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -67,6 +56,7 @@ class CudaCapture:
         return result
 
     def capture(self, function: Callable[[], Any]) -> Captured:
+        """Record the operations of the function, without their effects. Raises RuntimeError for what cannot be."""
         graph = torch.cuda.CUDAGraph()
         # thread_local: the threads of Horovod and NCCL may call CUDA meanwhile.
         with (
@@ -77,7 +67,7 @@ class CudaCapture:
         return Captured(graph.replay, result)
 
 
-CAPTURES: dict[str, Callable[[str], Capture]] = {"cuda": CudaCapture}
+CAPTURES: dict[str, type[CudaCapture]] = {"cuda": CudaCapture}
 """By type of device."""
 
 
@@ -149,7 +139,7 @@ class StepGraphs:
         shape.inputs.copy(arrays)
         if shape.graph is None:
             shape.steps += 1
-            if shape.steps <= WARM_UP or self._graphs >= MOST_GRAPHS:
+            if shape.steps <= WARM_UP or self._graphs >= MAX_GRAPHS:
                 return self._capture.warm_up(lambda: self._function(shape.inputs.tensors))
             shape.graph = self._captured(shape)
         shape.graph.replay()

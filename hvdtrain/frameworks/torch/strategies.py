@@ -13,7 +13,7 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights
+from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights, trained_parameters
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
@@ -73,7 +73,7 @@ class TorchHorovod(TorchStrategy):
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
-            groups=self._groups({name: own for name, own in model.named_parameters() if own.requires_grad}),
+            groups=self._groups(trained_parameters(model)),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
         if self.runtime.timeline:
