@@ -139,11 +139,6 @@ class NDArrayLearner(OperatorLearner):
             self._sgd(params, momentum, batch.lr)
         return LazyLoss(losses)
 
-    def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._backward(batch)
-        nd.waitall()
-        return LazyLoss(losses)
-
     def _backward(self, batch: Batch) -> list[nd.NDArray]:
         """Queue forward and backward on all devices; returns their losses."""
         weights, labels, images, *masks = network_rows(self._network, self._config.seed, batch)
