@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState

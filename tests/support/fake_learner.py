@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Learner, OptimizerState, classified
 from hvdtrain.networks.description import Network

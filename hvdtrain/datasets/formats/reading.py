@@ -18,7 +18,7 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import credentials
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
 from hvdtrain.system.text import printable
 
 Arrays = tuple[np.ndarray, ...]
