@@ -15,7 +15,7 @@ import time
 
 import numpy as np
 
-from hvdtrain.collectives.grouping import gradient_groups
+from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner

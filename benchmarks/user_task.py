@@ -28,7 +28,7 @@ KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "536870912",
 }
-"""The variables for what `hvdtrain.frameworks.tuning.keep_freed_memory` does."""
+"""The variables for what `hvdtrain.frameworks.preparation.keep_freed_memory` does."""
 OURS = "hvdtrain train fashion_task.py:Task --strategy ddp"
 # The variants of bare_user_task.py: its last two arguments, and variables.
 BY_HAND: dict[str, tuple[str, str, dict[str, str]]] = {

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
-from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
 from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page

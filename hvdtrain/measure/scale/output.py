@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.measure.scale.prediction import Job, Prediction, Range
 from hvdtrain.system.files import write_all_atomically
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 if TYPE_CHECKING:

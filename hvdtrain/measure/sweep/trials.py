@@ -17,7 +17,7 @@ from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json, write_outputs
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 
 FILE = "sweep.json"
 LOCK_S = 60.0
