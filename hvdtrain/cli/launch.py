@@ -51,7 +51,7 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
-    job, policy = describe(options), RestartPolicy(options.restarts, vars(options).get("min_ranks", 0))
+    job, policy = describe(options), RestartPolicy(options.restarts, options.min_ranks)
     for warning in check_job(job):
         _print(warning)
     if job.elastic:
@@ -75,26 +75,25 @@ def launch(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
-    given = vars(options)
     resuming = resume_variables(os.environ) if options.restarts else {}
     return Job(
         program=tuple(options.program),
         ranks=options.ranks,
         hosts=_hosts(options, os.environ),
-        ssh=check_access(given.get("ssh_port", 0), given.get("ssh_key")),
+        ssh=check_access(options.ssh_port, options.ssh_key),
         allocation=slurm_allocation(options.launcher, options.ranks, os.environ),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**resuming, **horovod_options.variables(options), **requested_variables(options.env, os.environ)},
-        controller=given.get("controller", "gloo"),
-        mpi=given.get("mpi", "") if options.launcher == "srun" else "",
-        nodes=given.get("nodes", 0),
+        controller=options.controller,
+        mpi=options.mpi,
+        nodes=options.nodes,
         mpi_prefix=installation_folder(own_programs_first(os.environ)),
-        container=given.get("container", ""),
-        oversubscribe=given.get("oversubscribe", False),
+        container=options.container,
+        oversubscribe=options.oversubscribe,
         start_timeout_s=options.start_timeout,
         time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
-        elastic=_elastic(options) if given.get("elastic") else None,
+        elastic=_elastic(options) if options.elastic else None,
     )
 
 
@@ -105,13 +104,12 @@ def resume_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Host, ...]:
-    hosts, hostfile = vars(options).get("hosts"), vars(options).get("hostfile")
-    if hosts and hostfile:
+    if options.hosts and options.hostfile:
         raise UserError("--hosts and --hostfile both name the hosts", "give one of them")
-    if hosts:
-        return parse_hosts(hosts)
-    if hostfile:
-        return read_hostfile(hostfile)
+    if options.hosts:
+        return parse_hosts(options.hosts)
+    if options.hostfile:
+        return read_hostfile(options.hostfile)
     # mpirun and srun get the hosts of an allocation from Slurm themselves.
     return slurm_hosts(environment) if options.launcher == "horovodrun" and "SLURM_JOB_NODELIST" in environment else ()
 
@@ -142,8 +140,7 @@ def seconds(text: str) -> float:
     """Seconds of `90`, `1:30` or `1:00:00`. Raises UserError if the text is not a time."""
     match = re.fullmatch(r"(?:(?:(\d+):)?(\d+):)?(\d+(?:\.\d+)?)", text)
     if not match or len(text) > 20 or not any(float(part) for part in match.groups() if part):
-        raise UserError(
-            f"--time-limit {text!r} is not a time", "give seconds, minutes:seconds or hours:minutes:seconds"
-        )
+        reason = f"--time-limit {text!r} is not a time"
+        raise UserError(reason, "give seconds, minutes:seconds or hours:minutes:seconds")
     hours, minutes, rest = (float(part or 0) for part in match.groups())
     return hours * 3600 + minutes * 60 + rest

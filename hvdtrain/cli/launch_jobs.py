@@ -45,9 +45,8 @@ class _Jobs:
         for text in dict.fromkeys(texts):
             match = JOB.fullmatch(text)
             if not match:
-                raise UserError(
-                    f"{text!r:.80} is no number of a job", "give a number such as 123, or 123_4 of an array"
-                )
+                reason = f"{text!r:.80} is no number of a job"
+                raise UserError(reason, "give a number such as 123, or 123_4 of an array")
             made = [submission for submission in self.submitted if submission.job == match[1]]
             jobs.append(NamedJob(match[1], match[2] or "", made[-1] if made else None))
         return jobs

@@ -62,7 +62,8 @@ def _joined(argv: list[str]) -> list[str]:
 
 
 def _add_job_options(command: argparse.ArgumentParser, groups: Sequence[str]) -> None:
-    """The options of one launcher. groups: those of GROUPS that it has."""
+    """The options of one launcher. groups: those of GROUPS that it has; of the others it has the defaults."""
+    command.set_defaults(**DEFAULTS)
     command.add_argument("-n", "-np", "--ranks", type=int, required=True, metavar="N", help="number of ranks")
     for group in groups:
         GROUPS[group](command)
@@ -121,6 +122,13 @@ GROUPS = {
     "ssh": _add_ssh_options,
 }
 """Options that some launchers have, by the names in their entries of LAUNCHERS."""
+DEFAULTS = {
+    **dict.fromkeys(("hosts", "hostfile", "ssh_key")),
+    **dict.fromkeys(("oversubscribe", "elastic"), False),
+    **dict.fromkeys(("min_ranks", "nodes", "ssh_port"), 0),
+    **{"controller": "gloo", "container": "", "mpi": ""},
+}
+"""What these options are for the other launchers."""
 
 
 def positive(text: str) -> float:
