@@ -17,7 +17,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, check_job, check_policy, own_programs_first
+from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.launchers.horovodrun import check_elastic
 from hvdtrain.jobs.launchers.mpirun import installation_folder
@@ -62,7 +62,7 @@ def launch(options: argparse.Namespace) -> int:
     else:
         check_policy(policy, job)
     if options.dry_run:
-        specs = build(options.launcher, job, own_programs_first(os.environ))
+        specs = build(options.launcher, job, python_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
         return 0
     from hvdtrain.jobs.run import run  # not for --help and --dry-run: it imports asyncio
@@ -87,7 +87,7 @@ def describe(options: argparse.Namespace) -> Job:
         controller=options.controller,
         mpi=options.mpi,
         nodes=options.nodes,
-        mpi_prefix=installation_folder(own_programs_first(os.environ)),
+        mpi_prefix=installation_folder(python_programs_first(os.environ)),
         container=options.container,
         oversubscribe=options.oversubscribe,
         start_timeout_s=options.start_timeout,

@@ -60,7 +60,7 @@ class _Jobs:
                 remedy = "launch status --all lists those that were submitted"
                 raise UserError(f"job {job.id}: neither Slurm nor the launcher knows it", remedy)
             for entry in entries:
-                if entry.user not in (queue.own_user(), str(os.getuid())):
+                if entry.user not in (queue.current_user(), str(os.getuid())):
                     reason = f"job {entry.id} is of the user {printable(entry.user)}"
                     raise UserError(reason, "give one of your own; squeue shows those of all users")
         return entries_known

@@ -93,17 +93,17 @@ class Agent:
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
-        own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
+        local_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
         self._channel = protocol.connect(self._token, self._options.start_timeout)
-        environment = self._register(self._channel, own_versions)
+        environment = self._register(self._channel, local_versions)
         if environment is not None:
             self._run_and_report(self._channel, environment)
         return 0  # another status would only make the launcher end the job in its own way
 
-    def _register(self, channel: Channel, own_versions: dict[str, str]) -> dict[str, str] | None:
+    def _register(self, channel: Channel, local_versions: dict[str, str]) -> dict[str, str] | None:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
-        address = channel.own_address
+        address = channel.local_address
         store = gloo.Store(address) if self._runs_store else None
         channel.send(
             **self._rank._asdict(),
@@ -112,7 +112,7 @@ class Agent:
             address=address,
             port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
             store=store.port if store else 0,
-            versions=own_versions,
+            versions=local_versions,
         )
         try:
             answer = channel.receive()
@@ -121,7 +121,12 @@ class Agent:
         if "environment" not in answer:
             return None
         # The token stays the one that this process has: it never crosses the network.
-        environment = {**os.environ, **self._own_variables(), **answer["environment"], rank_info.TOKEN: self._token}
+        environment = {
+            **os.environ,
+            **self._rank_variables(),
+            **answer["environment"],
+            rank_info.TOKEN: self._token,
+        }
         if self._options.gloo:
             host, port = answer["store"]
             environment.update(gloo.environment(self._rank, host, port, self._options.interface))
@@ -132,7 +137,7 @@ class Agent:
         self._ports = PortReservation(address)
         return self._ports.port
 
-    def _own_variables(self) -> dict[str, str]:
+    def _rank_variables(self) -> dict[str, str]:
         values = (self._rank.rank, self._rank.size, self._rank.local_rank)
         identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], map(str, values), strict=True))
         seconds = self._options.start_timeout

@@ -216,7 +216,7 @@ def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[s
     return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]
 
 
-def own_programs_first(environment: Mapping[str, str]) -> dict[str, str]:
+def python_programs_first(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment with the folder of this Python's programs, such as horovodrun, first on PATH."""
     folder, path = os.path.dirname(sys.executable), environment.get("PATH", os.defpath)
     if sys.prefix == sys.base_prefix or folder in path.split(os.pathsep):

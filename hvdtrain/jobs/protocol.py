@@ -86,7 +86,7 @@ class Channel:
         self._rest = b""
 
     @property
-    def own_address(self) -> str:
+    def local_address(self) -> str:
         return str(self._connection.getsockname()[0])
 
     def fileno(self) -> int:

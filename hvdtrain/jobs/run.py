@@ -27,7 +27,7 @@ from hvdtrain.jobs import hosts
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
-from hvdtrain.jobs.job import Job, RestartPolicy, own_programs_first, passed_on, reduced
+from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_first, reduced
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
@@ -50,7 +50,7 @@ def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> Run
     on_end: a command to run afterwards. Raises UserError if the job cannot start. An elastic job replaces this process
     by horovodrun.
     """
-    environment = {**own_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
+    environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
         end, folder = _run(launcher, job, policy, environment)
     except UserError as error:

@@ -54,7 +54,7 @@ class Holder(NamedTuple):
     @classmethod
     def own(cls) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
-        identity, job = ProcessIdentity.own(), os.environ.get(JOB, "")
+        identity, job = ProcessIdentity.current(), os.environ.get(JOB, "")
         return cls(identity, job, since, secrets.token_hex(8), os.environ.get(agent_pipe.VARIABLE, ""))
 
     def to_json(self) -> str:

@@ -77,7 +77,7 @@ class ProcessIdentity(NamedTuple):
     """Clock ticks from the boot to the start of the process: the kernel uses a pid again."""
 
     @classmethod
-    def own(cls) -> ProcessIdentity:
+    def current(cls) -> ProcessIdentity:
         return cls(host_name(), _place(), os.getpid(), _start_time(os.getpid()) or 0)
 
     def running(self) -> bool | None:

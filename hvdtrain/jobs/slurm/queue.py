@@ -117,7 +117,7 @@ def require() -> None:
             raise UserError(reason, "work on a host where Slurm is installed")
 
 
-def own_user() -> str:
+def current_user() -> str:
     """The name of this user; of one without an entry, the number, as Slurm writes it."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name

@@ -195,7 +195,7 @@ def _write(path: Path, text: str) -> None:
 
 IN_COMMAND_LINE = "leave it out: it is an option of the command sbatch, not of a job"
 RANKS = "give --nodes and --ranks-per-node"
-OWN = {
+DECIDED = {
     "account": "give --account",
     "array": "give --array",
     "chdir": "start the launcher in that folder: the script changes to it",
@@ -270,7 +270,7 @@ def _long(where: str, option: str, values: list[str]) -> list[str]:
     match = LONG.fullmatch(option)
     if not match or (values and match[2] is not None):
         raise UserError(f"{where} is not one option of sbatch", 'write it as --sbatch "--NAME=VALUE"')
-    _refuse_own(where, match[1])
+    _refuse_decided(where, match[1])
     # One word, so that a value is never read as an option or as the program.
     return [f"{option}={values[0]}" if values else option]
 
@@ -278,7 +278,7 @@ def _long(where: str, option: str, values: list[str]) -> list[str]:
 def _short(where: str, option: str, values: list[str]) -> list[str]:
     name, value = option[1], option[2:]
     if name in SHORT:
-        _refuse_own(where, SHORT[name])
+        _refuse_decided(where, SHORT[name])
     if name in FLAGS and not value and not values:
         return [option]
     if name in WITH_VALUE and bool(value) != bool(values):
@@ -286,11 +286,13 @@ def _short(where: str, option: str, values: list[str]) -> list[str]:
     raise UserError(f"{where} is not one option of sbatch", 'write its long form: --sbatch "--qos=high"')
 
 
-def _refuse_own(where: str, name: str) -> None:
-    meant = [option for option in OWN if option == name or (option.startswith(name) and name not in NOT_ABBREVIATIONS)]
+def _refuse_decided(where: str, name: str) -> None:
+    meant = [
+        option for option in DECIDED if option == name or (option.startswith(name) and name not in NOT_ABBREVIATIONS)
+    ]
     if meant:
-        option = name if name in OWN else meant[0]
-        raise UserError(f"{where}: the launcher decides --{option} of the batch script", OWN[option])
+        option = name if name in DECIDED else meant[0]
+        raise UserError(f"{where}: the launcher decides --{option} of the batch script", DECIDED[option])
 
 
 def _quoted(word: str) -> str:

@@ -71,7 +71,7 @@ def run(capsys, *words):
 
 
 def line(job, state, task="N/A", reason="None", user=None, name="train"):
-    user = user or queue.own_user()
+    user = user or queue.current_user()
     return f"{job}|{task}|{state}|{user}|1:02|1|{reason}|2026-01-02T03:04:05|node1|{name}\n"
 
 
@@ -121,7 +121,7 @@ def test_old_jobs_come_from_accounts_and_many_ended_ones_are_hidden(slurm, capsy
     for job in range(1, 14):
         add(str(job), slurm)
     fields = "0:05|1|None|2026-01-02T03:04:05|node1|train\n"
-    (slurm / "accounts").write_text(f"1|CANCELLED by 0|{queue.own_user()}|{fields}2_[5-6]|PENDING|a|{fields}")
+    (slurm / "accounts").write_text(f"1|CANCELLED by 0|{queue.current_user()}|{fields}2_[5-6]|PENDING|a|{fields}")
     (slurm / "jobs").write_text(line("2", "RUNNING"))
     rows = json.loads(run(capsys, "status", "--json")[1])
     assert [row["id"] for row in rows] == ["2", *map(str, range(4, 14))]
