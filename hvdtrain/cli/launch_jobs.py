@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm import overview, queue, submissions
@@ -21,8 +20,8 @@ from hvdtrain.system.text import printable, to_json
 JOB = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10}))?")
 RECENT = 10
 """Jobs that have ended, of which `status` without a number shows the last ones."""
-WIDEST = 160
-"""Columns of the table where the output is no terminal."""
+MAX_WIDTH = 160
+"""Columns of the table where the output is not a terminal."""
 COLORS = {"RUNNING": "green", "COMPLETED": "", "PENDING": "yellow", overview.FORGOTTEN: "", "CANCELLED": ""}
 
 
@@ -131,25 +130,22 @@ def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobO
 
 def _show(rows: list[JobOverview]) -> None:
     """A table, for a terminal of any width: a narrow one has the columns that matter most."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDEST, highlight=False, no_color="NO_COLOR" in os.environ)
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
-    narrow = console.width < 100
-    headings = ["job", "name", "state", "time", *([] if narrow else ["nodes"]), "run"]
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading in ("job", "time"), overflow="fold")
-    for row in rows:
-        style = COLORS.get(row.state, "red")
-        state = Text(printable(_state(row)), style=style)
-        cells: list[Any] = [row.id, printable(row.name), state, row.elapsed]
-        cells += [] if narrow else [printable(row.hosts) or (str(row.nodes) if row.nodes else "")]
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in [*cells, printable(_progress(row))]))
-    console.print(table)
+    from hvdtrain.views.table import Column, Table, text_column
+
+    states = [Text(printable(_state(row)), style=COLORS.get(row.state, "red")) for row in rows]
+    table = Table.of_columns(
+        [
+            (Column("job", left=True), [row.id for row in rows]),
+            (text_column("name"), [printable(row.name) for row in rows]),
+            (text_column("state"), states),
+            (Column("time"), [row.elapsed for row in rows]),
+            (text_column("nodes", priority=1), [printable(row.hosts) or str(row.nodes or "") for row in rows]),
+            (text_column("run"), [printable(_progress(row)) for row in rows]),
+        ]
+    )
+    print(table.terminal(None if sys.stdout.isatty() else MAX_WIDTH))
 
 
 def _state(row: JobOverview) -> str:

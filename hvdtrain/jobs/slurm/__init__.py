@@ -1,4 +1,1 @@
-"""Batch jobs of Slurm: what the user adds to a script, which jobs were submitted, their states, and their end.
-
-`sbatch.py` in the folder above writes the script and submits it.
-"""
+"""Batch jobs of Slurm: their script, which jobs were submitted, their states, and their end."""
