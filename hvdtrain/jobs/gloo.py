@@ -52,10 +52,8 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
     counts, node = rank_info.slurm_tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
     known = rank_info.NUMBER.fullmatch(node) and int(node) < len(counts) and rank.local_rank < counts[int(node)]
     if not known or sum(counts) != rank.size:
-        raise UserError(
-            f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not match {rank.size} tasks",
-            "start with srun, and leave SLURM_* variables unchanged",
-        )
+        reason = f"SLURM_NODEID={node} and SLURM_STEP_TASKS_PER_NODE={tasks} do not match {rank.size} tasks"
+        raise UserError(reason, "start with srun, and leave SLURM_* variables unchanged")
     having = [index for index, count in enumerate(counts) if count > rank.local_rank]
     return Layout(counts[int(node)], having.index(int(node)), len(having))
 
@@ -72,10 +70,8 @@ class Store:
         try:
             self._server = _Server((address, port), _Handler)
         except OSError as error:
-            raise UserError(
-                f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})",
-                "set MASTER_ADDR and another MASTER_PORT on all ranks",
-            ) from None
+            reason = f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})"
+            raise UserError(reason, "set MASTER_ADDR and another MASTER_PORT on all ranks") from None
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 

@@ -117,10 +117,8 @@ def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
     counts = rank_info.slurm_tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
     number = environment.get("SLURM_JOB_NUM_NODES", str(len(names)))
     if len(names) != len(counts) or number != str(len(names)):
-        raise UserError(
-            "SLURM_JOB_NODELIST, SLURM_JOB_NUM_NODES and SLURM_TASKS_PER_NODE contradict each other",
-            "name the hosts with -H",
-        )
+        reason = "SLURM_JOB_NODELIST, SLURM_JOB_NUM_NODES and SLURM_TASKS_PER_NODE contradict each other"
+        raise UserError(reason, "name the hosts with -H")
     return tuple(map(Host, names, counts))
 
 
@@ -174,9 +172,8 @@ def check_access(port: int, key: Path | None) -> SshAccess:
         with open(path, "rb"):
             pass
     except OSError as error:
-        raise UserError(
-            f"--ssh-key {key} cannot be read ({error.strerror})", "give the file of a private key"
-        ) from None
+        reason = f"--ssh-key {key} cannot be read ({error.strerror})"
+        raise UserError(reason, "give the file of a private key") from None
     if mode & 0o077:
         raise UserError(f"--ssh-key {key} is open to other users, so ssh does not use it", f"chmod 600 {key}")
     return SshAccess(port, path)

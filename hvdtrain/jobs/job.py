@@ -108,9 +108,8 @@ def check_job(job: Job) -> list[str]:
     slots = sum(host.slots for host in hosts)
     if hosts and job.ranks > slots and not job.oversubscribe:
         listed = ", ".join(f"{name}:{count}" for name, count in hosts)
-        raise UserError(
-            f"{job.ranks} ranks, but {slots} slot(s) ({listed})", "name more slots or hosts, or give --oversubscribe"
-        )
+        reason = f"{job.ranks} ranks, but {slots} slot(s) ({listed})"
+        raise UserError(reason, "name more slots or hosts, or give --oversubscribe")
     if job.crowded:
         return [f"{job.ranks_per_host} ranks share {job.cores} core(s): the job runs, but slower than with {job.cores}"]
     return []
@@ -121,9 +120,8 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
     if policy.limit < 0:
         raise UserError(f"--restarts {policy.limit} is invalid", "give 0 or more")
     if policy.min_ranks and not policy.limit:
-        raise UserError(
-            f"--min-np {policy.min_ranks} has no effect without --restarts or --elastic", "give --restarts N as well"
-        )
+        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --elastic"
+        raise UserError(reason, "give --restarts N as well")
     if not 0 <= policy.min_ranks <= job.ranks:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
 
@@ -142,9 +140,8 @@ def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
     ranks = min(job.ranks, job.ranks if job.oversubscribe and left else slots)
     if ranks < min_ranks:
         listed = "; ".join(f"{name}: {problem}" for name, problem in unusable.items())
-        raise UserError(
-            f"{slots} slot(s) are left for {min_ranks} ranks ({listed})", "fix the hosts, or give a lower --min-np"
-        )
+        reason = f"{slots} slot(s) are left for {min_ranks} ranks ({listed})"
+        raise UserError(reason, "fix the hosts, or give a lower --min-np")
     for name, problem in unusable.items():
         say(f"continuing without {name}: {problem}")
     return dataclasses.replace(job, hosts=left, ranks=ranks)

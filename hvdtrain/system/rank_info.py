@@ -128,10 +128,8 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
         job = environment.get("SLURM_JOB_ID", "")
         port = str(20000 + int(job) % 20000) if NUMBER.fullmatch(job) else ""
     if not address or not NUMBER.fullmatch(port) or not 0 < int(port) < MAX_PORT - 1:
-        raise UserError(
-            f"{detect(environment).launcher} set no {ADDRESS} and {PORT}, the address of rank 0",
-            "start with python -m hvdtrain launch local or torchrun, or set both on all ranks",
-        )
+        reason = f"{detect(environment).launcher} set no {ADDRESS} and {PORT}, the address of rank 0"
+        raise UserError(reason, "start with python -m hvdtrain launch local or torchrun, or set both on all ranks")
     return address, int(port) + 1
 
 
@@ -211,9 +209,8 @@ def parse_tf_config(text: str) -> Cluster:
             raise ValueError(f"task.index is not the index of a {kind}")
         return Cluster((*listed["chief"], *listed["worker"]), position + len(listed["chief"]) * (kind == "worker"))
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(
-            f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})", CLUSTER_REMEDY
-        ) from None
+        reason = f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})"
+        raise UserError(reason, CLUSTER_REMEDY) from None
 
 
 def _address(task: Any) -> tuple[str, int]:

@@ -35,10 +35,8 @@ def build(
     if job.interface and job.hosts and not other_hosts(job.hosts):
         job = dataclasses.replace(job, interface="lo")  # the only one that it accepts where all hosts are this one
     if job.hosts and not job.interface and any(sign.isspace() for sign in python):
-        raise UserError(
-            f"horovodrun cannot query the interfaces of other hosts with {python!r}, as its folder has a space",
-            "name the interface with --interface, or make setup VENV=/a/folder/without",
-        )
+        reason = f"horovodrun cannot query the interfaces of other hosts with {python!r}, as its folder has a space"
+        raise UserError(reason, "name the interface with --interface, or make setup VENV=/a/folder/without")
     command = base_command(job)
     if job.hosts:
         # With Gloo it starts a rank in every slot that is listed, whatever -np says.
@@ -79,20 +77,14 @@ def check_elastic(job: Job, elastic: ElasticOptions, restarts: int) -> None:
     if script and not os.access(script, os.X_OK):
         raise UserError(f"--host-discovery-script {script} cannot be executed", f"chmod +x {script}")
     if not script and len(job.hosts) < 2:
-        raise UserError(
-            "--elastic needs to know which hosts there are",
-            "give --host-discovery-script FILE, or two or more hosts with -H",
-        )
+        reason = "--elastic needs to know which hosts there are"
+        raise UserError(reason, "give --host-discovery-script FILE, or two or more hosts with -H")
     if not job.interface:
-        raise UserError(
-            "--elastic needs the interface that its rendezvous server listens on",
-            "give --interface NAME (see docs/faults.md)",
-        )
+        reason = "--elastic needs the interface that its rendezvous server listens on"
+        raise UserError(reason, "give --interface NAME (see docs/faults.md)")
     for name in credentials.separated(job.environment).private:
-        raise UserError(
-            f"--elastic: horovodrun writes variables on command lines, and {name} holds credentials",
-            f"omit --env {name}, or use --restarts in place of --elastic",
-        )
+        reason = f"--elastic: horovodrun writes variables on command lines, and {name} holds credentials"
+        raise UserError(reason, f"omit --env {name}, or use --restarts in place of --elastic")
     _check_address(job.interface, elastic)
 
 

@@ -56,8 +56,6 @@ BEGINNINGS = {
     "ReqNodeNotAvail": "a node that it asks for is not available",
 }
 """Of words of which there are many, and of those that go on with details."""
-
-
 OF_ENDED = ("BootFail", "DeadLine", "JobLaunchFailure", "NodeDown", "NonZeroExitCode", "OutOfMemory", "RaisedSignal",
             "SystemFailure", "TimeLimit")  # fmt: skip
 """Those that say why a job has ended; others stay from the time when it waited."""
@@ -154,20 +152,12 @@ def of_job(job: NamedJob, known: list[QueuedJob]) -> JobOverview:
 
 def of_entry(entry: QueuedJob, submission: Submission | None) -> JobOverview:
     """The overview of a single job, or of one task of an array."""
-    job_overview = JobOverview(
-        entry.id,
-        submission.name if submission else entry.name,
-        entry.state,
-        elapsed=entry.elapsed,
-        nodes=entry.nodes,
-        hosts=entry.hosts,
-        start=entry.start,
-        reason=entry.reason,
-        why=in_words(entry.reason, entry.active),
-        submission=submission,
-        **_progress(submission, entry.task),
-    )
-    job_overview.why = job_overview.why if entry.active else _end(job_overview.run) or job_overview.why
+    name = submission.name if submission else entry.name
+    same: dict[str, Any] = {field: getattr(entry, field) for field in ("elapsed", "nodes", "hosts", "start", "reason")}
+    progress = _progress(submission, entry.task)
+    job_overview = JobOverview(entry.id, name, entry.state, submission=submission, **same, **progress)
+    why = in_words(entry.reason, entry.active)
+    job_overview.why = why if entry.active else _end(job_overview.run) or why
     return job_overview
 
 

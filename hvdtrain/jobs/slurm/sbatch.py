@@ -157,9 +157,8 @@ def _check(options: argparse.Namespace) -> None:
         if value is not None and value < 1:
             raise UserError(f"--{name.replace('_', '-')} {value} is invalid", "give 1 or more")
     if not TIME.fullmatch(options.time):
-        raise UserError(
-            f"--time {options.time!r} is not a time limit", "write minutes, H:M:S or D-H:M:S, as for sbatch"
-        )
+        reason = f"--time {options.time!r} is not a time limit"
+        raise UserError(reason, "write minutes, H:M:S or D-H:M:S, as for sbatch")
     _check_variables(options.env)
     if options.array and _names_its_run(options.program):
         raise UserError(
@@ -168,10 +167,8 @@ def _check(options: argparse.Namespace) -> None:
             option="name",
         )
     if credentials.holds("", options.on_end):
-        raise UserError(
-            "--on-end: the command holds credentials, which the script would show",
-            "let the command read them from a file that only you can read",
-        )
+        reason = "--on-end: the command holds credentials, which the script would show"
+        raise UserError(reason, "let the command read them from a file that only you can read")
     if options.mpi and options.via != "srun":
         raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
     if (options.ssh_port or options.ssh_key) and options.via != "horovodrun":
@@ -179,9 +176,8 @@ def _check(options: argparse.Namespace) -> None:
     for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi", "mail_user"):
         value = getattr(options, name)
         if value and not WORD.fullmatch(value):
-            raise UserError(
-                f"--{name.replace('_', '-')} {value!r} is invalid", "give one word without spaces or quotes"
-            )
+            reason = f"--{name.replace('_', '-')} {value!r} is invalid"
+            raise UserError(reason, "give one word without spaces or quotes")
 
 
 def _write(path: Path, text: str) -> None:
