@@ -1,8 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint,
-ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
 """
 
 from __future__ import annotations

@@ -115,15 +115,16 @@ def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> Us
 
 def _describe(tensors: Iterable[Any]) -> str:
     """Shapes and types of a framework's tensors."""
-    types = ((one, getattr(one.dtype, "__name__", None) or getattr(one.dtype, "name", one.dtype)) for one in tensors)
-    return " and ".join(f"{tuple(one.shape)} {dtype}" for one, dtype in types) or "no targets"
+    types = ((tensor.shape, tensor.dtype) for tensor in tensors)
+    names = ((shape, getattr(kind, "__name__", None) or getattr(kind, "name", kind)) for shape, kind in types)
+    return " and ".join(f"{tuple(shape)} {name}" for shape, name in names) or "no targets"
 
 
 def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> UserError:
     """There are no losses(), and outputs and targets are not those of a classifier."""
-    found = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
+    given = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
     return task.error(
-        "model", f"has outputs and targets for which there is no default loss: {found} and {_describe(targets)}",
+        "model", f"has outputs and targets for which there is no default loss: {given} and {_describe(targets)}",
         "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
     )  # fmt: skip
 

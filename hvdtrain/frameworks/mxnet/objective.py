@@ -88,7 +88,7 @@ class NetworkObjective(Objective):
         multiple = channel_multiple(contexts[0].device_type, config.precision)
         self._block = GluonNetwork(network, multiple)
         self._block.initialize(ctx=contexts)
-        arrays = {canonical_name(name): own for name, own in self._block.collect_params().items()}
+        arrays = {canonical_name(name): array for name, array in self._block.collect_params().items()}
         self.parameters = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""
@@ -164,8 +164,8 @@ class TaskObjective(TaskOutputs, Objective):
         inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
         self._first_outputs(inputs)
         arrays = named_parameters(self._block)
-        self.parameters = {name: own for name, own in arrays.items() if own.grad_req != "null"}
-        self._statistics = {name: own for name, own in arrays.items() if own.grad_req == "null"}
+        self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
+        self._statistics = {name: array for name, array in arrays.items() if array.grad_req == "null"}
         self.local_weights = frozenset(self._statistics)
         if not self.parameters:
             raise nothing_to_train(task)
@@ -226,7 +226,9 @@ class TaskObjective(TaskOutputs, Objective):
             mx.nd.waitall()
         except mx.MXNetError as error:
             raise no_gradient(self._task) from error
-        self._unused = {name: own for name, own in self.parameters.items() if not own.data(first)._fresh_grad}
+        self._unused = {
+            name: parameter for name, parameter in self.parameters.items() if not parameter.data(first)._fresh_grad
+        }
         if len(self._unused) == len(self.parameters):
             raise no_gradient(self._task)
         self.load(before)

@@ -113,13 +113,13 @@ class TensorFlowLearner(Learner):
                 loss = self._weighted_loss(*part)
                 scaled = self._scale.apply(loss)
                 scaled = stamps.begin_backward(scaled) if stamps else scaled
-            own = dense(tape.gradient(scaled, self._variables))
-            earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
+            gradients = dense(tape.gradient(scaled, self._variables))
+            earlier = [a + b for a, b in zip(earlier, gradients, strict=True)] if earlier else gradients
             total += loss
         with tf.GradientTape() as tape:
             loss = self._weighted_loss(*parts[-1])
             scaled = self._scale.apply(loss)
-            if earlier is not None:  # the gradient of sum(constant * variable) is the constant
+            if earlier:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
             scaled = stamps.begin_backward(scaled) if stamps else scaled

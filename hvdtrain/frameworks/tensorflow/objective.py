@@ -194,8 +194,8 @@ class TaskObjective(TaskOutputs, Objective):
         trainable = {id(variable) for variable in self.model.trainable_variables}
         variables = [variable for variable in self.model.variables if id(variable) not in states]
         names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
-        self.parameters = {name: one for name, one in names.items() if id(one) in trainable}
-        self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
+        self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
+        self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}
         self.local_weights = frozenset(self.statistics)
         if not self.parameters:
             raise nothing_to_train(self._task)
@@ -212,11 +212,11 @@ class TaskObjective(TaskOutputs, Objective):
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
         variables = list(self.parameters.values())
-        first_copies = [tf.distribute.get_strategy().experimental_local_results(own)[0] for own in variables]
-        gradients = tape.gradient(losses, first_copies)
+        local_copies = map(tf.distribute.get_strategy().experimental_local_results, variables)
+        gradients = tape.gradient(losses, [copies[0] for copies in local_copies])
         if all(gradient is None for gradient in gradients):
             raise no_gradient(self._task)
-        self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
+        self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
         self._compile(*inputs, *targets)
@@ -279,8 +279,8 @@ class TaskObjective(TaskOutputs, Objective):
             state.assign(words.view(np.int64))
 
     def check(self, weights: Weights) -> None:
-        own = self.parameters | self.statistics
-        check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
+        variables = self.parameters | self.statistics
+        check_weights(weights, {name: tuple(variable.shape) for name, variable in variables.items()})
 
 
 @contextlib.contextmanager

@@ -70,8 +70,8 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 raise UserError(
                     f"register(): {name} {problem}", "give schedulers and the like, each by a name of its own"
                 )
-            own = getattr(state, "optimizer", None)
-            if isinstance(own, torch.optim.Optimizer) and own is not self._optimizer:
+            optimizer = getattr(state, "optimizer", None)
+            if isinstance(optimizer, torch.optim.Optimizer) and optimizer is not self._optimizer:
                 raise UserError(
                     f"register(): {name} belongs to another optimizer",
                     "make it with the optimizer that setup() returns",
@@ -127,21 +127,21 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        arrays = [to_arrays(name, one.state_dict()) for name, one in self._kept.items()]
+        arrays = [to_arrays(name, kept.state_dict()) for name, kept in self._kept.items()]
         return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))))
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
-        for name, own in self._kept.items():
-            own.load_state_dict(from_arrays(name, state.arrays))
+        for name, kept in self._kept.items():
+            kept.load_state_dict(from_arrays(name, state.arrays))
         self._has_state = True
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:
     """The parameters that are trained: combining their gradients was arranged in setup()."""
-    own = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
-    return [id(parameter) for parameter in own if parameter.requires_grad]
+    parameters = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
+    return [id(parameter) for parameter in parameters if parameter.requires_grad]
 
 
 def _check(model: Any, optimizer: Any) -> None:
