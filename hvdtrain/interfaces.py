@@ -208,11 +208,6 @@ class Evaluated(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
-def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evaluated:
-    """The evaluation of a classifier. loss: summed; labels and predicted classes: int64 (n,)."""
-    return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
-
-
 class Learner(abc.ABC):
     """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
 

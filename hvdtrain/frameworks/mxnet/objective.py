@@ -29,7 +29,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated, classified
+from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -74,7 +74,8 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
 def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     """The evaluation of logits on any device."""
     loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
-    return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
+    predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
+    return Evaluated(float(loss.asscalar()), {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
 class NetworkObjective(Objective):

@@ -24,7 +24,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.user_code import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
@@ -187,11 +187,4 @@ def _check(model: Any, trainer: Any) -> None:
         raise UserError("setup(): the trainer has already made steps", "give a new one")
     trained = {id(parameter) for parameter in trainer._params if parameter.grad_req != "null"}
     names = {id(parameter): name for name, parameter in parameters.items() if parameter.grad_req != "null"}
-    if not names or trained - names.keys():
-        problem = "has parameters that are not the model's" if names else "has nothing to train"
-        raise UserError(f"setup(): the trainer {problem}", "make it with model.collect_params()")
-    if missing := [name for number, name in names.items() if number not in trained]:
-        raise UserError(
-            f"setup(): the trainer lacks the parameter {missing[0]}",
-            "give it all parameters, or freeze this one with grad_req='null'",
-        )
+    check_optimizer("trainer", trained, names, "model.collect_params()", "grad_req='null'")

@@ -50,13 +50,12 @@ class BatchNormalization(tf.keras.layers.Layer):
         if self._sum_over_ranks and real_rows is not None:
             y, mean, unbiased = self._over_ranks(images, real_rows, self._sum_over_ranks)
         else:
-            y, mean, unbiased = self._local_rows(images)
+            y, mean, unbiased = tf.compat.v1.nn.fused_batch_norm(
+                images, self.weight, self.bias, epsilon=self._layer.epsilon
+            )
         self._update(self.running_mean, mean)
         self._update(self.running_var, unbiased)
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype)
-
-    def _local_rows(self, images: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
 
     def _over_ranks(
         self, images: tf.Tensor, real_rows: tf.Tensor, sum_over_ranks: SumOverRanks

@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device
 from hvdtrain.frameworks.tensorflow.network import channel_last
-from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
+from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import Stamps, TensorFlowStrategy, dense, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
@@ -141,7 +141,7 @@ class TensorFlowLearner(Learner):
         return self._strategy.run(self._step, rows, lr)
 
     @tf.function(reduce_retracing=True)
-    def _evaluate(self, *rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
+    def _evaluate(self, *rows: tf.Tensor) -> Evaluation:
         losses, metrics, predicted = self._objective.evaluate(*rows)
         sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
         return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted

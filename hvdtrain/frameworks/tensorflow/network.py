@@ -91,7 +91,8 @@ class KerasNetwork(tf.keras.Model):
                 case kinds.BatchNorm():
                     x = self._built[layer.name](x, real_rows, training=training)
                 case kinds.Dropout() if layer.name in masks:
-                    x = x * tf.cast(_channel_last_mask(masks[layer.name]), x.dtype)
+                    mask = masks[layer.name]
+                    x = x * tf.cast(mask if len(mask.shape) == 2 else tf.transpose(mask, (0, 2, 3, 1)), x.dtype)
                 case kinds.Flatten():
                     # A dense layer's weight is permuted when it is loaded, instead of each image in each step.
                     ordered = x if isinstance(following, kinds.Dense) else tf.transpose(x, (0, 3, 1, 2))
@@ -148,10 +149,6 @@ def _padded(x: tf.Tensor, padding: int, value: Any) -> tf.Tensor:
     """Images with `padding` more rows and columns on each side: TensorFlow's own padding is larger on one side."""
     sides = (padding, padding)
     return tf.pad(x, ((0, 0), sides, sides, (0, 0)), constant_values=value) if padding else x
-
-
-def _channel_last_mask(mask: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(mask, (0, 2, 3, 1)) if len(mask.shape) == 4 else mask
 
 
 def scale_pixels(images: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,17 +22,10 @@ from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
+Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
+"""The losses of n rows, their metrics by name, and their classes, int64 (n,), if the model is a network as data."""
 GENERATOR_STATE = "StateVar"
 """The name of the variable of a `tf.random.Generator`, by which Keras finds it too."""
-
-
-class Evaluation(NamedTuple):
-    """What a model's outputs are worth, for each of n rows."""
-
-    losses: tf.Tensor
-    metrics: dict[str, tf.Tensor]
-    predicted: tf.Tensor | None = None
-    """Classes, int64 (n,), of a network as data."""
 
 
 class Objective:
@@ -60,7 +53,7 @@ class Objective:
         return arrays
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
-        """Losses and metrics of each row in an evaluation."""
+        """What the outputs are worth in an evaluation."""
         raise NotImplementedError
 
     def seed_step(self, step: int) -> None:
@@ -114,7 +107,7 @@ class NetworkObjective(Objective):
         logits = self.logits(images)
         predicted = tf.argmax(logits, axis=1)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return Evaluation(losses, {"accuracy": predicted == labels}, predicted)
+        return losses, {"accuracy": predicted == labels}, predicted
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(self.model(scale_pixels(images), training=False), tf.float32)
@@ -150,7 +143,8 @@ class TaskObjective(TaskOutputs, Objective):
             tf.keras.backend.reset_uids()
         with tf.variable_creator_scope(self._create_variable), building(POLICIES[strategy.config.precision]):
             self.model = self._make_model()
-            inputs, targets = self._first_rows()
+            rows = tuple(map(tf.constant, task.first_rows()))
+            inputs, targets = rows[: task.inputs], rows[task.inputs :]
             self._first_outputs(inputs)
         self._name_variables()
         self._try_out(inputs, targets)
@@ -175,11 +169,6 @@ class TaskObjective(TaskOutputs, Objective):
                 "make it by tf.keras, which is Keras 2 here (docs/own.md)",
             )  # fmt: skip
         raise no_model(self._task, model, "tensorflow")
-
-    def _first_rows(self) -> tuple[Tensors, Tensors]:
-        """Inputs and targets of the first rows."""
-        tensors = tuple(map(tf.constant, self._task.first_rows()))
-        return tensors[: self._task.inputs], tensors[self._task.inputs :]
 
     def _first_outputs(self, inputs: Tensors) -> None:
         """Build the model."""
@@ -249,7 +238,7 @@ class TaskObjective(TaskOutputs, Objective):
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
         outputs = self._outputs(inputs, training=False)
-        return Evaluation(self._losses_of(outputs, targets), self._metrics_of(outputs, targets))
+        return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), None
 
     def _losses_of(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         return tf.cast(super()._losses_of(outputs, targets), tf.float32)

@@ -17,7 +17,7 @@ from hvdtrain.frameworks.torch.network import buffers_by_rank, trained_parameter
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.user_code import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"
@@ -155,18 +155,7 @@ def _check(model: Any, optimizer: Any) -> None:
             f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
             "give an optimizer whose step() works without a closure, as most of PyTorch's do",
         )
-    names = {parameter: name for name, parameter in trained_parameters(model).items()}
-    trained = {
-        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
-    }
-    if not names or trained - names.keys():
-        problem = (
-            "has parameters that are not the model's" if names else "has nothing to train: no parameter has gradients"
-        )
-        raise UserError(f"setup(): the optimizer {problem}", "make the optimizer with model.parameters()")
-    for parameter, name in names.items():
-        if parameter not in trained:
-            raise UserError(
-                f"setup(): the optimizer lacks the parameter {name}",
-                "give it all parameters, or freeze this one with requires_grad_(False)",
-            )
+    groups = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    trained = {id(parameter) for parameter in groups if parameter.requires_grad}
+    names = {id(parameter): name for name, parameter in trained_parameters(model).items()}
+    check_optimizer("optimizer", trained, names, "model.parameters()", "requires_grad_(False)")
