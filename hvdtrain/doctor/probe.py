@@ -192,7 +192,7 @@ def exists(path: str, wait_s: str) -> None:
 
 def data() -> None:
     """Read every published data set on this host, with its checksums; nothing is downloaded."""
-    from hvdtrain.datasets.published import PUBLISHED, NotOnThisHost
+    from hvdtrain.datasets.built_in import PUBLISHED, NotOnThisHost
     from hvdtrain.datasets.registry import load_dataset
     from hvdtrain.errors import UserError
 

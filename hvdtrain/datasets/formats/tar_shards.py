@@ -21,11 +21,18 @@ import numpy as np
 import pooch
 from filelock import FileLock
 
-from hvdtrain.datasets.formats.reading import Malformed, one_line, wrap_errors
-from hvdtrain.datasets.sources.files import DataFile, fingerprint_of, read_class_names, read_into
-from hvdtrain.datasets.sources.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
-from hvdtrain.datasets.sources.labels import compact_labels, fingerprint_of_labels, names_or_numbers
-from hvdtrain.datasets.sources.rows import Found
+from hvdtrain.datasets.formats.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
+from hvdtrain.datasets.formats.reading import (
+    DataFile,
+    Malformed,
+    fingerprint_of,
+    one_line,
+    read_class_names,
+    read_into,
+    wrap_errors,
+)
+from hvdtrain.datasets.rows import LoadedSources
+from hvdtrain.datasets.validation import compact_labels, fingerprint_of_labels, labels_of_parts
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.text import printable
@@ -35,7 +42,6 @@ IMAGES = tuple(suffix[1:] for suffix in (*SUFFIXES, ".npy"))
 LABEL = "cls"
 LABEL_BYTES = 32
 INDEX = ".hvdtrain-index.npz"
-AGAIN = "write the shard again"
 
 
 class Index(NamedTuple):
@@ -67,8 +73,8 @@ class TarShards(ImageRows):
     @functools.cached_property
     def fingerprint(self) -> str:
         """Of the shards, of all labels, and of the size that images get."""
-        own = fingerprint_of([shard.file for shard in self._shards])
-        return f"{own} {fingerprint_of_labels(self._labels)} {self._resized}"
+        of_files = fingerprint_of([shard.file for shard in self._shards])
+        return f"{of_files} {fingerprint_of_labels(self._labels)} {self._resized}"
 
     def _find(self, row: int) -> tuple[Shard, int]:
         number = int(np.searchsorted(self._begins, row, side="right")) - 1
@@ -100,33 +106,32 @@ class Shard(NamedTuple):
     rows: Index
 
 
-def load_tar_shards(name: str, folder: Path, skip: bool, resized: ImageSize) -> Found:
+def load_tar_shards(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
     """The data in train-*.tar and test-*.tar, or val-*.tar, of a folder; its classes.txt may name the classes.
 
     name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError for a shard that is
     truncated, and for a key without image or label.
     """
     names = sorted(path for path in os.listdir(folder) if SHARD.fullmatch(path))
-    tested = next((part for part in TEST_FOLDERS if any(one.startswith(f"{part}-") for one in names)), None)
-    if tested is None or not any(one.startswith("train-") for one in names):
+    tested = next((part for part in TEST_FOLDERS if any(shard.startswith(f"{part}-") for shard in names)), None)
+    if tested is None or not any(shard.startswith("train-") for shard in names):
         raise UserError(
             f"{folder}: holds {names[0]}, but no shards of the other part", "give train-*.tar and test-*.tar"
         )
-    shards = _indexed(folder, [one for one in names if one.startswith(("train-", f"{tested}-"))])
-    known = read_class_names(folder)
-    classes: tuple[str, ...] = known
-    parts = []
+    names = [shard for shard in names if shard.startswith(("train-", f"{tested}-"))]
+    shards, known = _indexed(folder, names), read_class_names(folder)
+    parts, labels = [], []
     for part in ("train", tested):
-        own = [shard for shard in shards if shard.file.path.name.startswith(f"{part}-")]
-        for shard in own:
+        of_part = [shard for shard in shards if shard.file.path.name.startswith(f"{part}-")]
+        for shard in of_part:
             compact_labels(str(shard.file.path), shard.rows.labels, len(known) or None)
-        labels = compact_labels(f"{name}: {part}", np.concatenate([shard.rows.labels for shard in own]), None)
-        classes = names_or_numbers(str(folder / "classes.txt"), classes, labels)
-        compact_labels(f"{name}: {part}", labels, len(classes))
-        parts.append((f"{name}: {part}", own, labels))
-    train, test = (TarShards(*one, len(classes), skip, resized) for one in parts)
+        parts.append((f"{name}: {part}", of_part))
+        labels.append((f"{name}: {part}", np.concatenate([shard.rows.labels for shard in of_part])))
+    (train_labels, test_labels), classes = labels_of_parts(labels, str(folder / "classes.txt"), known)
+    train = TarShards(*parts[0], train_labels, len(classes), skip, resized)
+    test = TarShards(*parts[1], test_labels, len(classes), skip, resized)
     train.take_colors_of_first(test)
-    return Found(train, test, classes)
+    return LoadedSources(train, test, classes)
 
 
 def _indexed(folder: Path, names: list[str]) -> list[Shard]:
@@ -136,22 +141,22 @@ def _indexed(folder: Path, names: list[str]) -> list[Shard]:
     host makes it while others wait.
     """
     files = [DataFile(folder / name) for name in names]
-    own = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:32]
+    folder_id = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:32]
     cache = folder / INDEX
     indexes = Path(pooch.os_cache("hvdtrain")) / "indexes"
     if not os.access(folder, os.W_OK) and not cache.exists():
-        cache = indexes / f"{own}.npz"
+        cache = indexes / f"{folder_id}.npz"
     cached = _read_cache(cache)
     if all(file.state in cached for file in files):
         return [Shard(file, cached[file.state]) for file in files]
     with wrap_errors(indexes, "free disk space there, or set XDG_CACHE_HOME", "written"):
         indexes.mkdir(parents=True, exist_ok=True)
-    with FileLock(indexes / f"{own}.lock"):
+    with FileLock(indexes / f"{folder_id}.lock"):
         cached = _read_cache(cache)
-        found = {file.state: cached.get(file.state) or _scan(file) for file in files}
-        if found.keys() - cached.keys():
-            _write_cache(cache, found)
-    return [Shard(file, found[file.state]) for file in files]
+        current = {file.state: cached.get(file.state) or _scan(file) for file in files}
+        if current.keys() - cached.keys():
+            _write_cache(cache, current)
+    return [Shard(file, current[file.state]) for file in files]
 
 
 def _read_cache(path: Path) -> dict[str, Index]:
@@ -170,8 +175,8 @@ def _read_cache(path: Path) -> dict[str, Index]:
 
 def _write_cache(path: Path, indexes: dict[str, Index]) -> None:
     content = io.BytesIO()
-    whole = {field: np.concatenate([getattr(one, field) for one in indexes.values()]) for field in Index._fields}
-    ends = np.cumsum([len(one.keys) for one in indexes.values()])
+    whole = {field: np.concatenate([getattr(index, field) for index in indexes.values()]) for field in Index._fields}
+    ends = np.cumsum([len(index.keys) for index in indexes.values()])
     np.savez(content, states=np.array(list(indexes)), ends=ends, **whole)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,7 +188,7 @@ def _write_cache(path: Path, indexes: dict[str, Index]) -> None:
 def _scan(shard: DataFile) -> Index:
     """The rows of a shard, from its headers. Raises UserError if it is truncated, or a row lacks a part."""
     rows = []
-    with wrap_errors(shard.path, AGAIN), shard.open() as file:
+    with wrap_errors(shard.path, "write the shard again"), shard.open() as file:
         for key, members in itertools.groupby(_members(file), key=lambda member: member[0]):
             images, labels = [], []
             for _, suffix, offset, size in members:

@@ -1,4 +1,7 @@
-"""Rows whose images are files, or members of archives; and a folder with a folder of images for each class."""
+"""Image files: PNG, JPEG and others, as bytes of the shape that a network takes; and rows that are such files.
+
+Rows are members of archives, or files in a folder that has a folder of images for each class.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,86 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
+from PIL import Image, ImageOps
 
-from hvdtrain.datasets.formats.image import decode
-from hvdtrain.datasets.formats.reading import wrap_errors
-from hvdtrain.datasets.sources.files import READABLE, check_unchanged, fingerprint
-from hvdtrain.datasets.sources.rows import Found, RowSource
+from hvdtrain.datasets.formats.reading import READABLE, Malformed, check_unchanged, fingerprint, wrap_errors
+from hvdtrain.datasets.rows import LoadedSources, RowSource
 from hvdtrain.errors import UserError
+from hvdtrain.networks.layers import Shape
 from hvdtrain.system.text import printable
 
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+"""Image formats that are read. Pillow knows more, and starts Ghostscript for one of them."""
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+"""Pillow's modes of 16 bits; in mode I, of 32 bits, it also opens 16-bit files of the formats below."""
+SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
+GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
+"""Pillow's modes without color."""
+REMEDY = f"give one image of {', '.join(FORMATS)}"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
 TEST_FOLDERS = ("test", "val")
 
 ImageSize = tuple[int | None, int, int] | None
 """What `Config.resized` returns."""
+
+
+def read_image(path: Path, shape: Shape, invert: bool) -> np.ndarray:
+    """The image upright, resized to `shape` (channels, height, width), uint8.
+
+    invert: exchange light and dark. Transparent pixels become 0, the background of the built-in data sets. Raises
+    UserError for a file that cannot be read, or whose values have no definite range.
+    """
+    channels, height, width = shape
+    with wrap_errors(path, REMEDY, "read as an image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with open(path, "rb") as file:
+            return decode(file, channels, (height, width), invert)
+
+
+def decode(
+    file: BinaryIO, channels: int | None = None, size: tuple[int, int] | None = None, invert: bool = False
+) -> np.ndarray:
+    """The image in a file, upright: uint8 (channels, height, width); see `read_image`.
+
+    channels: 1 or 3; None for 1 if the image is gray, else 3. size: (height, width) to which it is resized, each pixel
+    the mean of the area that it covers (Pillow's BOX), whatever the ratio of the sides; None for its own. Raises
+    Malformed, or what Pillow raises; may warn. Safe in threads.
+    """
+    with Image.open(file, formats=FORMATS) as image:
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):
+            raise Malformed(f"has {image.width}x{image.height} pixels; it may be a decompression bomb")
+        frames = getattr(image, "n_frames", 1)
+        if frames > 1:
+            raise Malformed(f"holds {frames} images; save the one to use by itself")
+        upright = ImageOps.exif_transpose(image)
+        upright.format = image.format
+        picture = _without_alpha(_eight_bits(upright), 255 if invert else 0)
+    if channels is None:
+        channels = 1 if image.mode in GRAY else 3
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if size and size != (picture.height, picture.width):
+        picture = picture.resize(size[::-1], Image.Resampling.BOX)
+    pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
+    return pixels.reshape(picture.height, picture.width, channels).transpose(2, 0, 1).copy()
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The image with 8 bits per channel; Pillow's own conversion would cut values at 255."""
+    if image.mode in SIXTEEN_BITS or (image.mode == "I" and image.format in SIXTEEN_BIT_FORMATS):
+        if "transparency" in image.info:
+            raise Malformed("has 16 bits and a transparent gray; save it with 8 bits")
+        return Image.fromarray(np.rint(np.asarray(image, np.float64) / 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise Malformed("holds 32-bit numbers, whose range from black to white is not known; save it with 8 bits")
+    return image
+
+
+def _without_alpha(image: Image.Image, background: int) -> Image.Image:
+    """The image on a background of this gray."""
+    if not image.has_transparency_data:
+        return image
+    opaque = Image.new("RGBA", image.size, (background, background, background, 255))
+    return Image.alpha_composite(opaque, image.convert("RGBA"))
 
 
 class ImageRows(RowSource):
@@ -92,7 +162,7 @@ class ImageFolder(ImageRows):
     def fingerprint(self) -> str:
         """Of all files, by class and name; and of the size that they get."""
         folders = self._folders
-        names = [os.path.basename(folder.path) + b"/" + one for folder in folders for one in folder.names.tolist()]
+        names = [os.path.basename(folder.path) + b"/" + name for folder in folders for name in folder.names.tolist()]
         sizes = np.concatenate([folder.sizes for folder in folders]).tolist()
         return f"{fingerprint(lambda row: self._path(*self._find(row)), names, sizes)} {self._resized}"
 
@@ -107,7 +177,7 @@ class ImageFolder(ImageRows):
             return self.decode(file), label
 
 
-def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> Found:
+def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
     """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; labels number the sorted names of the classes.
 
     name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError if the parts do not
@@ -116,26 +186,27 @@ def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -
     test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
     if test is None:
         raise UserError(f"{folder}: has a folder train, but neither test nor val", "put images to test with there")
-    classes, tested = _class_names(folder / "train"), _class_names(test)
+    train = folder / "train"
+    classes, tested = _class_names(train), _class_names(test)
     if not classes:
-        raise UserError(f"{folder / 'train'}: has no folders", "give it a folder of images for each class")
-    for one, has, lacks in ((tested, test, folder / "train"), (classes, folder / "train", test)):
-        if missing := sorted(set(one) - set(tested if one is classes else classes)):
+        raise UserError(f"{train}: has no folders", "give it a folder of images for each class")
+    for names, others, has, lacks in ((tested, classes, test, train), (classes, tested, train, test)):
+        if missing := sorted(set(names) - set(others)):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             raise UserError(
                 f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
                 "give both parts the same classes; a folder of test may be empty",
             )
-    train_folders, test_folders = ([_scan(part / one) for one in classes] for part in (folder / "train", test))
-    for found in train_folders:
-        if not len(found.names):
-            raise UserError(f"{printable(os.fsdecode(found.path))}: holds no image", "remove it, or add images")
-    if not any(len(found.names) for found in test_folders):
+    train_folders, test_folders = ([_scan(part / name) for name in classes] for part in (train, test))
+    for class_folder in train_folders:
+        if not len(class_folder.names):
+            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
+    if not any(len(class_folder.names) for class_folder in test_folders):
         raise UserError(f"{test}: holds no image", "put images to test with there")
     train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
     test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
     train_rows.take_colors_of_first(test_rows)
-    return Found(train_rows, test_rows, tuple(map(printable, classes)))
+    return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
 
 
 def _class_names(folder: Path) -> list[str]:
@@ -145,7 +216,7 @@ def _class_names(folder: Path) -> list[str]:
 
 def _scan(folder: Path) -> ClassFolder:
     """The images of a class folder, without hidden files. Raises UserError if it holds a folder."""
-    path, found, ignored = os.fsencode(folder), [], 0
+    path, images, ignored = os.fsencode(folder), [], 0
     suffixes = tuple(map(str.encode, SUFFIXES))
     with wrap_errors(folder, READABLE), os.scandir(path) as entries:
         for entry in entries:
@@ -161,10 +232,10 @@ def _scan(folder: Path) -> ClassFolder:
                 continue
             try:
                 status = entry.stat()
-                found.append((entry.name, status.st_size, status.st_mtime_ns))
+                images.append((entry.name, status.st_size, status.st_mtime_ns))
             except OSError:  # a link to a file that does not exist: the row cannot be read
-                found.append((entry.name, -1, 0))
-    names = np.array([name for name, _, _ in found], bytes) if found else np.zeros(0, "S1")
+                images.append((entry.name, -1, 0))
+    names = np.array([name for name, _, _ in images], bytes) if images else np.zeros(0, "S1")
     order = np.argsort(names, kind="stable")
-    sizes, times = (np.array([one[part] for one in found], np.int64)[order] for part in (1, 2))
+    sizes, times = (np.array([image[part] for image in images], np.int64)[order] for part in (1, 2))
     return ClassFolder(path, names[order], sizes, times, ignored)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from support.row_data import png, rejected, write_shard, write_tar
 
+from hvdtrain.datasets.formats import tar_shards
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.sources import tar_shards
 
 ROW = {"1.png": png(np.zeros((5, 4), np.uint8)), "1.cls": b"0"}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from hvdtrain.datasets.formats.image import read_image
+from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.errors import UserError
 
 GRAY = (1, 4, 4)

@@ -10,22 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.formats.reading import Malformed, one_line
 from hvdtrain.datasets.row_random import Draw, seeded_rows
-from hvdtrain.datasets.sources.labels import names_or_numbers
-from hvdtrain.datasets.sources.rows import (
+from hvdtrain.datasets.rows import (
+    ArraySource,
     CheckedRows,
-    Forms,
-    Found,
     ImagesAndLabels,
+    LoadedSources,
     RowChecks,
     Rows,
     as_array,
     describe_forms,
     forms_of,
 )
-from hvdtrain.datasets.validation import MOST_CLASSES, valid_images, valid_labels
+from hvdtrain.datasets.validation import MAX_CLASSES, names_or_numbers, valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.system.python_files import load_object
@@ -53,16 +51,16 @@ class PythonRows(CheckedRows):
 
         Where an array differs when it is read again, as with random augmentation, only its form counts.
         """
-        own = getattr(self._rows, "fingerprint", None)
-        if own is not None:
-            return str(own() if callable(own) else own)
+        given = getattr(self._rows, "fingerprint", None)
+        if given is not None:
+            return str(given() if callable(given) else given)
         rows = np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_ROWS).astype(np.int64))
         arrays, again = (self.read(rows, Draw(0, epoch)).arrays for epoch in range(2))  # the same in every process
         kind = type(self._rows).__qualname__
         digest = hashlib.sha256(f"{kind} {len(self)} {describe_forms(forms_of(arrays))}".encode())
-        for one, other in zip(arrays, again, strict=True):
-            if np.array_equal(one, other):
-                digest.update(one.tobytes())
+        for array, repeated in zip(arrays, again, strict=True):
+            if np.array_equal(array, repeated):
+                digest.update(array.tobytes())
         return digest.hexdigest()
 
 
@@ -94,53 +92,33 @@ class BatchedRows(PythonRows):
             return super().read(rows, draw)
 
     def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
-        found = self._rows[rows]
-        arrays = tuple(map(as_array, found if isinstance(found, tuple | list) else (found,)))
+        batch = self._rows[rows]
+        arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
         if any(array.shape[:1] != (len(rows),) for array in arrays):
             shapes = " and ".join(str(array.shape) for array in arrays)
             raise Malformed(f"has arrays of shape {shapes} for {len(rows)} row number(s)")
         return arrays
 
 
-class AnyArrays:
-    """Rows of arrays of numbers, as tasks have them."""
-
-    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
-        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
-        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
-            kinds = ", ".join(type(one).__name__ for one in item) if isinstance(item, tuple | list) else ""
-            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
-        return arrays
-
-    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
-        if forms_of(arrays) != forms:
-            raise Malformed(f"are {describe_forms(forms_of(arrays))}, the first row is {describe_forms(forms)}")
-        return tuple(map(np.ascontiguousarray, arrays))
-
-    def difference(self, forms: Forms, first: Forms) -> str:
-        return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
-
-
-def load_python(name: str, reference: str, skip: bool) -> Found:
+def load_python(name: str, reference: str, skip: bool) -> LoadedSources:
     """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
 
     A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
     NumPy arrays, images and labels. classes: names, or their number; by default the attribute `classes` of the training
     data, or the largest of its attribute `targets` plus 1. Raises UserError if it is none of these.
     """
-    found = load_object(reference, name)
-    if callable(found):
+    data = load_object(reference, name)
+    if callable(data):
         try:
-            found = found()
+            data = data()
         except Exception as error:
             raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
-    if not isinstance(found, tuple | list) or len(found) not in (2, 3):
-        raise UserError(f"{name}: is of type {type(found).__name__}", PAIR)
-    train, test = found[:2]
-    names = _class_names(name, train, found[2] if len(found) == 3 else None)
-    return Found(
-        _source(f"{name}: train", train, len(names), skip), _source(f"{name}: test", test, len(names), skip), names
-    )
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
+    train, test = data[:2]
+    names = _class_names(name, train, data[2] if len(data) == 3 else None)
+    train_source = _source(f"{name}: train", train, len(names), skip)
+    return LoadedSources(train_source, _source(f"{name}: test", test, len(names), skip), names)
 
 
 def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
@@ -153,7 +131,7 @@ def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
 
 
 def _is_arrays(part: Any) -> bool:
-    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(one, np.ndarray) for one in part)
+    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(array, np.ndarray) for array in part)
 
 
 def _takes_row_numbers(part: Any) -> bool:
@@ -176,8 +154,8 @@ def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
             raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
         known = int(as_array(labels).max()) + 1
     if isinstance(known, int):
-        if not 0 < known <= MOST_CLASSES:
-            raise UserError(f"{name}: has {known} classes", f"give from 1 to {MOST_CLASSES:,}")
+        if not 0 < known <= MAX_CLASSES:
+            raise UserError(f"{name}: has {known} classes", f"give from 1 to {MAX_CLASSES:,}")
         return tuple(map(str, range(known)))
     return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
 

@@ -8,7 +8,7 @@ import pytest
 from support.row_data import CLASSES, rejected, write_python
 
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.sources.rows import RowError
+from hvdtrain.datasets.rows import RowError
 
 
 def test_python_objects(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from support.row_data import (
     write_npy,
 )
 
+from hvdtrain.datasets.formats import reading
+from hvdtrain.datasets.formats.reading import DataChanged
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.sources import files
-from hvdtrain.datasets.sources.rows import DataChanged, RowError
+from hvdtrain.datasets.rows import RowError
 from hvdtrain.datasets.validation import suspicious
 
 
@@ -84,15 +85,15 @@ def test_a_fingerprint_reads_little_of_large_data(tmp_path: Path, monkeypatch: p
     reads = []
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda *arguments: reads.append(arguments[1]) or pread(*arguments))
-    monkeypatch.setattr(files, "MOST_FILES", 3)
-    monkeypatch.setattr(files, "MOST_BLOCKS", 6)
+    monkeypatch.setattr(reading, "MAX_FILES", 3)
+    monkeypatch.setattr(reading, "MAX_BLOCKS", 6)
     with open(tmp_path / "large", "wb") as file:
         file.truncate(1 << 40)
     names = ["large", *(f"missing-{number}" for number in range(1000))]
     sizes = [1 << 40, *([1] * 1000)]
-    first = files.fingerprint(lambda number: tmp_path / names[number], names, sizes)
-    assert reads == [files.BLOCK] * 2
-    assert files.fingerprint(lambda number: tmp_path / names[number], names, [1 << 40, 2, *sizes[2:]]) != first
+    first = reading.fingerprint(lambda number: tmp_path / names[number], names, sizes)
+    assert reads == [reading.BLOCK] * 2
+    assert reading.fingerprint(lambda number: tmp_path / names[number], names, [1 << 40, 2, *sizes[2:]]) != first
 
 
 def test_formats_are_not_mixed(tmp_path: Path) -> None:
@@ -299,7 +300,7 @@ def test_rows_of_a_file_larger_than_the_memory(tmp_path: Path) -> None:
     assert images[np.array([rows - 1, 0, rows // 2])].shape == (3, 28, 28)
 
 
-def load_images(path: Path) -> files.FileArray:
-    from hvdtrain.datasets.sources.npy_files import open_npy
+def load_images(path: Path) -> reading.FileArray:
+    from hvdtrain.datasets.formats.array_files import open_npy
 
     return open_npy(path)

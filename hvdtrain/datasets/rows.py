@@ -1,33 +1,30 @@
-"""Rows that are read when a step needs them, and are checked one by one."""
+"""Sources of rows: arrays in memory, and rows that are read when a step needs them, and are checked one by one."""
 
 from __future__ import annotations
 
 import abc
 import contextlib
 import functools
+import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.formats.reading import DataChanged, Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
 from hvdtrain.networks.layers import text
 
-MOST_FIRST = 1000
+MAX_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
 FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
 
 
 class RowError(UserError):
     """A row that cannot be read, or is unlike the others."""
-
-
-class DataChanged(UserError):
-    """A file of the data changed since training began; no row of it can be trusted, so none is skipped."""
 
 
 class Rows(NamedTuple):
@@ -61,6 +58,30 @@ def as_array(value: Any) -> np.ndarray:
     return np.asarray(value)
 
 
+class ArraySource:
+    """Rows of arrays in memory (see `interfaces.Source`); the arrays are writable, contiguous and equally long."""
+
+    in_memory = True
+
+    def __init__(self, *arrays: np.ndarray) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(array.take(rows, axis=0) for array in self.arrays)  # faster than array[rows]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over shapes, types and bytes of the arrays, in hexadecimal digits."""
+        digest = hashlib.sha256()
+        for array in self.arrays:
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+
 class RowReader(abc.ABC):
     """A `Source` that says which rows are bad, and whose rows may have random numbers."""
 
@@ -78,23 +99,32 @@ class RowReader(abc.ABC):
         return self.read(rows).arrays
 
 
-class RowChecks(Protocol):
-    """What rows must be like. Both methods raise Malformed or UserError for what they are not."""
+class RowChecks:
+    """What rows must be like: arrays of numbers, as tasks have them.
+
+    `row` and `batch` raise Malformed or UserError for what they are not.
+    """
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
-        ...
+        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
+        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+            kinds = ", ".join(type(value).__name__ for value in item) if isinstance(item, tuple | list) else ""
+            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
+        return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
         """The arrays of several rows, checked. forms: of the first row."""
-        ...
+        if forms_of(arrays) != forms:
+            raise Malformed(f"are {describe_forms(forms_of(arrays))}, the first row is {describe_forms(forms)}")
+        return tuple(map(np.ascontiguousarray, arrays))
 
     def difference(self, forms: Forms, first: Forms) -> str:
         """That a row is unlike the first, as the end of a sentence."""
-        ...
+        return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
 
 
-class ImagesAndLabels:
+class ImagesAndLabels(RowChecks):
     """Rows of an image, in any form that `valid_images` takes, and a label below the number of classes."""
 
     def __init__(self, classes: int) -> None:
@@ -169,14 +199,14 @@ class CheckedRows(RowReader):
     def forms(self) -> Forms:
         """Shape and type of the arrays of each row: those of the first row that can be read."""
         first: RowError | None = None
-        for row in range(min(len(self), MOST_FIRST)):
+        for row in range(min(len(self), MAX_FIRST)):
             try:
                 return _forms_of_row(self._valid_row(row))
             except RowError as error:
                 if not self.skip:
                     raise
                 first = first or error
-        count, reason = min(len(self), MOST_FIRST), first.reason if first else ""
+        count, reason = min(len(self), MAX_FIRST), first.reason if first else ""
         raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
@@ -256,7 +286,7 @@ def read_rows(source: Source, rows: np.ndarray, draw: Draw | None = None) -> Row
     return source.read(rows, draw) if isinstance(source, RowReader) else Rows(source[rows])
 
 
-class Found(NamedTuple):
+class LoadedSources(NamedTuple):
     """Data in one of the formats."""
 
     train: Source
