@@ -184,7 +184,7 @@ def _gradients(optimizer: Any) -> list[torch.Tensor]:
 
 def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
     """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
-    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 
