@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
 from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, check_job, check_policy, python_programs_first
-from hvdtrain.jobs.launchers import build
+from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.horovodrun import check_elastic
 from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.slurm import sbatch
@@ -75,13 +75,14 @@ def launch(options: argparse.Namespace) -> int:
 
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
+    how = LAUNCHERS[options.launcher].in_allocation
     resuming = resume_variables(os.environ) if options.restarts else {}
     return Job(
         program=tuple(options.program),
         ranks=options.ranks,
-        hosts=_hosts(options, os.environ),
+        hosts=_hosts(options, how == "named"),
         ssh=check_access(options.ssh_port, options.ssh_key),
-        allocation=slurm_allocation(options.launcher, options.ranks, os.environ),
+        allocation=slurm_allocation(options.ranks, how == "spread", os.environ) if how in ("filled", "spread") else (),
         interface=options.interface or ("lo" if options.launcher == "local" else None),
         environment={**resuming, **horovod_options.variables(options), **requested_variables(options.env, os.environ)},
         controller=options.controller,
@@ -103,15 +104,15 @@ def resume_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return {rank_info.RUN_NAME: name, rank_info.RESUME: "restarts"}
 
 
-def _hosts(options: argparse.Namespace, environment: Mapping[str, str]) -> tuple[Host, ...]:
+def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]:
+    """The hosts that are named to the launcher. of_allocation: by default those of the Slurm allocation, if any."""
     if options.hosts and options.hostfile:
         raise UserError("--hosts and --hostfile both name the hosts", "give one of them")
     if options.hosts:
         return parse_hosts(options.hosts)
     if options.hostfile:
         return read_hostfile(options.hostfile)
-    # mpirun and srun get the hosts of an allocation from Slurm themselves.
-    return slurm_hosts(environment) if options.launcher == "horovodrun" and "SLURM_JOB_NODELIST" in environment else ()
+    return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
 
 
 def _elastic(options: argparse.Namespace) -> ElasticOptions:

@@ -122,16 +122,16 @@ def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
     return tuple(map(Host, names, counts))
 
 
-def slurm_allocation(launcher: str, ranks: int, environment: Mapping[str, str]) -> tuple[Host, ...]:
-    """The hosts on which mpirun and srun start ranks in a Slurm allocation; empty without one.
+def slurm_allocation(ranks: int, spread: bool, environment: Mapping[str, str]) -> tuple[Host, ...]:
+    """The hosts on which a launcher that knows its Slurm allocation starts ranks; empty without an allocation.
 
-    mpirun fills each host up to its number of tasks, srun spreads the ranks over all of them. Raises UserError if
-    Slurm's variables are inconsistent.
+    spread: whether it spreads the ranks over all hosts; else it fills each up to its number of tasks. Raises UserError
+    if Slurm's variables are inconsistent.
     """
-    if launcher not in ("mpirun", "srun") or "SLURM_JOB_NODELIST" not in environment:
+    if "SLURM_JOB_NODELIST" not in environment:
         return ()
     hosts = slurm_hosts(environment)
-    return tuple(Host(name, -(-ranks // len(hosts))) for name, _ in hosts) if launcher == "srun" else hosts
+    return tuple(Host(name, -(-ranks // len(hosts))) for name, _ in hosts) if spread else hosts
 
 
 TIMEOUT_S = 30.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
@@ -71,6 +71,9 @@ class Launcher(NamedTuple):
     """For --help."""
     options: tuple[str, ...] = ()
     """The groups of options that it has beyond those of all launchers, as cli/launch_options.py names them."""
+    in_allocation: Literal["", "named", "filled", "spread"] = ""
+    """How it gets to the hosts of a Slurm allocation: they are named to it; or it knows them, and fills one after the
+    other, or spreads the ranks over all of them. Empty: it stays on this host."""
 
 
 LAUNCHERS = {
@@ -79,16 +82,19 @@ LAUNCHERS = {
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
         ("hosts", "elastic", "controller", "ssh"),
+        in_allocation="named",
     ),
     "mpirun": Launcher(
         mpirun.build,
         "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
         ("hosts", "container", "ssh"),
+        in_allocation="filled",
     ),
     "srun": Launcher(
         build_srun,
         "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
         ("container", "slurm"),
+        in_allocation="spread",
     ),
 }
 

@@ -29,7 +29,7 @@ from hvdtrain.system.text import printable
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
-VIAS = tuple(name for name in LAUNCHERS if name != "local")
+VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
 """Launchers that a batch script can start the ranks with."""
 
 
@@ -169,9 +169,9 @@ def _check(options: argparse.Namespace) -> None:
     if credentials.holds("", options.on_end):
         reason = "--on-end: the command holds credentials, which the script would show"
         raise UserError(reason, "let the command read them from a file that only you can read")
-    if options.mpi and options.via != "srun":
+    if options.mpi and "slurm" not in LAUNCHERS[options.via].options:
         raise UserError(f"--mpi {options.mpi} is for srun only", f"omit it with --via {options.via}")
-    if (options.ssh_port or options.ssh_key) and options.via != "horovodrun":
+    if (options.ssh_port or options.ssh_key) and LAUNCHERS[options.via].in_allocation != "named":
         raise UserError("--ssh-port and --ssh-key are for horovodrun only", f"omit them with --via {options.via}")
     for name in ("gpus_per_node", "mem", "partition", "account", "job_name", "mpi", "mail_user"):
         value = getattr(options, name)
