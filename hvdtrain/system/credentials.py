@@ -69,7 +69,7 @@ def proof(token: str, challenge: str, role: str) -> str:
     return hmac.new(token.encode(), f"{role} {challenge}".encode(), hashlib.sha256).hexdigest()
 
 
-FOLDER = "/tmp"
+KEY_FOLDER = "/tmp"
 KEY_CHARACTERS = 64
 KEY_REMEDY = f"set {rank_info.TOKEN_FILE} to a file of mode 600 that holds a random text"
 
@@ -95,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 def _key() -> str:
     """This user's key on this host; it is made by the first rank that needs it."""
-    folder = Path(FOLDER, f"hvdtrain-{os.geteuid()}")
+    folder = Path(KEY_FOLDER, f"hvdtrain-{os.geteuid()}")
     path = folder / "key"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)

@@ -29,7 +29,7 @@ SUBMITTED = re.compile(r"([0-9]{1,10})(?:;(\S+))?\s*")
 """What sbatch --parsable prints: the job's id, and the cluster if that was chosen."""
 
 
-LARGEST_INDEX = 4_000_000
+MAX_INDEX = 4_000_000
 """Slurm's limit of MaxArraySize."""
 
 
@@ -59,8 +59,8 @@ def array_tasks(text: str) -> ArrayTasks:
     if not all(parts) or (percent and not re.fullmatch(r"[1-9][0-9]{0,6}", limit)):
         raise UserError(f"{where} is not a list of tasks", remedy)
     indexes = tuple((int(part[1]), int(part[2] or part[1]), int(part[3] or 1)) for part in parts if part)
-    if any(first > last or step < 1 or last > LARGEST_INDEX for first, last, step in indexes):
-        raise UserError(f"{where} has a range without tasks, or an index above {LARGEST_INDEX}", remedy)
+    if any(first > last or step < 1 or last > MAX_INDEX for first, last, step in indexes):
+        raise UserError(f"{where} has a range without tasks, or an index above {MAX_INDEX}", remedy)
     return ArrayTasks(text, indexes)
 
 

@@ -147,7 +147,7 @@ def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
 
 def test_ranks_on_one_host_make_their_token(monkeypatch, tmp_path):
     """Started by torchrun or by bare variables: from a key that other users of the host cannot read."""
-    monkeypatch.setattr(credentials, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(credentials, "KEY_FOLDER", str(tmp_path))
     two = rank_info.RankInfo("torchrun", 1, 2, 1)
     token = credentials.token_of_one_host(two, ("127.0.0.1", 9), {})
     (key,) = tmp_path.glob("hvdtrain-*/*")
@@ -166,7 +166,7 @@ def test_ranks_on_one_host_make_their_token(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("what", ["open folder", "open key", "linked folder", "damaged key"])
 def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
-    monkeypatch.setattr(credentials, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(credentials, "KEY_FOLDER", str(tmp_path))
     two = rank_info.RankInfo("torchrun", 1, 2, 1)
     folder = tmp_path / f"hvdtrain-{os.geteuid()}"
     credentials.token_of_one_host(two, ("127.0.0.1", 9))
