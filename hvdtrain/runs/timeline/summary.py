@@ -46,7 +46,7 @@ JOINS = {
     FIT.name: "to begin it",
 }
 """At the first of these parts that a step has, ranks wait for each other: what the last of them was last with."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Of the time, to be mentioned."""
 JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
 """Parts in which ranks wait for each other."""
@@ -145,7 +145,7 @@ def _shares(steps: list[list[StepSpans]], late: list[Late | None]) -> str:
     total = sum(lengths.values()) or 1
     texts = []
     for name, length in lengths.most_common():
-        if length / total < LEAST_SHARE:
+        if length / total < MIN_SHARE:
             continue
         text = f"{WORDS.get(name, name)} {length / total:.0%}"
         if name == GRADIENTS.name and any(late):
