@@ -20,8 +20,8 @@ from pathlib import Path
 
 from run import HERE, TORCHRUN, Runs, reported, start, verdict
 
-from hvdtrain.measure.bench.spread import spread
 from hvdtrain.measure.bench.strategies import default_dataset, launched_here
+from hvdtrain.views.table import spread
 
 KEEP_FREED_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
