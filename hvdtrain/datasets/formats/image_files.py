@@ -98,7 +98,7 @@ def _without_alpha(image: Image.Image, background: int) -> Image.Image:
 class ImageRows(RowSource):
     """Rows whose images are encoded, such as JPEG, in folders or archives.
 
-    counts: the number of rows in each of those. resized: (channels, height, width) that all images get; without channels
+    counts: the rows in each of those. resized: (channels, height, width) that all images get; without channels
     those of the first image, and without anything also its size.
     """
 
