@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from hvdtrain.config.option import read_arguments
 from hvdtrain.measure.scale import output
-from hvdtrain.measure.scale.inputs import read_job
-from hvdtrain.measure.scale.options import ScaleOptions
+from hvdtrain.measure.scale.inputs import ScaleOptions, read_job
 from hvdtrain.measure.scale.prediction import predict_all
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
