@@ -1,0 +1,136 @@
+"""Formats that are read whole: IDX, that of MNIST, NumPy's .npz, and CIFAR-10's binary version.
+
+http://yann.lecun.com/exdb/mnist/ and https://www.cs.toronto.edu/~kriz/cifar.html describe the first and the last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+import tarfile
+import zipfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from hvdtrain.datasets.formats import reading
+from hvdtrain.datasets.formats.reading import Arrays, Malformed, compare_sha256, decompressed, wrap_errors
+
+CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
+CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR_RECORDS = 10_000
+"""Records in each of the six files."""
+CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
+"""A record is the label, then the red, green and blue pixels."""
+
+
+def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
+    """The array in the IDX file `path`, plain or gzip: uint8, (n, height, width) or (n,) as the name says.
+
+    remedy: what to do about a damaged file. sha256: of the decompressed content. Raises UserError if the file is
+    damaged or its content has another SHA-256.
+    """
+    with wrap_errors(path, remedy), open(path, "rb") as file:
+        dimensions = 3 if "idx3" in path.name else 1
+        content = _idx_content(file, dimensions)
+        if sha256:
+            compare_sha256(hashlib.sha256(content).hexdigest(), sha256)
+        return parse_idx(content, dimensions)
+
+
+def _idx_content(file: BinaryIO, dimensions: int) -> bytearray:
+    """The decompressed file; of one with too many values, or of another format, only enough to see that."""
+    content = bytearray()  # writable, as PyTorch requires of the arrays that share it
+    magic, start = _idx_header(dimensions)
+    for chunk in decompressed(file):
+        content += chunk
+        promised = math.prod(struct.unpack_from(f">{dimensions}I", content, 4)) if len(content) >= start else 0
+        if content[:4] != magic or len(content) > start + promised:
+            break
+    return content
+
+
+def parse_idx(content: bytearray, dimensions: int) -> np.ndarray:
+    """The uint8 array with `dimensions` axes in the content of an IDX file; shares its memory. Raises Malformed."""
+    magic, start = _idx_header(dimensions)
+    if content[:4] != magic:
+        number = content[:4].hex() or "nothing"
+        expected = f"expected {magic.hex()} for bytes in {dimensions} dimension(s)"
+        raise Malformed(f"is not an IDX file of this kind: its magic number is {number}, {expected}")
+    if len(content) < start:
+        raise Malformed("is truncated: it ends within its header")
+    shape = struct.unpack(f">{dimensions}I", content[4:start])
+    if len(content) != start + math.prod(shape):
+        raise Malformed(f"holds {len(content) - start} values, its header says {math.prod(shape)}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def _idx_header(dimensions: int) -> tuple[bytes, int]:
+    """The magic number of an IDX file of bytes, and the offset of its values."""
+    return bytes((0, 0, 8, dimensions)), 4 + 4 * dimensions
+
+
+def read_npz(path: Path, names: Iterable[str], missing: bool = False) -> Arrays:
+    """The named arrays in the .npz file `path`, or with `missing` those of them that are there; never unpickles.
+
+    Raises UserError if the file is damaged, or an array is missing, pickled or larger than memory.
+    """
+    with wrap_errors(path, "save numeric arrays there with numpy.savez"):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > reading.MEMORY:
+            raise Malformed(f"unpacks to {size / 2**30:,.0f} GiB, more than this machine's memory allows")
+        with np.load(path, allow_pickle=False) as arrays:
+            return tuple(_array(arrays, name) for name in names if name in arrays.files or not missing)
+
+
+def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
+    if name not in arrays.files:
+        raise Malformed(f"holds no array named {name} (only {', '.join(arrays.files) or 'nothing'})")
+    try:
+        array = arrays[name]
+    except ValueError as error:
+        if "allow_pickle" in str(error):
+            raise Malformed(f"holds {name} as pickled objects, which are never loaded") from None
+        raise
+    if not isinstance(array, np.ndarray):  # NumPy returns the bytes of a member that is not a .npy file
+        raise Malformed(f"holds {name}, but not as an array")
+    return array
+
+
+def parse_cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:
+    """CIFAR-10 from the names and contents of CIFAR_FILES, in any order.
+
+    Images are (n, 3, 32, 32), uint8; labels (n,), int64. Raises Malformed, naming the file at fault.
+    """
+    images = np.empty((len(CIFAR_FILES) * CIFAR_RECORDS, 3, 32, 32), np.uint8)
+    labels = np.empty(len(images), np.int64)
+    missing = set(CIFAR_FILES)
+    for name, content in files:
+        if len(content) != CIFAR_RECORDS * CIFAR_RECORD_BYTES:
+            raise Malformed(f"{name} holds {len(content)} bytes, expected {CIFAR_RECORDS * CIFAR_RECORD_BYTES}")
+        records = np.frombuffer(content, np.uint8).reshape(CIFAR_RECORDS, CIFAR_RECORD_BYTES)
+        if records[:, 0].max() > 9:
+            raise Malformed(f"{name} holds labels up to {records[:, 0].max()}, the largest valid one is 9")
+        first = CIFAR_FILES.index(name) * CIFAR_RECORDS
+        labels[first : first + CIFAR_RECORDS] = records[:, 0]
+        images[first : first + CIFAR_RECORDS] = records[:, 1:].reshape(-1, 3, 32, 32)
+        missing.discard(name)
+    if missing:
+        raise Malformed(f"lacks {', '.join(sorted(missing))}")
+    train, test = slice(-CIFAR_RECORDS), slice(-CIFAR_RECORDS, None)
+    return images[train], labels[train], images[test], labels[test]
+
+
+def cifar_members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of CIFAR_FILES in the archive, by their exact names; nothing is extracted to the disk."""
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and folder == CIFAR_FOLDER and name in CIFAR_FILES:
+                # One byte more shows that a file is too long.
+                yield name, content.read(CIFAR_RECORDS * CIFAR_RECORD_BYTES + 1)
