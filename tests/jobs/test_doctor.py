@@ -25,7 +25,7 @@ from support.jobs import run as run_command
 from support.stack import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
-from hvdtrain.doctor.registry import QUICK
+from hvdtrain.doctor.examination import QUICK
 from hvdtrain.system.distributions import framework_version
 from hvdtrain.system.processes import free_port
 

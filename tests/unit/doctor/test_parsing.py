@@ -6,7 +6,7 @@ from hvdtrain.doctor.checks.gpu import runs_on
 from hvdtrain.doctor.checks.job import ClockSamples, clock_offset, differences
 from hvdtrain.doctor.checks.mpi import identify
 from hvdtrain.doctor.checks.software import read_pins
-from hvdtrain.doctor.remedies import wrong_size
+from hvdtrain.doctor.findings import wrong_size
 from hvdtrain.system.rank_info import local_size
 
 

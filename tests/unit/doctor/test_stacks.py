@@ -12,9 +12,8 @@ import packaging.specifiers
 import packaging.version
 import pytest
 
-from hvdtrain.doctor.check import Check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks import horovod, mpi, requirements, software, stack
+from hvdtrain.doctor.check import Check, CheckContext
+from hvdtrain.doctor.checks import horovod, mpi, software
 from hvdtrain.doctor.findings import Finding
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.requirements import require
@@ -87,24 +86,24 @@ def test_first_line_says_which_stack_it_is(environment):
     environment.module("horovod")
     environment.module("torch", version="2.15.0", built=BUILT)
     line = "stack pytorch: Python 3.13.1, PyTorch 2.15.0, NumPy 2.5.5, Horovod 0.28.1 (Gloo, MPI)"
-    assert environment.finding(stack.check_stack) == ("ok", line, "")
+    assert environment.finding(software.check_stack) == ("ok", line, "")
     assert versions.installed()["stack"] == "pytorch"
 
 
 def test_stack_of_what_is_installed_unless_set_up_recorded_it(environment):
     assert stacks.installed_stack() is None
-    assert environment.findings(stack.check_stack) == []
+    assert environment.findings(software.check_stack) == []
     environment.install("tensorflow-cpu==2.21.0")
     assert stacks.installed_stack() == stacks.STACKS["tensorflow"]
     environment.install("torch==2.15.0")
     assert stacks.installed_stack() is None
     assert "stack" not in versions.installed()
-    mixture = environment.finding(stack.check_stack)
+    mixture = environment.finding(software.check_stack)
     assert (mixture.status, mixture.remedy) == ("warn", "make setup STACK=all")
     assert mixture.text.startswith("none of the stacks all, pytorch, tensorflow, so not tested: Python 3.11.9, PyTorch")
     environment.marker("pytorch")
     assert stacks.installed_stack() == stacks.STACKS["pytorch"]
-    assert environment.finding(stack.check_stack).text.endswith("no Horovod; TensorFlow is not part of this stack")
+    assert environment.finding(software.check_stack).text.endswith("no Horovod; TensorFlow is not part of this stack")
     environment.marker("another")
     environment.install("mxnet-cu112==1.9.1")
     assert stacks.installed_stack() == stacks.STACKS["all"]
@@ -205,7 +204,7 @@ def test_the_machine_s_own_torch(environment, tmp_path, monkeypatch):
     sys.path.insert(0, str(folder))
     environment.write(".hvdtrain-constraints", "numpy==2.5.5\n")
     assert environment.finding(software.check_versions).text == "all 1 packages have the versions of the stack pytorch"
-    assert "PyTorch 2.9.0a0+nv of the machine, NumPy" in environment.finding(stack.check_stack).text
+    assert "PyTorch 2.9.0a0+nv of the machine, NumPy" in environment.finding(software.check_stack).text
 
 
 def test_packages_too_new_or_too_old_for_a_framework(environment):
@@ -213,7 +212,7 @@ def test_packages_too_new_or_too_old_for_a_framework(environment):
     needs = ("numpy>=1.26.0", "protobuf<8.0.0,>=6.31.1", "wrapt>=1.11", "h5py<3.15; extra == 'x'")
     environment.install("tensorflow-cpu==2.21.0", requires=needs)
     environment.install("numpy==1.23.5", "protobuf==8.1", "wrapt==2.0", "h5py==9")
-    found = environment.findings(requirements.check_requirements)
+    found = environment.findings(software.check_requirements)
     assert {(one.status, one.remedy) for one in found} == {("warn", "make setup STACK=tensorflow")}
     assert [one.text for one in found] == [
         "numpy 1.23.5 is too old: tensorflow-cpu 2.21.0 requires numpy>=1.26.0",
@@ -224,25 +223,25 @@ def test_packages_too_new_or_too_old_for_a_framework(environment):
 def test_tensorboard_without_pkg_resources(environment, tmp_path):
     environment.install("tensorboard==2.15.2", "setuptools==84.2.1")
     environment.module("tensorboard")
-    assert environment.findings(requirements.check_requirements) == []
+    assert environment.findings(software.check_requirements) == []
     environment.write("site/tensorboard/default.py", "import pkg_resources\n")
-    found = environment.finding(requirements.check_requirements)
+    found = environment.finding(software.check_requirements)
     text = "setuptools 84.2.1 is too new for TensorBoard 2.15.2, which imports pkg_resources"
     assert found == ("warn", text, "pip install 'setuptools<81'")
 
 
 def test_keras_2_of_tensorflow(environment, monkeypatch):
     monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
-    assert environment.findings(requirements.check_keras) == []
+    assert environment.findings(software.check_keras) == []
     environment.install("tensorflow-cpu==2.21.0", "keras==3.15.1")
-    missing = environment.finding(requirements.check_keras)
+    missing = environment.finding(software.check_keras)
     assert (missing.status, missing.remedy) == ("fail", "pip install --no-deps 'tf-keras==2.21.*'")
     assert "TensorFlow 2.21.0 has Keras 3.15.1" in missing.text
     environment.install("tf-keras==2.21.3")
-    assert environment.finding(requirements.check_keras).status == "ok"
+    assert environment.finding(software.check_keras).status == "ok"
     monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
     text = "TF_USE_LEGACY_KERAS=0 selects Keras 3.15.1, and Horovod needs Keras 2"
-    assert environment.finding(requirements.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
+    assert environment.finding(software.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
 
 
 @pytest.mark.parametrize("version, age", [("2.20.1", "old"), ("2.22.0", "new")])
@@ -250,12 +249,12 @@ def test_keras_2_of_another_tensorflow(environment, version, age):
     environment.install("tensorflow==2.21.0", "keras==3.15.1", f"tf-keras=={version}")
     text = f"tf-keras {version} is too {age} for TensorFlow 2.21.0, which needs tf-keras 2.21"
     remedy = "pip install --no-deps 'tf-keras==2.21.*'"
-    assert environment.finding(requirements.check_keras) == ("fail", text, remedy)
+    assert environment.finding(software.check_keras) == ("fail", text, remedy)
 
 
 def test_tensorflow_with_keras_2_in_itself(environment):
     environment.install("tensorflow-cpu==2.15.1", "keras==2.15.0")
-    assert environment.finding(requirements.check_keras).text == "TensorFlow 2.15.1 has Keras 2.15.0"
+    assert environment.finding(software.check_keras).text == "TensorFlow 2.15.1 has Keras 2.15.0"
 
 
 def record(**values: object) -> str:
