@@ -72,3 +72,13 @@ def test_ranks_of_tf_config_are_those_of_tensorflow():
 def test_a_tf_config_of_another_form_is_rejected(variables, message):
     with pytest.raises(UserError, match=f"TF_CONFIG.*{message}"):
         rank_info.detect(variables)
+
+
+def test_local_size_from_the_launcher_s_variables():
+    assert rank_info.local_size({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}) == 3
+    slurm = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}
+    assert rank_info.local_size(slurm) == 1
+    assert rank_info.local_size({**slurm, "SLURM_NODEID": "0"}) == 4
+    ours = {"HVDTRAIN_RANK": "0", "HVDTRAIN_SIZE": "9"}
+    assert rank_info.local_size({**slurm, **ours, "SLURM_NODEID": "7"}) == 9
+    assert rank_info.local_size({}) == 1
