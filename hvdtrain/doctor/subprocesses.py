@@ -31,6 +31,11 @@ class Completed(NamedTuple):
     limit_s: float
 
     @property
+    def text(self) -> str:
+        """All of its output."""
+        return self.err + self.out
+
+    @property
     def timed_out(self) -> bool:
         """Whether it was ended, or a probe ended itself, because its time limit was reached."""
         return self.status is None or self.status == -signal.SIGALRM

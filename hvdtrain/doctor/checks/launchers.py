@@ -41,12 +41,11 @@ def check_root(context: CheckContext) -> Iterator[Finding]:
 
 
 def _refuses_root(completed: Completed) -> bool:
-    return bool(re.search(r"as\s+root", completed.err + completed.out))
+    return bool(re.search(r"as\s+root", completed.text))
 
 
 def _mpirun_remedy(completed: Completed) -> str:
-    text = completed.err + completed.out
-    if "shmem" in text or "session" in text.lower():
+    if "shmem" in completed.text or "session" in completed.text.lower():
         return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
     return f"run mpirun -np 1 hostname and read its output; for an MPI in this environment: {stacks.repair_command()}"
 
@@ -61,7 +60,7 @@ def check_slots(context: CheckContext) -> Iterator[Finding]:
         yield warn(text, f"start at most {cores} ranks here, or add hosts")
     if shutil.which("mpirun"):
         completed = context.run(_mpirun_command(context, "-np", str(context.ranks), "true"), 30)
-        if completed.status and "not enough slots" in completed.err + completed.out:
+        if completed.status and "not enough slots" in completed.text:
             text = f"mpirun: there are not enough slots on this host for {context.ranks} ranks"
             yield fail(text, "mpirun --oversubscribe, or give the slots: -H host1:2,host2:2, or a --hostfile")
             return
@@ -109,12 +108,11 @@ def _judge(launcher: str, completed: Completed) -> Finding:
 
 
 def _job_remedy(completed: Completed) -> str:
-    text = completed.err + completed.out
     if _refuses_root(completed):
         return "mpirun --allow-run-as-root"
-    if "not enough slots" in text:
+    if "not enough slots" in completed.text:
         return "mpirun --oversubscribe"
-    if completed.status is None or "SIGALRM" in text:
+    if completed.status is None or "SIGALRM" in completed.text:
         return "see the checks interfaces and host-name; horovodrun --network-interfaces lo"
     return "start a training job of two processes with HOROVOD_LOG_LEVEL=debug, and read its output"
 

@@ -120,12 +120,13 @@ def _meminfo() -> dict[str, int]:
 @check("machine", "rank")
 def check_limits(context: CheckContext) -> Iterator[Finding]:
     """limits on open files and processes"""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     enough = files == resource.RLIM_INFINITY or files >= FILES
     if not enough:
         text = f"only {files} files may be open at once: data loaders and the connections of many ranks need more"
-        yield fail(text, _files_remedy()) if files < FILES_MIN else warn(text, _files_remedy())
+        level = fail if files < FILES_MIN else warn
+        yield level(text, _files_remedy(hard))
     if processes != resource.RLIM_INFINITY and processes < PROCESSES:
         yield warn(f"this user may have only {processes} processes and threads", f"ulimit -u {4 * PROCESSES}")
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -135,8 +136,7 @@ def check_limits(context: CheckContext) -> Iterator[Finding]:
         yield ok("open files: " + ("no limit" if files == resource.RLIM_INFINITY else f"up to {files}"))
 
 
-def _files_remedy() -> str:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def _files_remedy(hard: int) -> str:
     number = FILES if hard == resource.RLIM_INFINITY else min(4 * FILES, max(hard, FILES))
     remedy = f"ulimit -n {number} before the start"
     if hard != resource.RLIM_INFINITY and hard < FILES:

@@ -42,12 +42,7 @@ def identify(text: str) -> tuple[str, str]:
 
 def mpirun_version(context: CheckContext, path: Path) -> tuple[str, str]:
     """Vendor and version of an mpirun."""
-
-    def ask() -> tuple[str, str]:
-        completed = context.run([str(path), "--version"], 10)
-        return identify(completed.out + completed.err)
-
-    return context.once(f"mpirun {path}", ask)
+    return context.once(f"mpirun {path}", lambda: identify(context.run([str(path), "--version"], 10).text))
 
 
 def is_open_mpi(context: CheckContext, mpirun: str) -> bool:
@@ -102,16 +97,10 @@ def built_for_another_mpi(mpirun: tuple[str, str]) -> Iterator[Finding]:
 
 def _mpi4py(context: CheckContext) -> dict[str, Any]:
     """`library` and `libmpi` of mpi4py, or `error`."""
-
-    def ask() -> dict[str, Any]:
-        if not has_module("mpi4py"):
-            return {"error": "not installed"}
-        answer, completed = context.probe("mpi4py", limit_s=20)
-        if "library" in answer:
-            return answer
-        return {"error": error_line(completed.err) or completed.reason()}
-
-    return context.once("mpi4py", ask)
+    if not has_module("mpi4py"):
+        return {"error": "not installed"}
+    answer, completed = context.probe("mpi4py", limit_s=20)
+    return answer if "library" in answer else {"error": error_line(completed.err) or completed.reason()}
 
 
 def _same_mpi(context: CheckContext, mpirun: Path, library: dict[str, Any]) -> Finding:
