@@ -21,8 +21,8 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner
 from hvdtrain.measure.bench.spread import spread
 from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
 

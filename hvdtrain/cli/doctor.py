@@ -13,16 +13,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.doctor.check import Topic
 from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import check_access
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
-from hvdtrain.system.json_text import to_json
-from hvdtrain.system.parser import Parser
-from hvdtrain.system.text import format_ranks
+from hvdtrain.system.text import format_ranks, to_json
 
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 

@@ -10,7 +10,7 @@ import numpy as np
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
-from hvdtrain.networks.shapes import text
+from hvdtrain.networks.layers import text
 
 MOST_SAMPLED, MOST_READ = 1 << 17, 64
 """Rows that a check for mistakes looks at, of arrays in memory and of data that is read."""

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import rank_info, tokens
-from hvdtrain.system.processes import end_with_parent, free_port
+from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.network import free_port
+from hvdtrain.system.processes import end_with_parent
 
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
     from hvdtrain.collectives.ring import RingGroup
@@ -76,7 +77,7 @@ class ConnectedJob:
         if launcher in ("mpirun", "mpiexec"):
             return self._from_mpi()
         host, port = rank_info.rendezvous()
-        token = rank_info.token() or tokens.of_one_host(self._rank, (host, port))
+        token = rank_info.token() or credentials.token_of_one_host(self._rank, (host, port))
         if not token:
             text = (
                 f"{launcher} set no {rank_info.TOKEN}, so ranks on several hosts cannot recognize each other; "

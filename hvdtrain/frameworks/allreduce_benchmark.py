@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.mpi import MPIGroup
-from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.collectives.groups import MPIGroup, TorchDistributedGroup
 from hvdtrain.errors import TrainingError
 from hvdtrain.frameworks import tuning
 from hvdtrain.system import rank_info

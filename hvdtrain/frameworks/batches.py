@@ -7,7 +7,7 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.dropout import draw_masks
+from hvdtrain.networks.random_numbers import draw_masks
 
 
 def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.ndarray, ...]:

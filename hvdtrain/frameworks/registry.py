@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 from collections.abc import Callable
@@ -11,10 +10,9 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
-from hvdtrain.collectives.mpi import MPIGroup
-from hvdtrain.collectives.single_process import single_process
-from hvdtrain.collectives.start_limit import limited_start
+from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -96,29 +94,24 @@ class StrategyEntry(Generic[AnyStrategy]):
         """Modules that the strategy imports besides its framework."""
         return (*self.strategy.requires, *(self.connection.requires if self.connection else ()))
 
-    def start(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> AnyStrategy:
-        """The strategy, with the processes that train together. group: an existing one instead of the connection's.
+    def start(self, config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+        """The strategy, with the processes that train together.
 
         Raises UserError if the launcher does not fit, TrainingError if other ranks are missing.
         """
-        if self.connection and not group:
-            group = self.connection.start(config, runtime)
-        groups: tuple[Any, ...] = (group,) if group else ()
+        groups: tuple[Any, ...] = (self.connection.start(config, runtime),) if self.connection else ()
         return self.strategy(config, runtime, *groups)
 
 
-def build_learner(
-    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group | None = None
-) -> Learner:
+def build_learner(config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
-    group: an existing group for --strategy single, which then trains by itself while other ranks do the same. Raises
-    UserError if the framework, or what the strategy requires, is missing or does not support an option.
+    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
     with limited_start():
-        strategy = entry.start(config, runtime, group)
+        strategy = entry.start(config, runtime)
     return entry.learner(target, weights, strategy)
 
 
@@ -158,31 +151,6 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
         strategy = entry.start(config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     return getattr(module, USER_LOOPS[config.framework])(strategy)
-
-
-def build_without_communication(
-    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group
-) -> Learner:
-    """A learner of the same kind that trains on one device by itself, to time its steps.
-
-    The learner that `config` asks for cannot be timed without its communication: strategies start it inside backward
-    and update (hooks, compiled graphs, devices that a batch is split over).
-
-    group: the group of that learner.
-    """
-    entry = find_strategy(config)
-    changes: dict[str, Any] = {
-        "api": entry.style,
-        "op": "average",
-        "compression": "none",
-        "groups": "auto",
-        "batch_norm": "local",
-    }
-    config = dataclasses.replace(config, **changes)
-    single = dataclasses.replace(config, strategy="single", kvstore="device")
-    if find_strategy(single).learner is entry.learner:
-        return build_learner(single, target, weights, dataclasses.replace(runtime, devices=0), group)
-    return build_learner(config, target, weights, dataclasses.replace(runtime, devices=1))
 
 
 def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:

@@ -7,12 +7,12 @@ from collections import Counter
 
 import numpy as np
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Learner, OptimizerState, classified
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.initial_weights import initial_weights
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import plots
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training

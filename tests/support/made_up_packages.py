@@ -11,8 +11,8 @@ import pytest
 
 from hvdtrain.doctor.check import Check, CheckContext
 from hvdtrain.doctor.findings import Finding
-from hvdtrain.system.distributions import DISTRIBUTIONS
 from hvdtrain.system.rank_info import RankInfo
+from hvdtrain.system.stacks import DISTRIBUTIONS
 
 BUILT = {"gloo": 1, "mpi": 1, "nccl": 0}
 """What Horovod was built with, as the probe of a framework reports it."""

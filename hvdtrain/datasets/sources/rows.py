@@ -15,7 +15,7 @@ from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import valid_images, valid_labels
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Source
-from hvdtrain.networks.shapes import text
+from hvdtrain.networks.layers import text
 
 MOST_FIRST = 1000
 """How many rows at the beginning of the data may be bad, with --on-bad-row skip."""

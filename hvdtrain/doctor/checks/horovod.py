@@ -17,7 +17,7 @@ from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.checks.software import FRAMEWORKS, build_parts, built, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, public_version
+from hvdtrain.system.stacks import framework_version, public_version
 
 RECORD = "hvdtrain.json"
 """File next to Horovod's metadata, which set-up adds to its wheel."""

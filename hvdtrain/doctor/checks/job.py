@@ -20,7 +20,7 @@ from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module, loads
 from hvdtrain.doctor.checks.variables import uses_gloo, with_controller
 from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
 from hvdtrain.doctor.subprocesses import probe_command, read_messages
-from hvdtrain.system import credentials, rank_info, stacks, versions
+from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks
 
 CLOCK_ROUNDS = 10
@@ -41,8 +41,8 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
 @check("job", "job")
 def check_identical(context: CheckContext) -> Iterator[Finding]:
     """versions, options and hvdtrain's code are identical on all ranks"""
-    installed = versions.here()
-    code = {versions.CODE: installed.pop(versions.CODE)}
+    installed = stacks.versions_here()
+    code = {stacks.CODE: installed.pop(stacks.CODE)}
     gathered = context.gather({"versions": installed, "options": _options(), "program": code})
     setup = "make setup on all hosts, from the same checkout; check PYTHONPATH and PATH of the ranks"
     environment = "set it to the same value on all ranks: horovodrun passes the environment on, mpirun needs -x NAME"

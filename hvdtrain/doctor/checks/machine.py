@@ -11,8 +11,8 @@ from typing import Any
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system import cores
-from hvdtrain.system.cgroups import cpu_quota, memory_limit
+from hvdtrain.system import resources
+from hvdtrain.system.resources import cpu_quota, memory_limit
 from hvdtrain.system.text import format_bytes
 
 SHM = Path("/dev/shm")
@@ -58,7 +58,7 @@ def usable_cores() -> int:
 @check("machine", "alone")
 def check_binding(context: CheckContext) -> Iterator[Finding]:
     """the cores that this process is bound to"""
-    bound, all_cores = sorted(cores.binding().before), os.cpu_count() or 1
+    bound, all_cores = sorted(resources.core_binding().before), os.cpu_count() or 1
     if context.ranks > 1 and len(bound) == 1 and all_cores > 1:
         text = f"bound to core {bound[0]} only, of {all_cores}: all ranks started from here share it"
         yield warn(text, "start without taskset, or request more cores for the batch job (--cpus-per-task)")

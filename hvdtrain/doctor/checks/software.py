@@ -17,14 +17,14 @@ from hvdtrain.config.options import TITLES
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import (
+from hvdtrain.system.stacks import (
     DISTRIBUTIONS,
+    STACKS,
     framework_version,
     installed_version,
     is_system_s,
     public_version,
 )
-from hvdtrain.system.stacks import STACKS
 
 if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet

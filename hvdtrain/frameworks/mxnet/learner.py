@@ -133,11 +133,6 @@ class MXNetLearner(MXNetSteps):
         self._update()
         return LazyLoss(losses)
 
-    def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._objective.backward(batch)
-        mx.nd.waitall()
-        return LazyLoss(losses)
-
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._objective.logits(images).asnumpy()
 

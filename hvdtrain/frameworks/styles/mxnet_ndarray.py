@@ -14,7 +14,7 @@ import numpy as np
 from mxnet import autograd, nd
 
 from hvdtrain.collectives.grouping import gradient_groups
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
 from hvdtrain.frameworks.devices import count_devices, split_rows
@@ -144,11 +144,6 @@ class NDArrayLearner(Learner):
         phases.begin(UPDATE)
         for params, momentum in zip(self._params, self._momentum, strict=True):
             self._sgd(params, momentum, batch.lr)
-        return LazyLoss(losses)
-
-    def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._backward(batch)
-        nd.waitall()
         return LazyLoss(losses)
 
     def _backward(self, batch: Batch) -> list[nd.NDArray]:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.torch.strategies import TorchStrategy

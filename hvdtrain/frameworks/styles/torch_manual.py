@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices, split_rows
 from hvdtrain.frameworks.torch.objective import (
@@ -98,7 +98,7 @@ class TorchManualLearner(Learner):
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         phases.begin(FORWARD)
-        loss = self.compute_gradients(batch)
+        loss = self._backward(batch)
         with torch.no_grad():
             phases.begin(GRADIENTS)
             for name in self._names:
@@ -108,7 +108,8 @@ class TorchManualLearner(Learner):
                 self._sgd(params, momentum, batch.lr)
         return loss
 
-    def compute_gradients(self, batch: Batch) -> torch.Tensor:
+    def _backward(self, batch: Batch) -> torch.Tensor:
+        """Forward and backward on all devices; the loss."""
         self._objective.seed_step(batch.step, self.group.rank)
         losses, count = [], self._objective.inputs
         parts = split_batch(self._device_names, *self._objective.rows(batch))

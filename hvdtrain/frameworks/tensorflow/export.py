@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.collectives.single_process import single_process
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.tensorflow.network import KerasNetwork, WeightLayout
 from hvdtrain.frameworks.tensorflow.objective import TaskObjective

@@ -141,15 +141,6 @@ class TensorFlowLearner(Learner):
             return loss
         return self._strategy.run(self._step, rows, lr)
 
-    def compute_gradients(self, batch: Batch) -> tf.Tensor:
-        self._objective.seed_step(batch.step)
-        return self._only_gradients(*map(tf.constant, self._objective.rows(batch, self._config.accumulate)))[0]
-
-    @tf.function(reduce_retracing=True)
-    def _only_gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        # The gradients are results, so TensorFlow cannot leave them out of the graph.
-        return self._gradients(*rows)
-
     @tf.function(reduce_retracing=True)
     def _evaluate(self, *rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
         losses, metrics, predicted = self._objective.evaluate(*rows)

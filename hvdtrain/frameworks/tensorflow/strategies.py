@@ -15,8 +15,8 @@ import tensorflow as tf
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
+from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
-from hvdtrain.collectives.single_process import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.devices import count_devices
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks

@@ -187,14 +187,11 @@ class TorchLearner(TorchSteps):
             return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
         for group in self._optimizer.param_groups:
             group["lr"] = batch.lr
-        loss = self.compute_gradients(batch)
-        self._finish_step()
-        return loss
-
-    def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
         self._objective.seed_step(batch.step, self.group.rank)
-        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        loss = sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        self._finish_step()
+        return loss
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""

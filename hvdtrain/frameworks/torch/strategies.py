@@ -11,8 +11,8 @@ from torch import nn
 
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.grouping import gradient_groups
+from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.frameworks.torch.objective import load_module, module_weights

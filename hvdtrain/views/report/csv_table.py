@@ -37,7 +37,7 @@ def _cell(value: Any) -> Any:
 
 def _record(row: Row) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
-    shares = row.shares or (None, None, None, None)
+    shares = row.shares or (None, None, None)
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
@@ -54,13 +54,12 @@ def _record(row: Row) -> dict[str, Any]:
         "images_per_s_least": speed and speed.minimum,
         "images_per_s_greatest": speed and speed.maximum,
         "images_per_core_s": row.images_per_core_s and row.images_per_core_s.median,
-        "peak_share": row.peak_share and row.peak_share.median,
+        "gflops_per_core": row.gflops_per_core and row.gflops_per_core.median,
         "step_s": row.step_s and row.step_s.median,
         "epoch_s": row.epoch_s and row.epoch_s.median,
         "compute_share": shares[0],
         "communicate_share": shares[1],
-        "update_share": shares[2],
-        "data_share": shares[3],
+        "data_share": shares[2],
         "scaling": compared and compared.kind,
         "scaling_base": compared and compared.base.label,
         "speedup": compared and compared.speedup,

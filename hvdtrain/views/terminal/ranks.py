@@ -78,9 +78,11 @@ def _percents(view: RankView) -> str:
 
 
 def _bar(view: RankView, plain: bool) -> Text:
-    """The shares as a bar."""
+    """The shares as a bar; empty where they are not known yet."""
     bar, begun, drawn = Text(), 0.0, 0
-    for share, (style, filled, ascii_filled) in zip(view.shares or (), PARTS, strict=True):
+    if view.shares is None:
+        return bar
+    for share, (style, filled, ascii_filled) in zip(view.shares, PARTS, strict=True):
         begun += share or 0.0
         end = min(round(begun * BAR), BAR)
         bar.append((ascii_filled if plain else filled) * (end - drawn), style)

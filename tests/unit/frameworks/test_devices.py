@@ -2,7 +2,7 @@
 
 import pytest
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.devices import choose_device
 

@@ -210,7 +210,6 @@ def test_the_recording_notices_what_is_computed_in_python():
         ({"strategy": "manual"}, {}, "--strategy manual has no step to capture in torch"),
         ({"strategy": "dataparallel"}, {}, "--strategy dataparallel has no step to capture in torch"),
         ({"batch_norm": "sync"}, {}, "with --batch-norm sync, ranks exchange values"),
-        ({}, {"profile": 5}, "--profile times parts of a step"),
         ({}, {"device": "cpu"}, "--device cpu has no GPU"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.sources.rows import RowError
 from hvdtrain.interfaces import Position
 from hvdtrain.system.phases import DATA, FORWARD, LOOP, phases

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.interfaces import Evaluated, classified
 from hvdtrain.training.evaluation import Scores, Sums
 

@@ -1,14 +1,14 @@
-"""Dropout's masks are a function of (seed, step, layer, row), with the right rate."""
+"""Initial weights have the documented distributions; dropout's masks are a function of (seed, step, layer, row)."""
 
 import itertools
 
 import numpy as np
 import pytest
-from support.networks import shaped
+from support.networks import LENET, shaped
 
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.dropout import draw_masks
 from hvdtrain.networks.layers import CLASSES, Dense, Dropout, Flatten
+from hvdtrain.networks.random_numbers import draw_masks, initial_weights
 
 ROWS = np.arange(400)
 SIDE = 9
@@ -61,3 +61,15 @@ def test_masks_never_change():
     assert np.packbits(mask.reshape(3, -1)[:, :16] > 0, axis=1).tolist() == [[129, 184], [9, 118], [66, 103]]
     again = masks(0.5, seed=3, step=7, rows=np.array([0, 5, 10**12]))
     assert np.array_equal(mask, again[0])
+
+
+def test_distributions_of_initial_weights():
+    book = initial_weights(LENET, "book", 0)
+    assert book["dense1.weight"].std() == pytest.approx(0.01, rel=0.01)
+    assert not book["conv1.bias"].any()
+    xavier = initial_weights(LENET, "xavier", 0)
+    limit = np.sqrt(6 / (800 + 128))
+    assert np.abs(xavier["dense1.weight"]).max() == pytest.approx(limit, rel=1e-3)
+    assert xavier["conv2.weight"].dtype == np.float32
+    other = initial_weights(LENET, "xavier", 1)
+    assert (xavier["conv1.weight"] != other["conv1.weight"]).any()

@@ -9,9 +9,8 @@ from support.networks import shaped
 import hvdtrain
 from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.files import find_network
 from hvdtrain.networks.layers import CLASSES, Conv, Dense, Flatten, Residual
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.registry import NETWORKS, find_network
 
 SMALL = """
 input_shape = [1, 8, 8]

@@ -1,4 +1,7 @@
-"""A limit on the time in which all ranks must start: libraries would wait longer, or forever, for a missing rank."""
+"""Limits on the time in which all ranks must start and end: libraries would wait longer, or forever, for a lost rank.
+
+Imports neither a framework nor NumPy: a process may end before it loads them.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,8 @@ from collections.abc import Iterator
 
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.run_end import Failure
-from hvdtrain.system.running_time import TICK_S, RunningTime
 
 LIBRARY_TIMEOUT_S = 24 * 3600
 """How long libraries are told to wait for another rank, at the start and in each collective: `limited_start` limits the
@@ -23,6 +26,7 @@ when one rank is resumed before another."""
 GRACE_S = 2.0
 """A library that has a limit of its own, or rank 0, may report first: its message says more."""
 STORE_TIMEOUT_S = 2.0
+HOROVOD_MODULES = ("horovod.mxnet", "horovod.torch", "horovod.tensorflow")
 
 
 @contextlib.contextmanager
@@ -77,3 +81,16 @@ def _not_in_store(size: int) -> list[int]:
         except (OSError, ValueError):
             return []
     return absent if len(absent) < size else []
+
+
+def shut_down_horovod(limit_s: float) -> None:
+    """Shut down Horovod where this process has initialized it; an end without that looks to other ranks like a failure.
+
+    Horovod ends its connections on all ranks together. A rank that does not respond is waited for `limit_s` seconds.
+    """
+    loaded = [sys.modules[name] for name in HOROVOD_MODULES if name in sys.modules]
+    threads = [threading.Thread(target=hvd.shutdown, daemon=True) for hvd in loaded]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(limit_s)

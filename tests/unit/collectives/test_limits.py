@@ -1,18 +1,21 @@
-"""The limit on the time in which all ranks must initialize their library."""
+"""The limits on the time in which all ranks must initialize their library, and shut Horovod down."""
 
 import subprocess
 import sys
+import threading
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
+from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.gloo import Store
 from hvdtrain.system.rank_info import start_timeout_s
 
 PROGRAM = """
 import time
-from hvdtrain.collectives.start_limit import limited_start
+from hvdtrain.collectives.limits import limited_start
 
 with limited_start():
     pass
@@ -42,3 +45,19 @@ def test_invalid_limit():
     for text in ("soon", "-1", "inf", "nan"):
         with pytest.raises(UserError, match="HVDTRAIN_START_TIMEOUT"):
             start_timeout_s({"HVDTRAIN_START_TIMEOUT": text})
+
+
+def test_horovod_is_shut_down_within_the_limit(monkeypatch):
+    """The end of a process does not wait for ever for a rank that no longer responds."""
+    called, never = threading.Event(), threading.Event()
+
+    def shutdown():
+        called.set()
+        never.wait(60)
+
+    monkeypatch.setitem(sys.modules, "horovod.mxnet", SimpleNamespace(shutdown=shutdown))
+    try:
+        shut_down_horovod(0.05)
+        assert called.is_set()
+    finally:
+        never.set()
