@@ -14,7 +14,7 @@ from support.made_up_packages import BUILT
 from hvdtrain.doctor.checks import horovod, software
 from hvdtrain.doctor.checks.software import read_pins
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
+from hvdtrain.frameworks.preparation import require
 from hvdtrain.system import stacks
 
 
