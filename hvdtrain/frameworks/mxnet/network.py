@@ -110,7 +110,7 @@ class Forward:
                 return F.LeakyReLU(x, act_type="gelu")
             case kinds.Flatten():
                 return F.flatten(x)
-        raise TypeError(f"{layer} is no layer")
+        raise TypeError(f"{layer} is not a layer")
 
     def _normalized(self, layer: kinds.BatchNorm, x: Any) -> Any:
         arrays = [self._parameters[f"{layer.name}.{kind}"] for kind in KINDS]

@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, split_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
@@ -29,7 +30,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -99,6 +100,10 @@ class NetworkObjective(Objective):
         self._loss = WeightedLoss(self._block)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
+            if len(contexts) > 1:
+                raise UserError(
+                    f"--batch-norm sync: {DEVICES_NORMALIZE.reason}", "leave it at local, or use --devices 1"
+                )
             self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self._statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)

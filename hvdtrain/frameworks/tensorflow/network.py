@@ -142,7 +142,7 @@ def _without_parameters(layer: kinds.Layer, x: tf.Tensor) -> tf.Tensor:
             return tf.nn.gelu(x)
         case kinds.Dropout():
             return x
-    raise TypeError(f"{layer} is no layer")
+    raise TypeError(f"{layer} is not a layer")
 
 
 def _padded(x: tf.Tensor, padding: int, value: Any) -> tf.Tensor:

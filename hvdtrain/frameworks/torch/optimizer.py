@@ -96,7 +96,7 @@ def from_arrays(name: str, arrays: Weights) -> Any:
     try:
         return _decode(json.loads(arrays[name].tobytes()), arrays)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise ValueError(f"{name} is no state ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{name} is not a state ({type(error).__name__}: {error})") from None
 
 
 def _encode(value: Any, name: str, arrays: Weights) -> Any:

@@ -142,7 +142,7 @@ class TorchDDP(TorchStrategy):
         self._watch_gradients(model, device)
         with warnings.catch_warnings():
             # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
-            # instead of this one would give them at the start, too.
+            # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             return nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused

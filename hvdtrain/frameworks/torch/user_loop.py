@@ -64,7 +64,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
             if not name.isidentifier():
-                raise UserError(f"register(): {name!r} is no name", "give a name as of a variable")
+                raise UserError(f"register(): {name!r} is not a name", "give a name as of a variable")
             if name in self._kept or not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 problem = "is there already" if name in self._kept else "has no state_dict() and load_state_dict()"
                 raise UserError(
