@@ -19,7 +19,6 @@ from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.preemption import StopRequest
 from hvdtrain.training.run import Run
-from hvdtrain.training.step_timer import StepTimer
 
 
 class RankStep(NamedTuple):
@@ -47,11 +46,12 @@ class Interval(NamedTuple):
 class Ranks:
     """Collects what this rank computes between two logging steps, and joins it over all ranks.
 
-    Losses are read only when they are joined, so no step waits for the one before it. stop: requests to stop.
+    Losses are read only when they are joined, so no step waits for the one before it. take_time: how long the steps
+    since its last call took this rank. stop: requests to stop.
     """
 
-    def __init__(self, run: Run, batches: Batches, timer: StepTimer, stop: StopRequest) -> None:
-        self._run, self._batches, self._timer, self._stop = run, batches, timer, stop
+    def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
+        self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, SupportsFloat]] = []
         self._stopping_rank: int | None = None
 
@@ -71,7 +71,7 @@ class Ranks:
         weights = self._run.learner.weights()
         losses = self._read_losses()
         phases.begin(JOINING)
-        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._timer.take())
+        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:

@@ -16,6 +16,7 @@ from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.training import consistency
 from hvdtrain.training.run import Run
 
@@ -62,6 +63,7 @@ class Saver:
 
         Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
         """
+        phases.begin(CHECKPOINT)
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step, run.learner.local_weights)
