@@ -9,9 +9,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.monitor.chosen_run import chosen_run
 from hvdtrain.views.monitor.differences import differences

@@ -8,7 +8,6 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
@@ -18,6 +17,7 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import NetworkTarget
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
 from hvdtrain.views.report.csv_table import to_csv

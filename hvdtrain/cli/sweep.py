@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hvdtrain.cli import launch, launch_options, sweep_options
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
 from hvdtrain.config.sources import CommandLine, to_record
@@ -28,6 +27,7 @@ from hvdtrain.measure.sweep.trials import (
     parse_settings,
     plan,
 )
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.text_table import paragraph

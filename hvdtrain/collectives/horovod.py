@@ -16,7 +16,7 @@ import numpy as np
 
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.system import crashes, rank_info
+from hvdtrain.system import processes, rank_info
 from hvdtrain.system.phases import collective
 
 BLOCKING = "hvdtrain."
@@ -41,7 +41,7 @@ class HorovodGroup:
             raise TrainingError(
                 f"Horovod cannot connect the ranks ({error})", "see how the other ranks ended"
             ) from None
-        crashes.end_at_once()
+        processes.end_at_crashes()
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
         _check_size(self.size)

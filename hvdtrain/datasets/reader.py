@@ -14,7 +14,7 @@ from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.sources.rows import Rows, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Source
-from hvdtrain.system import cores
+from hvdtrain.system import resources
 
 Part = Literal["train", "test"]
 AHEAD = 2
@@ -123,4 +123,4 @@ def _auto(sources: Iterable[Source]) -> int:
     """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
     if all(getattr(source, "in_memory", True) for source in sources):
         return 0
-    return min(max(cores.of_rank() - 1, 1), MOST_AUTO)
+    return min(max(resources.cores_of_rank() - 1, 1), MOST_AUTO)

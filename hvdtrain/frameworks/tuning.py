@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import os
 
-from hvdtrain.system import cores, rank_info
+from hvdtrain.system import rank_info, resources
 
 # Parameters of mallopt in glibc's malloc.h, and their values; 32 MB is the largest threshold that glibc accepts.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
@@ -25,7 +25,7 @@ def set_environment() -> None:
     OMP_NUM_THREADS and would use all cores in each rank, for each operation and for several at once. The last two
     variables suppress start-up notices of TensorFlow and MXNet.
     """
-    if len(cores.binding().before) >= 2 * rank_info.detect().size:
+    if len(resources.core_binding().before) >= 2 * rank_info.detect().size:
         os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
     if "OMP_NUM_THREADS" in os.environ:
         os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ["OMP_NUM_THREADS"])

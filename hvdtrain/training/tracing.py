@@ -22,8 +22,8 @@ from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
-from hvdtrain.system.json_text import to_json
 from hvdtrain.system.phases import Span, StepSpans, now, phases
+from hvdtrain.system.text import to_json
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run

@@ -23,10 +23,10 @@ from pathlib import Path
 
 from hvdtrain.interfaces import Position
 from hvdtrain.system import rank_info
-from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.phases import phases
+from hvdtrain.system.processes import TICK_S, RunningTime
+from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, place_of, state_of
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.timing import StepTimer

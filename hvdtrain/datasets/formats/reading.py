@@ -13,7 +13,7 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import credentials
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
 
 Arrays = tuple[np.ndarray, ...]
 """Four arrays: training images, training labels, test images, test labels."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.measure.scale.prediction import Job, Prediction, Range
 from hvdtrain.system.files import write_all_atomically
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 from hvdtrain.views.report.text_table import Column, Section, TextTable
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 from hvdtrain.views.report.writing import write_pages
 
 FILE = "sweep.json"

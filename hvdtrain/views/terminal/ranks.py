@@ -78,7 +78,7 @@ def _percents(view: RankView) -> str:
 
 
 def _bar(view: RankView, plain: bool) -> Text:
-    """The shares as a bar."""
+    """The shares as a bar; empty where they are not known yet."""
     bar, begun, drawn = Text(), 0.0, 0
     if view.shares is None:
         return bar

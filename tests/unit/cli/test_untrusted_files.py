@@ -24,7 +24,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
 
 
 def test_no_file_is_unpickled_and_no_text_executed():

@@ -107,7 +107,7 @@ def test_workers_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ArraySource(images, np.zeros(2, np.int64))
     assert Reader(Dataset("arrays", source, source, ("0",)), "auto").workers == 0
     for cores, workers in ((1, 1), (2, 1), (4, 3), (100, 16)):
-        monkeypatch.setattr("hvdtrain.system.cores.of_rank", lambda cores=cores: cores)
+        monkeypatch.setattr("hvdtrain.system.resources.cores_of_rank", lambda cores=cores: cores)
         assert Reader(numbers(3), "auto").workers == workers
 
 

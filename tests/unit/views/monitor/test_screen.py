@@ -49,6 +49,12 @@ def test_screen_fits(tmp_path, size, plain):
         assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
 
 
+def test_a_run_whose_ranks_have_done_no_step_yet(tmp_path):
+    write_beat(write_run(tmp_path / "run", ranks=1), 0, compute_s=0.0, communicate_s=0.0, data_s=0.0)
+    lines = screen_lines(Shown.of(RunFollower(tmp_path / "run").look()), 120, 40)
+    assert "training  run" in "\n".join(line.plain for line in lines)
+
+
 def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
     lines = screen_lines(training_run(tmp_path / "run", 64, slow=57), 80, 24)
     text = "\n".join(line.plain for line in lines)

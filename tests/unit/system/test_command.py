@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from support.report import make_run
 
-from hvdtrain.system.streams import OutputFile
+from hvdtrain.system.command import OutputFile
 
 PRINTS = """
 import logging, sys
 from rich.console import Console
-from hvdtrain.system.streams import prepare_streams
+from hvdtrain.system.command import prepare_streams
 prepare_streams()
 print("one", file=sys.stderr)
 print("two\\nthree", file=sys.stderr)

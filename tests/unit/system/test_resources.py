@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from hvdtrain.system import cores
-from hvdtrain.system.cores import Core
+from hvdtrain.system import resources
+from hvdtrain.system.resources import Core
 
 
 def machine(root, nodes, cores_per_node, siblings=2):
@@ -29,54 +29,54 @@ def machine(root, nodes, cores_per_node, siblings=2):
 
 def shares(found, ranks):
     """The hardware threads of each rank."""
-    parts = [cores.share(found, rank, ranks) for rank in range(ranks)]
-    return [cores.as_list(thread for core in part for thread in core.threads) for part in parts]
+    parts = [resources.core_share(found, rank, ranks) for rank in range(ranks)]
+    return [resources.core_list(thread for core in part for thread in core.threads) for part in parts]
 
 
 def test_ranks_share_a_host_of_two_nodes(tmp_path):
-    found = cores.read_cores(machine(tmp_path, nodes=2, cores_per_node=4), tmp_path)
+    found = resources.read_cores(machine(tmp_path, nodes=2, cores_per_node=4), tmp_path)
     assert found[0] == Core(0, (0, 8))
     assert shares(found, 2) == ["0-3,8-11", "4-7,12-15"]
     assert shares(found, 4) == ["0-1,8-9", "2-3,10-11", "4-5,12-13", "6-7,14-15"]
     assert shares(found, 3) == ["0-1,8-9", "2-4,10-12", "5-7,13-15"]
-    assert {core.node for core in cores.share(found, 0, 4)} == {0}
+    assert {core.node for core in resources.core_share(found, 0, 4)} == {0}
 
 
 def test_nodes_whose_threads_alternate(tmp_path):
     machine(tmp_path, nodes=2, cores_per_node=2, siblings=1)
     for node, threads in enumerate(("0,2", "1,3")):
         (tmp_path / f"node/node{node}/cpulist").write_text(threads)
-    assert shares(cores.read_cores(range(4), tmp_path), 2) == ["0,2", "1,3"]
+    assert shares(resources.read_cores(range(4), tmp_path), 2) == ["0,2", "1,3"]
 
 
 def test_only_threads_that_the_control_group_allows(tmp_path):
     machine(tmp_path, nodes=1, cores_per_node=8)
-    assert shares(cores.read_cores({2, 3, 4, 5, 10, 11}, tmp_path), 2) == ["2-3,10-11", "4-5"]
+    assert shares(resources.read_cores({2, 3, 4, 5, 10, 11}, tmp_path), 2) == ["2-3,10-11", "4-5"]
 
 
 @pytest.mark.parametrize(("ranks", "bound"), [(1, False), (4, True), (5, False), (9, False)])
 def test_ranks_that_would_get_too_few_threads_are_not_bound(tmp_path, ranks, bound):
     """Eight cores of one thread: five ranks would get one core, too few for Horovod's thread, at least once."""
-    found = cores.read_cores(machine(tmp_path, nodes=1, cores_per_node=8, siblings=1), tmp_path)
+    found = resources.read_cores(machine(tmp_path, nodes=1, cores_per_node=8, siblings=1), tmp_path)
     assert [bool(text) for text in shares(found, ranks)] == [bound] * ranks
 
 
 def test_a_kernel_that_tells_nothing(tmp_path):
-    assert cores.read_cores({3, 1}, tmp_path) == [Core(0, (1,)), Core(0, (3,))]
+    assert resources.read_cores({3, 1}, tmp_path) == [Core(0, (1,)), Core(0, (3,))]
 
 
 BIND = """
 import os, sys, threading
-from hvdtrain.system import cores
-cores.LEAST_THREADS = 1
+from hvdtrain.system import resources
+resources.MIN_THREADS = 1
 if sys.argv[1] == "first":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-bound = cores.bind(uses_gpu=False)
+bound = resources.bind_cores(uses_gpu=False)
 seen = []
 thread = threading.Thread(target=lambda: seen.append(frozenset(os.sched_getaffinity(0))))
 thread.start()
 thread.join()
-assert seen == [bound.after] == [cores.binding().after]
+assert seen == [bound.after] == [resources.core_binding().after]
 print(len(bound.before), len(bound.after), os.environ.get("OMP_NUM_THREADS"), bound.text or "none")
 """
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hvdtrain.errors import RankRemoved, Stopped, TrainingError, UserError
-from hvdtrain.runs import on_end
+from hvdtrain.training import process
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from hvdtrain.runs import on_end
 def test_the_command_is_told_how_training_ended(tmp_path, error, told):
     command = f'echo "$HVDTRAIN_STATUS $HVDTRAIN_EXIT_STATUS $HVDTRAIN_RANK" > {tmp_path}/told'
     try:
-        with on_end.notifying(command):
+        with process.notifying(command):
             if error:
                 raise error
     except BaseException as raised:
@@ -31,11 +31,11 @@ def test_the_command_is_told_how_training_ended(tmp_path, error, told):
 def test_only_rank_0_runs_it(tmp_path, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    on_end.notify(f"touch {tmp_path}/told", 0)
+    process.notify(f"touch {tmp_path}/told", 0)
     assert not list(tmp_path.iterdir())
 
 
 def test_a_rank_that_an_elastic_job_has_removed_says_nothing(tmp_path):
-    with pytest.raises(RankRemoved), on_end.notifying(f"touch {tmp_path}/told"):
+    with pytest.raises(RankRemoved), process.notifying(f"touch {tmp_path}/told"):
         raise RankRemoved("the job continues")
     assert not list(tmp_path.iterdir())

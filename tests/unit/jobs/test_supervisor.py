@@ -8,13 +8,14 @@ import time
 
 SLEEPER = """
 import asyncio
-from hvdtrain.system import running_time
+from hvdtrain.jobs import supervisor
+from hvdtrain.system import processes
 
-running_time.TICK_S, running_time.SUSPENDED_S = 0.1, 0.4
+supervisor.TICK_S, processes.SUSPENDED_S = 0.1, 0.4
 
 async def main():
     print("begun", flush=True)
-    await running_time.sleep(2)
+    await supervisor.sleep(2)
     print("passed", flush=True)
 
 asyncio.run(main())
