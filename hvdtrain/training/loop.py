@@ -13,7 +13,7 @@ from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import Saver
+from hvdtrain.training.state import Saver
 
 
 class Training:

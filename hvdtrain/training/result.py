@@ -16,8 +16,8 @@ from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.training import consistency
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import must_write
 from hvdtrain.training.start import StartedRun
+from hvdtrain.training.state import must_write
 
 
 def finish(started: StartedRun) -> None:

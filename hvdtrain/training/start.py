@@ -27,12 +27,10 @@ from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.preemption import StopRequest
-from hvdtrain.training.ranks import Ranks
+from hvdtrain.training.ranks import Ranks, StopRequest
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.resume import resume
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import Saver, must_write
+from hvdtrain.training.state import Saver, must_write, resume
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.watchdog import Watchdog
 

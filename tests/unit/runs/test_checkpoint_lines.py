@@ -11,7 +11,7 @@ from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import entry_of
-from hvdtrain.training.saving import Saver
+from hvdtrain.training.state import Saver
 
 
 class Run:

@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import pathlib, sys, time
-from hvdtrain.training.preemption import StopRequest
+from hvdtrain.training.ranks import StopRequest
 
 with StopRequest(pathlib.Path(), rank=0) as stop:
     if sys.argv[1:] == ["finishing"]:
