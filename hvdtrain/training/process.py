@@ -149,18 +149,18 @@ def _how_to_resume() -> str:
         return ""
     from hvdtrain.runs.console import open_folder
 
-    folder, found = open_folder(), []
+    folder, newest = open_folder(), []
     if not folder:
         return ""
 
     def read() -> None:
         with contextlib.suppress(OSError):
-            found.append(newest_whole(folder / "checkpoints"))
+            newest.append(newest_whole(folder / "checkpoints"))
 
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(FOLDER_WAIT_S)
-    return f"; resume from step {found[0].step} with --resume {folder}" if found and found[0] else ""
+    return f"; resume from step {newest[0].step} with --resume {folder}" if newest and newest[0] else ""
 
 
 def bind_to_cores(runtime: RuntimeOptions) -> None:

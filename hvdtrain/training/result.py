@@ -110,8 +110,8 @@ def count_cores(run: Run) -> int | None:
     cores = frozenset(os.sched_getaffinity(0))
     threads = os.environ.get("OMP_NUM_THREADS", "")
     of_device = int(threads) if threads.isdecimal() and int(threads) else len(cores)
-    own = [rank_info.host_name(), of_device * run.learner.devices, sorted(cores)]
-    ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(own)]
+    local_cores = [rank_info.host_name(), of_device * run.learner.devices, sorted(cores)]
+    ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(local_cores)]
     return total_cores(ranks) if run.learner.device == "cpu" else None
 
 
@@ -121,6 +121,6 @@ def total_cores(ranks: Iterable[RankCores]) -> int:
     for rank in ranks:
         hosts.setdefault(rank.host, []).append(rank)
     return sum(
-        min(sum(rank.threads for rank in own), len(frozenset().union(*(rank.cores for rank in own))))
-        for own in hosts.values()
+        min(sum(rank.threads for rank in on_host), len(frozenset().union(*(rank.cores for rank in on_host))))
+        for on_host in hosts.values()
     )

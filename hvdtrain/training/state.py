@@ -71,9 +71,9 @@ def resume(
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
-    own_folder, own_path, own_saved = opened or (None, None, None)
-    folder, path = group.broadcast((own_folder, own_path))
-    saved = _broadcast_checkpoint(group, own_saved)
+    local_folder, local_path, local_saved = opened or (None, None, None)
+    folder, path = group.broadcast((local_folder, local_path))
+    saved = _broadcast_checkpoint(group, local_saved)
     console.open_log(folder, group.rank, runtime.quiet)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
@@ -110,14 +110,14 @@ def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint 
     described = group.broadcast(saved and _without_arrays(saved))
     if described is None:
         return None
-    own = saved or described
-    weights, first = broadcast_arrays(group, own.weights), broadcast_arrays(group, own.optimizer.arrays)
+    local = saved or described
+    weights, first = broadcast_arrays(group, local.weights), broadcast_arrays(group, local.optimizer.arrays)
     others: list[Weights] = []
-    for rank, arrays in enumerate(own.other_ranks, 1):
+    for rank, arrays in enumerate(local.other_ranks, 1):
         received = broadcast_arrays(group, arrays)
         others.append(received if rank == group.rank else {})
-    optimizer = own.optimizer._replace(arrays=first)
-    return dataclasses.replace(own, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
+    optimizer = local.optimizer._replace(arrays=first)
+    return dataclasses.replace(local, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
 
 
 def _without_arrays(saved: Checkpoint) -> Checkpoint:
@@ -168,7 +168,7 @@ def _check_weights(config: Config, target: Target, path: Path, saved: Checkpoint
 
 def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
     """Load the optimizer's state, if the checkpoint has that of this optimizer."""
-    state = _own_state(learner, saved)
+    state = _local_state(learner, saved)
     if saved.framework != config.framework:
         state = state._replace(extra={})
         log.info("weights and optimizer state come from %s", saved.framework)
@@ -186,7 +186,7 @@ def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Chec
         ) from None
 
 
-def _own_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
+def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
     """This rank's optimizer state: that of rank 0, unless each rank has its own and had its own."""
     group, ranks = learner.group, 1 + len(saved.other_ranks)
     if ranks == 1:

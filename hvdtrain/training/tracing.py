@@ -62,7 +62,7 @@ class Tracing(Observer):
     def step_ended(self, at: Position) -> None:
         """Record the step, and start or stop to record."""
         done = at.step
-        if not self.steps or done == self._done:  # leaving an epoch before its end is no step
+        if not self.steps or done == self._done:  # leaving an epoch before its end is not a step
             return
         self._done = done
         if phases.is_recording:
