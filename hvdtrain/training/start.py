@@ -14,7 +14,7 @@ import numpy as np
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
-from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position, Source
+from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -85,10 +85,19 @@ class StartedRun:
             self.tracing.ended()
 
     def compile(self) -> None:
-        """Compile the step, if it is to be compiled, before any of it is timed."""
+        """Compile the learner's step, if --compile asks for it, before any of it is timed.
+
+        A rank that cannot compile logs why, and trains uncompiled. No rank waits for the others here.
+        """
         run = self.run
-        rows = -(-run.global_batch // run.group.size)
-        self.compile_s = compile_step(run.config, run.learner, run.dataset.train, rows)
+        if not run.config.compile:
+            return
+        try:
+            self.compile_s = run.learner.compile(run.dataset.train[np.arange(-(-run.global_batch // run.group.size))])
+        except Exception as error:  # of a kind that PyTorch does not document
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("--compile: training continues uncompiled: %s", reason)
+            log_to_file(logging.INFO, traceback.format_exc())
         if self.compile_s:
             self.reporter.show(f"compiled the step in {self.compile_s:.1f} s")
 
@@ -114,7 +123,7 @@ def start_run(
         if run.is_rank_0:
             checkpoint = str(parent.path) if parent else ""
             agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
-        with _reader(run) as reader:
+        with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
             tracking = _start_records(run, position, examine_host)
             track = tracking.log if tracking else lambda record: None
             started = StartedRun(run, position, Saver(run, memory, parent), track, reader)
@@ -131,12 +140,6 @@ def start_run(
                 except Stopped:
                     started.end_steps()
                     raise
-
-
-def _reader(run: Run) -> Reader:
-    """Reads the rows of a run."""
-    target = run.target
-    return Reader(run.dataset, run.runtime.workers, target.loader_spec, run.config.seed, target.labels)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
@@ -186,19 +189,3 @@ def recorded_end(run: Run) -> Iterator[None]:
         raise
     if run.is_rank_0:
         RunEnd("finished").write(run.folder)
-
-
-def compile_step(config: Config, learner: Learner, source: Source, rows: int) -> float:
-    """Compile the learner's step for `rows` rows of the source, if --compile asks for it; the seconds that it took.
-
-    A rank that cannot compile logs why, and trains uncompiled: 0.0. No rank waits for the others here.
-    """
-    if not config.compile:
-        return 0.0
-    try:
-        return learner.compile(source[np.arange(rows)])
-    except Exception as error:  # of a kind that PyTorch does not document
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log.warning("--compile: training continues uncompiled: %s", reason)
-        log_to_file(logging.INFO, traceback.format_exc())
-        return 0.0
