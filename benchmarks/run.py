@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench.spread import spread
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, default_dataset, launched_here
 from hvdtrain.runs import record
 from hvdtrain.system import stacks
+from hvdtrain.views.table import spread
 
 HERE = Path(__file__).resolve().parent
 Runs = list[dict[str, float]]

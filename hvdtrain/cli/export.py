@@ -12,9 +12,16 @@ from hvdtrain import __version__
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
-from hvdtrain.frameworks.requirements import prepare
-from hvdtrain.frameworks.task_export import export_task_program, export_task_saved_model
+from hvdtrain.frameworks.export import (
+    Comparison,
+    Model,
+    export_onnx,
+    export_program,
+    export_saved_model,
+    export_task_program,
+    export_task_saved_model,
+)
+from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints

@@ -11,7 +11,7 @@ import numpy as np
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
-from hvdtrain.datasets.formats.image import read_image
+from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Checkpoint

@@ -12,7 +12,7 @@ from hvdtrain.measure.scale.prediction import predict_all
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.text_table import paragraph
+from hvdtrain.views.table import paragraph
 
 
 @exit_status()

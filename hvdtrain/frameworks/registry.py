@@ -16,9 +16,8 @@ from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
-from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
@@ -31,7 +30,7 @@ STYLES: dict[Framework, tuple[str, ...]] = {
     "mxnet": ("gluon", "module", "ndarray"),
     "tensorflow": ("loop", "fit"),
 }
-"""Programming styles of each framework, the default first; the strategies of each are in <framework>/registry.py."""
+"""Programming styles of each framework, the default first; `ENTRIES` has the strategies of each."""
 
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
@@ -103,6 +102,70 @@ class StrategyEntry(Generic[AnyStrategy]):
         return self.strategy(config, runtime, *groups)
 
 
+def _torch() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.styles.torch_devices import TorchDataParallel, TorchManual, TorchManualLearner
+    from hvdtrain.frameworks.torch import strategies
+    from hvdtrain.frameworks.torch.learner import TorchLearner
+
+    return (
+        StrategyEntry("single", "loop", strategies.TorchStrategy, TorchLearner, SINGLE),
+        StrategyEntry("horovod", "loop", strategies.TorchHorovod, TorchLearner),
+        StrategyEntry("ddp", "loop", strategies.TorchDDP, TorchLearner),
+        StrategyEntry("dataparallel", "loop", TorchDataParallel, TorchLearner),
+        StrategyEntry("ring", "loop", strategies.TorchAllreduce, TorchLearner, RING),
+        StrategyEntry("mpi", "loop", strategies.TorchAllreduce, TorchLearner, MPI),
+        StrategyEntry("manual", "loop", TorchManual, TorchManualLearner),
+    )
+
+
+def _mxnet() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.mxnet import strategies
+    from hvdtrain.frameworks.mxnet.learner import MXNetLearner
+    from hvdtrain.frameworks.styles import mxnet_module as module
+    from hvdtrain.frameworks.styles import mxnet_ndarray as ndarray
+
+    return (
+        StrategyEntry("single", "gluon", strategies.MXNetStrategy, MXNetLearner, SINGLE),
+        StrategyEntry("horovod", "gluon", strategies.MXNetHorovod, MXNetLearner),
+        StrategyEntry("kvstore", "gluon", strategies.MXNetKVStore, MXNetLearner),
+        StrategyEntry("ring", "gluon", strategies.MXNetAllreduce, MXNetLearner, RING),
+        StrategyEntry("mpi", "gluon", strategies.MXNetAllreduce, MXNetLearner, MPI),
+        StrategyEntry("single", "module", module.ModuleStrategy, module.ModuleLearner, SINGLE),
+        StrategyEntry("horovod", "module", module.ModuleHorovod, module.ModuleLearner),
+        StrategyEntry("kvstore", "module", module.ModuleKVStore, module.ModuleLearner),
+        StrategyEntry("single", "ndarray", ndarray.NDArrayStrategy, ndarray.NDArrayLearner, SINGLE),
+        StrategyEntry("manual", "ndarray", ndarray.NDArrayManual, ndarray.NDArrayLearner),
+        StrategyEntry("horovod", "ndarray", ndarray.NDArrayHorovod, ndarray.NDArrayLearner),
+    )
+
+
+def _tensorflow() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.styles import keras_fit
+    from hvdtrain.frameworks.tensorflow import strategies
+    from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
+
+    return (
+        StrategyEntry("single", "loop", strategies.TensorFlowStrategy, TensorFlowLearner, SINGLE),
+        StrategyEntry("horovod", "loop", strategies.TensorFlowHorovod, TensorFlowLearner),
+        StrategyEntry("mirrored", "loop", strategies.TensorFlowMirrored, TensorFlowLearner),
+        StrategyEntry("multiworker", "loop", strategies.TensorFlowMultiWorker, TensorFlowLearner),
+        StrategyEntry("ring", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, RING),
+        StrategyEntry("mpi", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, MPI),
+        StrategyEntry("single", "fit", keras_fit.KerasStrategy, keras_fit.KerasLearner, SINGLE),
+        StrategyEntry("horovod", "fit", keras_fit.KerasHorovod, keras_fit.KerasLearner),
+        StrategyEntry("mirrored", "fit", keras_fit.KerasMirrored, keras_fit.KerasLearner),
+        StrategyEntry("multiworker", "fit", keras_fit.KerasMultiWorker, keras_fit.KerasLearner),
+    )
+
+
+ENTRIES: dict[Framework, Callable[[], tuple[StrategyEntry[Any], ...]]] = {
+    "torch": _torch,
+    "mxnet": _mxnet,
+    "tensorflow": _tensorflow,
+}
+"""What makes the entries of each framework, those of its default style first; it imports the framework."""
+
+
 def build_learner(config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
@@ -127,11 +190,6 @@ def _prepare(config: Config, runtime: RuntimeOptions) -> None:
         allow_timeline()
     if runtime.framework_profiler:
         os.environ.setdefault(KINETO_LOG_LEVEL, "99")
-
-
-def framework_tracing(framework: Framework) -> Any:
-    """The module <framework>/tracing.py: `waiter`, and the class `Profiler`."""
-    return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
 USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
@@ -185,7 +243,7 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
         raise UserError(
             f"--api {config.api}: {config.framework} has {', '.join(apis)}", "choose one of them, or leave --api out"
         )
-    entries = _entries(config.framework)
+    entries = ENTRIES[config.framework]()
     for entry in entries:
         if entry.name == config.strategy and config.api in ("auto", entry.style):
             return entry
@@ -197,12 +255,6 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
         f"--strategy {config.strategy}: {config.framework} has no such strategy{api}{hint}",
         "--strategy help lists them",
     )
-
-
-def _entries(framework: Framework) -> list[StrategyEntry[Any]]:
-    """All strategies of a framework, those of the default style first. Imports the framework."""
-    entries = importlib.import_module(f"hvdtrain.frameworks.{framework}.registry").ENTRIES
-    return sorted(entries, key=lambda entry: STYLES[framework].index(entry.style))
 
 
 class StrategyRow(NamedTuple):
@@ -225,7 +277,7 @@ def list_strategies(framework: Framework) -> list[StrategyRow]:
     require([framework], framework)
     return [
         StrategyRow(entry.name, entry.style, entry.over, entry.summary, _problem(entry, framework))
-        for entry in _entries(framework)
+        for entry in ENTRIES[framework]()
     ]
 
 

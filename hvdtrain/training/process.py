@@ -221,9 +221,9 @@ def strategy_list(framework: Framework) -> str:
 
     Raises UserError if the framework is missing.
     """
-    from hvdtrain.frameworks import registry, tuning
+    from hvdtrain.frameworks import preparation, registry
 
-    tuning.set_environment()
+    preparation.set_environment()
     rows = registry.list_strategies(framework)
     if os.environ.get(JSON):
         return json.dumps([row._asdict() for row in rows]) + "\n"

@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import StepRange
-from hvdtrain.frameworks.registry import framework_tracing
+from hvdtrain.frameworks.tracing import PROFILERS, Profiler, waiter
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
@@ -51,7 +51,7 @@ class Tracing(Observer):
         """Steps up to `at` were done before this process began."""
         steps, learner, done = self.steps, self._run.learner, at.step
         assert steps
-        phases.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
+        phases.wait = waiter(self._run.config.framework, learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
         elif steps.first >= self._run.last_step:
@@ -178,11 +178,12 @@ class Tracing(Observer):
         begin, end = rank_0.steps[0].begin, rank_0.steps[-1].end
         return [message for message in horovod.messages(start) if begin <= message.begin < end]
 
-    def _start_profiler(self) -> Any:
+    def _start_profiler(self) -> Profiler | None:
         if not self._run.runtime.framework_profiler:
             return None
         with _warning("the profile of the framework"):
-            profiler = framework_tracing(self._run.config.framework).Profiler(self._run.folder, self._run.group.rank)
+            path = self._run.folder / f"profiler-rank-{self._run.group.rank}"
+            profiler = PROFILERS[self._run.config.framework](path)
             profiler.start()
             return profiler
         return None

@@ -21,9 +21,8 @@ from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.csv_table import to_csv
 from hvdtrain.views.report.history import read_history
-from hvdtrain.views.report.markdown import to_markdown
+from hvdtrain.views.report.pages import csv_page, markdown_page
 from hvdtrain.views.report.runs import read_run
 
 
@@ -168,8 +167,8 @@ RUN = {
 def test_run_folder(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
         report = Report([read_run(folder)], [])
-        to_markdown(report)
-        to_csv(report)
+        markdown_page(report)
+        csv_page(report)
 
 
 @FUZZ

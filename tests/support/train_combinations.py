@@ -21,8 +21,8 @@ import numpy as np
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Batch, Dataset, Position
 from hvdtrain.networks.layers import Shape

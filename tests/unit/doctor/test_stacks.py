@@ -17,7 +17,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks import horovod, mpi, requirements, software, stack
 from hvdtrain.doctor.findings import Finding
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
+from hvdtrain.frameworks.preparation import require
 from hvdtrain.system import stacks
 from hvdtrain.system.rank_info import RankInfo
 from hvdtrain.system.stacks import DISTRIBUTIONS

@@ -117,7 +117,7 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
 @pytest.mark.matrix
 def test_servers_of_mxnet_unpickle_nothing(tmp_path):
     """As a command with an optimizer, which any caller can send to their port."""
-    from hvdtrain.frameworks.mxnet.servers import SERVER
+    from hvdtrain.frameworks.mxnet.strategies import SERVER
 
     command = pickle.dumps(Harm(tmp_path / "harm"))
     receive = f"from mxnet.kvstore.kvstore_server import KVStoreServer as S\nclass Store: handle = rank = 0\n\
