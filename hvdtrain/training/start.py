@@ -45,9 +45,9 @@ Findings = list[dict[str, Any]]
 def check_trackers(runtime: RuntimeOptions) -> None:
     """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
     if runtime.trackers and rank_info.detect().rank == 0:
-        from hvdtrain.runs.trackers import registry
+        from hvdtrain.runs import trackers
 
-        registry.check(runtime.trackers)
+        trackers.check(runtime.trackers)
 
 
 class StartedRun:
