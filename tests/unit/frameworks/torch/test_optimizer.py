@@ -19,7 +19,7 @@ STATES = st.recursive(
 
 
 def same(one, other):
-    """Whether two states are equal, in their types, too."""
+    """Whether two states are equal, including their types."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
