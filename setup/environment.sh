@@ -27,7 +27,7 @@ source setup/stack.sh
 # environment contain its path and the checkout's, so neither can move.
 wanted() {
     {
-        cat setup.cfg setup/*.{sh,py,patch} "$folder"/*
+        cat setup.cfg setup/*.{sh,py} setup/horovod/* "$folder"/*
         printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
         printf '%s\n' "$torch"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
@@ -40,9 +40,7 @@ up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
 
 # True if the environment has the stack, the Python and the PyTorch that are asked for.
 as_asked() {
-    local version had=$stack
-    # Of one that set-up did not make, the stack is not known; before there were stacks, set-up made `all`.
-    [[ ! -f $made ]] || had=all
+    local version had=$stack # which is not known of one that set-up did not make
     [[ ! -f $venv/.hvdtrain-stack ]] || had=$(<"$venv/.hvdtrain-stack")
     version=$("$venv/bin/python" -I -c "$about_python" 2>/dev/null) && version=${version%% *} || return 1
     [[ $had = "$stack" ]] &&
@@ -113,7 +111,7 @@ pip_install() { HVDTRAIN_CONSTRAINTS=$constraints setup/install.sh "$venv" "$@";
 # A system MPI is used if it can both compile and start programs, unless the environment
 # has its own, which comes first on PATH once the environment is active.
 ensure_mpi() {
-    local mpicxx site
+    local mpicxx
     if [[ ! -x $venv/bin/mpicxx ]] && mpicxx=$(type -P mpicxx) && type -P mpirun >/dev/null; then
         step "MPI: the system's ($mpicxx)"
         return

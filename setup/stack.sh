@@ -36,8 +36,8 @@ choose_stack() {
         read_stack "$STACK"
     elif [[ ${USE_SYSTEM_TORCH:-0} != 0 ]]; then
         read_stack pytorch
-    elif [[ -n $made || -f $venv/.hvdtrain-path ]]; then # older environments have no name of a stack
-        read_stack "${made:-all}"
+    elif [[ -n $made ]]; then
+        read_stack "$made"
     else
         default_stack
     fi
