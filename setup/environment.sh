@@ -13,15 +13,11 @@
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
-venv=${VENV:-.venv}
-[[ $venv = /* ]] || venv=$root/$venv
+# shellcheck source=setup/stack.sh
+source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
 made=$venv/.hvdtrain-path
-# shellcheck source=setup/stack.sh
-source setup/stack.sh
 
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
 # environment contain its path and the checkout's, so neither can move.

@@ -5,12 +5,8 @@
 # USE_SYSTEM_TORCH=1 leaves out PyTorch and what it requires.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
-venv=${VENV:-.venv}
-[[ $venv = /* ]] || venv=$root/$venv
 # shellcheck source=setup/stack.sh
-source setup/stack.sh
+source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 
 choose_stack
 python=$(find_python) || die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: set BASE_PYTHON"
