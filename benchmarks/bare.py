@@ -17,7 +17,7 @@ from typing import SupportsFloat
 import numpy as np
 
 from hvdtrain.datasets import registry
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 
 GLOBAL_BATCH, LR, INTERVAL = 256, 0.2, 20

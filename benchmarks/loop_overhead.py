@@ -16,11 +16,11 @@ from pathlib import Path
 
 import numpy as np
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import train as training

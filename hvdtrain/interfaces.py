@@ -1,8 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint,
-ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
 """
 
 from __future__ import annotations
@@ -209,15 +208,10 @@ class Evaluated(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
-def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evaluated:
-    """The evaluation of a classifier. loss: summed; labels and predicted classes: int64 (n,)."""
-    return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
-
-
 class Learner(abc.ABC):
     """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
 
-    A framework overrides the methods without a default, `train_step`, and of the others what it does better.
+    A framework overrides the methods without a default, `train_step` or `fit`, and of the others what it does better.
     """
 
     group: Group
@@ -244,7 +238,9 @@ class Learner(abc.ABC):
 
         Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
         """
-        raise NotImplementedError
+        losses: list[SupportsFloat] = []
+        self.fit(iter([batch]), 1, losses.append)
+        return losses[0]
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train on `steps` batches. A framework with a loop of its own (Keras' and Module's fit) runs them in that.

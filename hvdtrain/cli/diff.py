@@ -9,14 +9,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.monitor.chosen_run import chosen_run
 from hvdtrain.views.monitor.differences import differences
 from hvdtrain.views.monitor.run import read_runs
-from hvdtrain.views.terminal.difference_table import file_lines, headings, wrapped_table
+from hvdtrain.views.terminal.difference_table import difference_lines, headings
 from hvdtrain.views.terminal.output import Output
 
 
@@ -40,7 +39,5 @@ def main(argv: list[str]) -> None:
     names = headings([view.name for view in views], [printable(str(view.folder)) for view in views])
     if not sections:
         output.print([Text(f"{', '.join(names)}: nothing differs")])
-    elif output.is_terminal:
-        output.console.print(wrapped_table(names, sections, output.plain))
     else:
-        output.print(file_lines(names, sections, output.plain))
+        output.print(difference_lines(names, sections, output.width, output.plain))

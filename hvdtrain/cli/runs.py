@@ -11,9 +11,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.runs.search import find_runs
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.monitor.query import COLUMNS, Filter, column_of, sort_runs
 from hvdtrain.views.monitor.run import read_runs

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.views.monitor.chosen_run import RUNS, chosen_run
 from hvdtrain.views.monitor.run import read_runs
 from hvdtrain.views.terminal.output import Output

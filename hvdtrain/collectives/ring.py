@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.collectives.communication_time import CommunicationTime
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
+from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
-from hvdtrain.system import rank_info, tokens
+from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.network import PortReservation
 from hvdtrain.system.phases import collective
-from hvdtrain.system.processes import PortReservation
-from hvdtrain.system.running_time import TICK_S, RunningTime
+from hvdtrain.system.processes import TICK_S, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
@@ -158,7 +158,7 @@ class RingGroup(CommunicationTime):
         packed[rank] = encode(value)
         for step in range(size - 1):
             packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size])
-        return [decode(one) for one in packed]
+        return [decode(message) for message in packed]
 
     def _exchange_bytes(self, out: bytes) -> bytes:
         """Send bytes to the next rank; returns those of the previous rank, which may differ in length."""
@@ -201,7 +201,7 @@ def start(hang_timeout_s: float = 0) -> RingGroup:
     if launched.size == 1:
         return RingGroup(launched, ("", 0))
     address = rank_info.rendezvous()
-    token = rank_info.token() or tokens.of_one_host(launched, address)
+    token = rank_info.token() or credentials.token_of_one_host(launched, address)
     if not token:
         raise UserError(
             f"{launched.launcher} set no {rank_info.TOKEN}, and {address[0]} is not loopback, so other programs on the "

@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 import msgspec
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser
 from hvdtrain.system.text import did_you_mean
 
 NUMBER_LIMIT = 1 << 53
@@ -281,7 +281,9 @@ def to_toml(value: bool | int | float | str | Path | tuple[str, ...]) -> str:
 
 def as_json(values: Mapping[str, Any]) -> dict[str, Any]:
     """Values with paths as texts and tuples as lists, as JSON has them."""
-    return {name: msgspec.to_builtins(value, enc_hook=str) for name, value in values.items()}
+    # to_builtins leaves a tuple as it is.
+    lists = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+    return msgspec.to_builtins(lists, enc_hook=str)
 
 
 def arguments(values: Mapping[str, Any]) -> list[str]:

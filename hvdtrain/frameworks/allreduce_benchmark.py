@@ -5,6 +5,7 @@ usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD IDLE_SECONDS BYT
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -14,10 +15,9 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.mpi import MPIGroup
-from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.collectives.groups import MPIGroup, TorchDistributedGroup
 from hvdtrain.errors import TrainingError
-from hvdtrain.frameworks import tuning
+from hvdtrain.frameworks import preparation
 from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
@@ -29,18 +29,8 @@ Allreduce = Callable[[np.ndarray], Any]
 Close = Callable[[], None]
 
 
-def horovod_mpi() -> tuple[Allreduce, Close]:
-    """Horovod's allreduce of a PyTorch tensor, over MPI."""
-    return _horovod("mpi")
-
-
-def horovod_gloo() -> tuple[Allreduce, Close]:
-    """Horovod's allreduce of a PyTorch tensor, over Gloo."""
-    return _horovod("gloo")
-
-
-def _horovod(controller: str) -> tuple[Allreduce, Close]:
-    """Raises TrainingError if Horovod runs over another controller than the row of the table says."""
+def horovod(controller: str) -> tuple[Allreduce, Close]:
+    """Horovod's allreduce of a PyTorch tensor. Raises TrainingError if Horovod runs over another controller."""
     import horovod.torch as hvd
     import torch
 
@@ -82,9 +72,9 @@ def ring_() -> tuple[Allreduce, Close]:
     return group.allreduce, group.close
 
 
-METHODS = {
-    "horovod-mpi": horovod_mpi,
-    "horovod-gloo": horovod_gloo,
+METHODS: dict[str, Callable[[], tuple[Allreduce, Close]]] = {
+    "horovod-mpi": functools.partial(horovod, "mpi"),
+    "horovod-gloo": functools.partial(horovod, "gloo"),
     "gloo": gloo,
     "mpi": mpi,
     "mpi-by-hand": mpi_bare,
@@ -127,7 +117,7 @@ def main(argv: list[str]) -> None:
 
     Rank 0 prints one line of JSON: `idle`, the shares of a core that the ranks take, and `seconds` by number of bytes.
     """
-    tuning.set_environment()
+    preparation.set_environment()
     method, idle_s, *sizes = argv
     launched = rank_info.detect()
     allreduce, close = METHODS[method]()

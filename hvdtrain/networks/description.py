@@ -11,6 +11,8 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,20 +20,20 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import (
+    LARGEST,
+    LAYERS,
+    Activation,
     BatchNorm,
     Conv,
     Dense,
     Dropout,
     Flatten,
-    Gelu,
     Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
     Residual,
     Shape,
+    WindowLayer,
+    text,
 )
-from hvdtrain.networks.shapes import Shaping, output_shape, text
 
 Weights = dict[str, np.ndarray]
 """Parameters by canonical name (<layer>.weight, <layer>.bias) and running statistics of batch normalization
@@ -39,6 +41,8 @@ Weights = dict[str, np.ndarray]
 
 STATISTICS = (".running_mean", ".running_var")
 """How the names of running statistics end."""
+NAME = r"[A-Za-z]\w{0,63}"
+"""What all frameworks accept as the name of a layer."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class Network:
                 f"--model {model}: takes images of {text(self.input_shape)}, but the data's are {text(input_shape)}",
                 "choose another network, or resize the images",
             )
-        layers, output = Shaping(model, classes).layers(self.layers, input_shape)
+        layers, output = _Shaping(model, classes).layers(self.layers, input_shape)
         if output != (classes,):
             raise UserError(
                 f"--model {model}: its output is {text(output)}, but the data has {classes} classes",
@@ -86,13 +90,8 @@ class ShapedNetwork:
     def parameters(self) -> Iterator[tuple[str, Shape]]:
         """Canonical names and shapes of what training updates by gradients, in the order of the layers."""
         for layer, _ in self.walk():
-            if isinstance(layer, Conv | Dense):
-                yield f"{layer.name}.weight", layer.shape
-                if layer.bias:
-                    yield f"{layer.name}.bias", layer.shape[:1]
-            elif isinstance(layer, BatchNorm):
-                yield f"{layer.name}.weight", (layer.inputs,)
-                yield f"{layer.name}.bias", (layer.inputs,)
+            for kind, shape in layer.parameters().items():
+                yield f"{layer.name}.{kind}", shape
 
     def statistics(self) -> Iterator[tuple[str, Shape]]:
         """Canonical names and shapes of the running statistics, in the order of the layers."""
@@ -141,21 +140,34 @@ class ShapedNetwork:
         inputs = [self.input_shape, *(shape for _, shape in self.walk())]
         height = width = 0
         for layer, shape in reversed(list(zip(self.layers, inputs, strict=False))):
-            match layer:
-                case Conv(padding=0):
-                    height, width = ((n - 1) * layer.stride + layer.kernel for n in (height, width))
-                case Pool(padding=0):
-                    height, width = ((n - 1) * layer.step + layer.size for n in (height, width))
-                case Relu() | LeakyRelu() | Gelu():
-                    pass  # a pixel of the output depends on that of the input only
-                case _ if len(shape) == 3:
-                    _, height, width = shape
+            if isinstance(layer, WindowLayer) and not layer.padding:
+                size, step = layer.window
+                height, width = ((n - 1) * step + size for n in (height, width))
+            elif len(shape) == 3 and not isinstance(layer, Activation):
+                _, height, width = shape
         return height, width
 
     @property
     def size(self) -> int:
         """Number of parameters."""
         return sum(math.prod(shape) for _, shape in self.parameters())
+
+    @property
+    def training_flops(self) -> int:
+        """Floating-point operations of forward and backward for one image: those of convolutions and dense layers.
+
+        A multiplication and an addition count as two. Backward takes twice as many as forward, one product for the
+        gradient of the weights and one for that of the inputs (Chowdhery et al., PaLM, 2022, appendix B, whose "model
+        FLOPs utilization" counts in this way); the first layer needs no gradient of its inputs. Biases, activations,
+        normalization, pooling, loss and update are not counted.
+        """
+        products = (
+            math.prod(layer.shape) * math.prod(shape[1:])
+            for layer, shape in self.walk()
+            if isinstance(layer, Conv | Dense)
+        )
+        first, *others = (2 * number for number in products)
+        return 2 * first + 3 * sum(others)
 
 
 def check_weights(weights: Weights, shapes: Mapping[str, Sequence[int]]) -> None:
@@ -173,7 +185,7 @@ def _walk(layers: Iterable[Layer], shape: Shape) -> Iterator[tuple[Layer, Shape]
         if isinstance(layer, Residual):
             yield from _walk(layer.body, shape)
             yield from _walk(layer.shortcut, shape)
-        shape = output_shape(layer, shape)
+        shape = layer.output(shape)
         yield layer, shape
 
 
@@ -184,3 +196,62 @@ def _chains(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, ...]]:
         if isinstance(layer, Residual):
             yield from _chains(layer.body)
             yield from _chains(layer.shortcut)
+
+
+class _Shaping:
+    """Gives the layers of one network names, inputs and shapes, in their order.
+
+    model: names the network in messages. classes: what CLASSES stands for.
+    """
+
+    def __init__(self, model: str, classes: int) -> None:
+        self._model, self._classes = model, classes
+        self._numbers: Counter[str] = Counter()
+        self._taken: set[str] = set()
+
+    def layers(self, layers: Iterable[Layer], shape: Shape, within: str = "") -> tuple[tuple[Layer, ...], Shape]:
+        """The layers with all that follows from `shape`, that of their input, and the shape of their output.
+
+        within: where they are, for messages. Raises UserError for a layer that cannot have such an input.
+        """
+        shaped = []
+        for number, layer in enumerate(layers, 1):
+            layer, shape = self._shaped(layer, shape, f"{within}layer {number}")
+            shaped.append(layer)
+        return tuple(shaped), shape
+
+    def _shaped(self, layer: Layer, shape: Shape, where: str) -> tuple[Layer, Shape]:
+        if not isinstance(layer, LAYERS):
+            raise self._error(where, None, f"{layer!r:.60} is no layer")
+        if problem := layer.problem(shape):
+            raise self._error(where, layer, problem)
+        if isinstance(layer, Residual):
+            layer = self._residual(layer, shape, where)
+        layer = layer.on_input(shape, self._classes, self._name(layer, where) if layer.prefix else "")
+        output = layer.output(shape)
+        weight = layer.parameters().get("weight", ())
+        if max(math.prod(output), math.prod(weight)) >= LARGEST:
+            raise self._error(where, layer, f"makes {text(output)} of {text(shape)}, which is too large")
+        return layer, output
+
+    def _residual(self, layer: Residual, shape: Shape, where: str) -> Residual:
+        body, ends = self.layers(layer.body, shape, f"{where} (residual), body, ")
+        shortcut, beside = self.layers(layer.shortcut, shape, f"{where} (residual), shortcut, ")
+        if ends != beside:
+            raise self._error(where, layer, f"its body makes {text(ends)} and its shortcut {text(beside)}")
+        return Residual(body, shortcut)
+
+    def _name(self, layer: Layer, where: str) -> str:
+        """The name that the layer was given, or that of its kind and number."""
+        self._numbers[layer.prefix] += 1
+        name = layer.name or f"{layer.prefix}{self._numbers[layer.prefix]}"
+        if not re.fullmatch(NAME, name, re.ASCII):
+            raise self._error(where, layer, f"the name {name!r:.80} must be a letter, then letters, digits and _")
+        if name in self._taken:
+            raise self._error(where, layer, f"the name {name} is taken by another layer")
+        self._taken.add(name)
+        return name
+
+    def _error(self, where: str, layer: Layer | None, problem: str) -> UserError:
+        kind = f" ({layer.kind})" if layer else ""
+        return UserError(f"--model {self._model}: {where}{kind}: {problem}", "correct the network")

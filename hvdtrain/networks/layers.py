@@ -1,11 +1,16 @@
-"""The layers of a network as data. Shapes come from the training data: see `Network.for_data`.
+"""The layers of a network as data: their values, the shapes that they make, and their parameters.
 
 Sizes are numbers of pixels, `rate` and `slope` are fractions. A layer without a name gets one of its kind and number,
-`conv1`, `conv2` and so on, by which its parameters are called in every framework and checkpoint.
+`conv1`, `conv2` and so on, by which its parameters are called in every framework and checkpoint. What a layer computes
+is written in `networks.onnx_graph`, and in each framework's `network`.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -14,17 +19,99 @@ Shape = tuple[int, ...]
 
 CLASSES: Literal["classes"] = "classes"
 """As `outputs` of a dense layer: the number of the data's classes."""
+LARGEST = 1 << 31
+"""Number of values in an array of a layer, at most: MXNet counts them in 32 bits."""
+
+
+def text(shape: Shape) -> str:
+    """A shape as messages have it: 3x32x32."""
+    return "x".join(map(str, shape))
+
+
+class Layer:
+    """What all layers have; each is a frozen dataclass in LAYERS."""
+
+    kind: ClassVar[str]
+    """Its type in records and messages."""
+    prefix: ClassVar[str] = ""
+    """How the name of a layer begins that has none; empty for those that get no name."""
+    axes: ClassVar[int | None] = None
+    """Of its input: 3 for images, 1 for features, None for either."""
+    minima: ClassVar[Mapping[str, int]] = {}
+    """The smallest valid value of each of its integers."""
+    name: str
+
+    def value_problem(self) -> str:
+        """Which value of the layer itself cannot work; empty if all can."""
+        for name, minimum in self.minima.items():
+            value = getattr(self, name)
+            if not minimum <= value < LARGEST:
+                return f"{name} is {value}, not at least {minimum}"
+        return ""
+
+    def problem(self, shape: Shape) -> str:
+        """Why the layer cannot have an input of this shape; empty if it can."""
+        if problem := self.value_problem():
+            return problem
+        if self.axes == 3 and len(shape) != 3:
+            return f"it takes images (channels x height x width), but gets {text(shape)} features"
+        if self.axes == 1 and len(shape) != 1:
+            return (
+                f"it takes features, but gets images of {text(shape)}: put a flatten or global_average_pool before it"
+            )
+        return ""
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> Layer:
+        """The layer with all that follows from the shape of its input, the number of classes, and its name."""
+        return self
+
+    def output(self, shape: Shape) -> Shape:
+        """The shape of the output of a layer that `on_input` returned, for an input of `shape` that it can have."""
+        return shape
+
+    def parameters(self) -> dict[str, Shape]:
+        """The shapes of what training updates by gradients: of `weight`, and of `bias`."""
+        return {}
+
+
+class WindowLayer(Layer):
+    """A layer that computes each pixel from a square window of its input; an incomplete window is dropped."""
+
+    axes = 3
+    padding: int
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Width and height of a window, and the pixels from one to the next."""
+        raise NotImplementedError
+
+    def problem(self, shape: Shape) -> str:
+        if problem := super().problem(shape):
+            return problem
+        size, _ = self.window
+        if min(shape[1:]) + 2 * self.padding < size:
+            return f"its windows of {size}x{size} do not fit in images of {text(shape)} with padding {self.padding}"
+        return ""
+
+    def output(self, shape: Shape) -> Shape:
+        size, step = self.window
+        return (shape[0], *((length + 2 * self.padding - size) // step + 1 for length in shape[1:]))
+
+
+class Activation(Layer):
+    """A layer that computes each value from the value at its place."""
 
 
 @dataclass(frozen=True)
-class Conv:
+class Conv(WindowLayer):
     """A two-dimensional convolution (a cross-correlation, as in all frameworks) with a square kernel.
 
     padding: rows and columns of zeros on each side. groups: parts of the channels that are convolved separately; as
     many as there are input channels is a depthwise convolution. inputs: set by `Network.for_data`.
     """
 
-    kind: ClassVar[str] = "conv"
+    kind = prefix = "conv"
+    minima: ClassVar = {"outputs": 1, "kernel": 1, "stride": 1, "padding": 0, "groups": 1}
     outputs: int
     kernel: int
     stride: int = 1
@@ -39,12 +126,33 @@ class Conv:
         """Of the weight."""
         return (self.outputs, self.inputs // self.groups, self.kernel, self.kernel)
 
+    @property
+    def window(self) -> tuple[int, int]:
+        return self.kernel, self.stride
+
+    def problem(self, shape: Shape) -> str:
+        if problem := super().problem(shape):
+            return problem
+        if shape[0] % self.groups or self.outputs % self.groups:
+            return f"{self.groups} groups divide neither evenly: {shape[0]} inputs, {self.outputs} outputs"
+        return ""
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> Conv:
+        return dataclasses.replace(self, name=name, inputs=shape[0])
+
+    def output(self, shape: Shape) -> Shape:
+        return (self.outputs, *super().output(shape)[1:])
+
+    def parameters(self) -> dict[str, Shape]:
+        return {"weight": self.shape, **({"bias": self.shape[:1]} if self.bias else {})}
+
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(Layer):
     """A dense layer on features. inputs: set by `Network.for_data`, as are `outputs` of "classes"."""
 
-    kind: ClassVar[str] = "dense"
+    kind = prefix = "dense"
+    axes = 1
     outputs: int | Literal["classes"]
     bias: bool = True
     name: str = ""
@@ -55,9 +163,24 @@ class Dense:
         """Of the weight."""
         return (int(self.outputs), self.inputs)
 
+    def value_problem(self) -> str:
+        if self.outputs == CLASSES or 1 <= self.outputs < LARGEST:
+            return ""
+        return f"outputs is {self.outputs}, not at least 1"
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> Dense:
+        outputs = classes if self.outputs == CLASSES else self.outputs
+        return dataclasses.replace(self, name=name, inputs=shape[0], outputs=outputs)
+
+    def output(self, shape: Shape) -> Shape:
+        return self.shape[:1]
+
+    def parameters(self) -> dict[str, Shape]:
+        return {"weight": self.shape, **({"bias": self.shape[:1]} if self.bias else {})}
+
 
 @dataclass(frozen=True)
-class BatchNorm:
+class BatchNorm(Layer):
     """Batch normalization of each channel or feature (Ioffe and Szegedy, 2015), with a weight and a bias.
 
     Training normalizes by the mean and variance of the batch (--batch-norm says of which rows), evaluation by the
@@ -66,36 +189,54 @@ class BatchNorm:
     layer begins as its shortcut (Goyal et al., 2017). inputs: set by `Network.for_data`.
     """
 
-    kind: ClassVar[str] = "batch_norm"
+    kind, prefix = "batch_norm", "norm"
     momentum: float = 0.1
     epsilon: float = 1e-5
     initial: float = 1.0
     name: str = ""
     inputs: int = 0
 
+    def value_problem(self) -> str:
+        if not (0 < self.momentum <= 1 and 0 < self.epsilon < 1):
+            return f"momentum {self.momentum} must be above 0, at most 1, and epsilon {self.epsilon} between 0 and 1"
+        return "" if math.isfinite(self.initial) else f"initial is {self.initial}, not a finite number"
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> BatchNorm:
+        return dataclasses.replace(self, name=name, inputs=shape[0])
+
+    def parameters(self) -> dict[str, Shape]:
+        return {"weight": (self.inputs,), "bias": (self.inputs,)}
+
 
 @dataclass(frozen=True)
-class Dropout:
+class Dropout(Layer):
     """In training, sets this share of the values to 0 and divides the others by 1 - rate (Srivastava et al., 2014).
 
     name and shape, that of the values: set by `Network.for_data`.
     """
 
-    kind: ClassVar[str] = "dropout"
+    kind = prefix = "dropout"
     rate: float
     name: str = ""
     shape: Shape = ()
 
+    def value_problem(self) -> str:
+        return "" if 0 <= self.rate < 1 else f"rate is {self.rate}, not at least 0 and below 1"
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> Dropout:
+        return dataclasses.replace(self, name=name, shape=shape)
+
 
 @dataclass(frozen=True)
-class Pool:
-    """The average or maximum of square windows; by default they do not overlap. An incomplete window is dropped.
+class Pool(WindowLayer):
+    """The average or maximum of square windows; by default they do not overlap.
 
     stride: 0 for `size`. padding: rows and columns on each side, which count as zeros in an average and never are a
     maximum.
     """
 
-    kind: ClassVar[str] = "pool"
+    kind = "pool"
+    minima: ClassVar = {"size": 1, "stride": 0, "padding": 0}
     reduction: Literal["average", "max"]
     size: int
     stride: int = 0
@@ -106,53 +247,80 @@ class Pool:
         """Pixels between two windows."""
         return self.stride or self.size
 
+    @property
+    def window(self) -> tuple[int, int]:
+        return self.size, self.step
+
+    def value_problem(self) -> str:
+        if self.reduction not in ("average", "max"):
+            return f"reduction is {self.reduction!r}, not average or max"
+        if self.padding * 2 > self.size:
+            return f"padding {self.padding} is more than half of size {self.size}"
+        return super().value_problem()
+
 
 @dataclass(frozen=True)
-class GlobalAveragePool:
+class GlobalAveragePool(Layer):
     """(channels, height, width) -> (channels,)."""
 
-    kind: ClassVar[str] = "global_average_pool"
+    kind = "global_average_pool"
+    axes = 3
+
+    def output(self, shape: Shape) -> Shape:
+        return shape[:1]
 
 
 @dataclass(frozen=True)
-class Relu:
+class Relu(Activation):
     """max(x, 0)."""
 
-    kind: ClassVar[str] = "relu"
+    kind = "relu"
 
 
 @dataclass(frozen=True)
-class LeakyRelu:
+class LeakyRelu(Activation):
     """x where it is positive, else slope * x."""
 
-    kind: ClassVar[str] = "leaky_relu"
+    kind = "leaky_relu"
     slope: float = 0.01
 
+    def value_problem(self) -> str:
+        return "" if math.isfinite(self.slope) else f"slope is {self.slope}, not a finite number"
+
 
 @dataclass(frozen=True)
-class Gelu:
+class Gelu(Activation):
     """x * Phi(x), with the standard normal distribution's Phi (Hendrycks and Gimpel, 2016); not the approximation."""
 
-    kind: ClassVar[str] = "gelu"
+    kind = "gelu"
 
 
 @dataclass(frozen=True)
-class Flatten:
+class Flatten(Layer):
     """(channels, height, width) -> (channels * height * width,). shape, the former: set by `Network.for_data`."""
 
-    kind: ClassVar[str] = "flatten"
+    kind = "flatten"
+    axes = 3
     shape: Shape = ()
+
+    def on_input(self, shape: Shape, classes: int, name: str) -> Flatten:
+        return dataclasses.replace(self, shape=shape)
+
+    def output(self, shape: Shape) -> Shape:
+        return (math.prod(shape),)
 
 
 @dataclass(frozen=True)
-class Residual:
+class Residual(Layer):
     """body(x) + shortcut(x); an empty shortcut is x itself."""
 
-    kind: ClassVar[str] = "residual"
+    kind = "residual"
     body: tuple[Layer, ...]
     shortcut: tuple[Layer, ...] = ()
 
+    def output(self, shape: Shape) -> Shape:
+        return functools.reduce(lambda before, layer: layer.output(before), self.body, shape)
 
-Layer = (
-    Conv | Dense | BatchNorm | Dropout | Pool | GlobalAveragePool | Relu | LeakyRelu | Gelu | Flatten | Residual
-)  # fmt: skip
+
+LAYERS = (Conv, Dense, BatchNorm, Dropout, Pool, GlobalAveragePool, Relu, LeakyRelu, Gelu, Flatten, Residual)
+"""All layers that there are."""

@@ -13,14 +13,13 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import numpy as np
 
 from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.layers import Layer, Residual
-from hvdtrain.networks.shapes import LARGEST
+from hvdtrain.networks.layers import LARGEST, LAYERS, Layer, Residual
 from hvdtrain.system.text import did_you_mean
 
-KINDS: dict[str, type] = {kind.kind: kind for kind in get_args(Layer)}
+KINDS: dict[str, type[Layer]] = {layer.kind: layer for layer in LAYERS}
 FROM_DATA = ("inputs", "shape")
 """Fields that `Network.for_data` sets."""
-MOST_LAYERS, DEEPEST = 10_000, 20
+MAX_LAYERS, MAX_DEPTH = 10_000, 20
 """Layers of a network, and residual layers within each other, at most."""
 
 
@@ -38,7 +37,7 @@ def _as_list(shape: Any) -> Any:
 
 def _layer_record(layer: Layer) -> Any:
     """A layer's type, and the values that are not the default; what is not a layer stays as it is."""
-    if not isinstance(layer, Layer):
+    if not isinstance(layer, LAYERS):
         return layer
     record: dict[str, Any] = {"type": layer.kind}
     for field in _fields(type(layer)):
@@ -47,7 +46,7 @@ def _layer_record(layer: Layer) -> Any:
             value = value.item()
         if value != field.default:
             branch = isinstance(layer, Residual) and isinstance(value, tuple | list)
-            record[field.name] = [_layer_record(one) for one in value] if branch else value
+            record[field.name] = [_layer_record(inner) for inner in value] if branch else value
     return record
 
 
@@ -60,8 +59,8 @@ def from_record(record: Any) -> Network:
     shape = record.get("input_shape")
     if shape is not None and not (_is_shape(shape) and len(shape) == 3):
         raise ValueError(f"input_shape is {_text(shape)}, not three numbers: channels, height, width")
-    if not 0 < _count(record["layers"]) <= MOST_LAYERS:
-        raise ValueError(f"has no layers, or more than {MOST_LAYERS}")
+    if not 0 < _count(record["layers"]) <= MAX_LAYERS:
+        raise ValueError(f"has no layers, or more than {MAX_LAYERS}")
     return Network(_layers(record["layers"], ""), tuple(shape) if shape else None)
 
 
@@ -70,11 +69,11 @@ def _is_shape(value: Any) -> bool:
 
 
 def _count(layers: Any, depth: int = 0) -> int:
-    """Number of layers, with those of residual layers; stops at DEEPEST."""
-    if depth > DEEPEST:
-        raise ValueError(f"has residual layers within each other, deeper than {DEEPEST}")
-    inner = [one.get(name) for one in layers if isinstance(one, dict) for name in ("body", "shortcut")]
-    return len(layers) + sum(_count(one, depth + 1) for one in inner if isinstance(one, list))
+    """Number of layers, with those of residual layers; stops at MAX_DEPTH."""
+    if depth > MAX_DEPTH:
+        raise ValueError(f"has residual layers within each other, deeper than {MAX_DEPTH}")
+    branches = [layer.get(name) for layer in layers if isinstance(layer, dict) for name in ("body", "shortcut")]
+    return len(layers) + sum(_count(branch, depth + 1) for branch in branches if isinstance(branch, list))
 
 
 def _layers(records: list[Any], within: str) -> tuple[Layer, ...]:
@@ -119,7 +118,7 @@ def _fields(kind: type) -> list[dataclasses.Field[Any]]:
 
 def _has_type(value: Any, kind: Any) -> bool:
     if get_origin(kind) in (Union, types.UnionType):
-        return any(_has_type(value, one) for one in get_args(kind))
+        return any(_has_type(value, choice) for choice in get_args(kind))
     if get_origin(kind) is tuple:
         return isinstance(value, list)
     if get_args(kind):

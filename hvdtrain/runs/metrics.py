@@ -11,7 +11,7 @@ from typing import Any
 from hvdtrain.runs.console import log
 from hvdtrain.runs.record_list import RecordList
 from hvdtrain.system.files import LINES_BYTES, read_limited
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 
 
 class MetricsWriter:

@@ -13,8 +13,8 @@ from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset
 from hvdtrain.networks.description import Network
-from hvdtrain.networks.files import find_network
 from hvdtrain.networks.record import from_record
+from hvdtrain.networks.registry import find_network
 from hvdtrain.system.files import read_json
 from hvdtrain.system.python_files import is_reference, load_object
 from hvdtrain.tasks.target import NetworkTarget, Target

@@ -10,9 +10,8 @@ import numpy as np
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.validation import advice, suspicious
 from hvdtrain.interfaces import Dataset
-from hvdtrain.networks.arithmetic import training_flops
 from hvdtrain.networks.description import ShapedNetwork, Weights
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.tasks.rows import LabelCheck
 
@@ -95,7 +94,7 @@ class NetworkTarget(Target):
 
     @property
     def flops_per_row(self) -> int:
-        return training_flops(self.network)
+        return self.network.training_flops
 
     @property
     def needs_exact_batches(self) -> bool:

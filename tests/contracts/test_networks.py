@@ -23,7 +23,7 @@ from support.parity import checksums
 from support.shared_runs import SharedRun
 from support.stack import FRAMEWORKS, REFERENCE
 
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 
 UNEVEN = ("--batch-size", "500")
 """Of 1437 images: two whole batches and 437 rows, which neither two nor three ranks can share evenly."""

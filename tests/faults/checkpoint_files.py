@@ -13,7 +13,7 @@ from support.networks import LENET, LENET_RECORD
 from faults.suite import Row, Suite
 from faults.watched_job import EVERY, WatchedJob
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
 

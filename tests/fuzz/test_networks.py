@@ -13,8 +13,8 @@ from support.networks import LENET_RECORD, shaped
 from fuzz.inputs import TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.networks.description import Network, ShapedNetwork
-from hvdtrain.networks.files import find_network
 from hvdtrain.networks.record import from_record, shaped_from_record, shaped_to_record, to_record
+from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.registry import recorded_network
 
 TOML = """

@@ -21,7 +21,6 @@ from hvdtrain.networks.layers import (
     Residual,
     Shape,
 )
-from hvdtrain.networks.shapes import output_shape
 
 ANYWHERE = (
     st.sampled_from([Relu(), Gelu()])
@@ -48,7 +47,7 @@ def _chains(draw: st.DrawFn, shape: Shape, most: int, depth: int) -> tuple[tuple
     layers: tuple[Layer, ...] = ()
     for _ in range(draw(st.integers(0, most))):
         layer = draw(_layers(shape, depth))
-        shape = output_shape(layer, shape)
+        shape = layer.output(shape)
         layers += (layer,)
     return layers, shape
 
@@ -92,4 +91,4 @@ def _residuals(draw: st.DrawFn, shape: Shape, depth: int) -> Residual:
     if len(output) == 1:
         ending = (Flatten(),) if len(shape) == 3 else ()
         return Residual(body, (*ending, Dense(output[0])))
-    return Residual(tuple(layer for layer in body if output_shape(layer, shape) == shape))
+    return Residual(tuple(layer for layer in body if layer.output(shape) == shape))

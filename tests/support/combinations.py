@@ -14,7 +14,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import check_request, list_strategies
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.files import find_network
+from hvdtrain.networks.registry import find_network
 from hvdtrain.tasks.target import NetworkTarget
 from support import mixed_networks
 from support.covering import Row, covering_array
@@ -32,7 +32,6 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "warmup_epochs": (0.0, 1.5),
     "devices": (0, 1, 3),
     "check_sync": (0, 1),
-    "profile": (0, 2),
 }
 """Values of options that are numbers or any text; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}

@@ -25,9 +25,8 @@ from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
-from hvdtrain.networks.files import find_network
-from hvdtrain.networks.initial_weights import initial_weights
-from hvdtrain.networks.registry import NETWORKS
+from hvdtrain.networks.random_numbers import initial_weights
+from hvdtrain.networks.registry import NETWORKS, find_network
 from hvdtrain.runs import shards
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.target import NetworkTarget

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.checkpoint_folder import Entry
 from support.networks import LENET, LENET_RECORD

@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.grouping import gradient_groups
-from hvdtrain.collectives.horovod import HorovodGroup
-from hvdtrain.collectives.torch_distributed import TorchDistributedGroup
+from hvdtrain.collectives.groups import TorchDistributedGroup
+from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.frameworks.torch.objective import load_module, module_weights
+from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights, trained_parameters
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
@@ -75,7 +73,7 @@ class TorchHorovod(TorchStrategy):
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
-            groups=self._groups({name: own for name, own in model.named_parameters() if own.requires_grad}),
+            groups=self._groups(trained_parameters(model)),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
         if self.runtime.timeline:
@@ -144,7 +142,7 @@ class TorchDDP(TorchStrategy):
         self._watch_gradients(model, device)
         with warnings.catch_warnings():
             # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
-            # instead of this one would give them at the start, too.
+            # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             return nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
@@ -186,7 +184,7 @@ def _gradients(optimizer: Any) -> list[torch.Tensor]:
 
 def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
     """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
-    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 

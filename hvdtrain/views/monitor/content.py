@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.system.files import open_regular, read_json
-from hvdtrain.system.json_text import finite_number
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import finite_number, printable
 
 LONGEST_TEXT = 300
 """Characters of a text that are shown."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.runs import metrics
 from hvdtrain.runs.step_times import StepTime, from_record
-from hvdtrain.system.json_text import finite_number
+from hvdtrain.system.text import finite_number
 
 Curve = list[tuple[float, float]]
 """Values over epochs."""

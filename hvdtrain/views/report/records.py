@@ -11,8 +11,7 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
-from hvdtrain.system.json_text import finite_number
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import finite_number, printable
 
 
 class JsonRecord:

@@ -7,12 +7,13 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import STYLES
 from hvdtrain.runs.search import RECORDS, find_runs
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.history import History, read_history
 from hvdtrain.views.report.records import JsonRecord, as_text
@@ -21,17 +22,6 @@ NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
-
-
-class StepShares(NamedTuple):
-    """Parts of a step's time."""
-
-    compute: float
-    """Forward and backward; also the update, if that was not measured."""
-    communicate: float
-    update: float | None
-    data: float
-    """The loop and its data."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +46,10 @@ class FinishedRun:
     images_per_s: float | None
     epoch_s: float | None
     step_s: float | None
-    shares: StepShares | None
     cores: float | None
     """CPU cores that the job computes with."""
-    peak_share: float | None
-    """Arithmetic of training per second, as a share of the peak of these cores."""
+    gflops: float | None
+    """Arithmetic of training, in 10^9 operations per second."""
     peak_rss_mb: float | None
     accuracy: float | None
     test_rows: int | None
@@ -79,6 +68,19 @@ class FinishedRun:
     @property
     def images_per_core_s(self) -> float | None:
         return _ratio(self.images_per_s, self.cores)
+
+    @property
+    def gflops_per_core(self) -> float | None:
+        return _ratio(self.gflops, self.cores)
+
+    @functools.cached_property
+    def shares(self) -> StepTime | None:
+        """Each part's share of the time of steps, of all ranks together; None if the run did not record it.
+
+        Of several devices in a process, computing has their communication.
+        """
+        time = functools.reduce(StepTime.plus, self.history.ranks, NO_TIME)
+        return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
 
     @functools.cached_property
     def history(self) -> History:
@@ -150,9 +152,8 @@ def read_run(folder: Path) -> FinishedRun:
         images_per_s=speed if speed and speed > 0 else None,  # 0 if the run was shorter than an interval
         epoch_s=result.number("epoch_s"),
         step_s=result.number("step_s"),
-        shares=_shares(result),
         cores=result.number("cores"),
-        peak_share=_ratio(speed, _ratio(result.number("peak_flops"), result.number("flops_per_image"))),
+        gflops=_ratio(speed, _ratio(1e9, result.number("flops_per_image"))),
         peak_rss_mb=result.number("peak_rss_mb"),
         accuracy=result.number("accuracy"),
         test_rows=count_test_rows(result),
@@ -179,14 +180,6 @@ def count_test_rows(result: JsonRecord) -> int | None:
     """The rows that an accuracy is a share of; in older runs the sum of the confusion matrix, which tasks lack."""
     rows = result.number("test_rows") or result.sum("confusion")
     return round(rows) if rows and rows >= 1 else None
-
-
-def _shares(result: JsonRecord) -> StepShares | None:
-    shares = result.record("shares", {})
-    compute, communicate, data = (shares.number(name) for name in ("compute", "communicate", "data"))
-    if compute is None or communicate is None or data is None:
-        return None
-    return StepShares(compute, communicate, shares.number("update"), data)
 
 
 def _ratio(one: float | None, other: float | None) -> float | None:

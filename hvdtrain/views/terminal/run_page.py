@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
@@ -11,6 +12,7 @@ from hvdtrain.system.text import format_ranks
 from hvdtrain.views.monitor import details
 from hvdtrain.views.monitor.details import Details, value_text
 from hvdtrain.views.monitor.messages import stack_ranks
+from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.ranks import rank_lines
 from hvdtrain.views.terminal.screen import (
@@ -21,7 +23,6 @@ from hvdtrain.views.terminal.screen import (
     progress_lines,
     title_lines,
 )
-from hvdtrain.views.terminal.table import Column, table_lines
 
 FILE_WIDTH = 120
 """Columns of charts in a file."""
@@ -86,23 +87,22 @@ def _attempts(rows: Sequence[details.AttemptRow], width: int | None, plain: bool
     if not rows:
         return []
 
-    def column(heading: str, cells: Sequence[object], importance: int, right: bool = True, least: int = 0) -> Column:
-        return Column(heading, [Text("" if one is None else str(one)) for one in cells], importance, right, least)
+    def column(heading: str, priority: int, cells: Sequence[object], **layout: Any) -> CellsOf:
+        return Column(heading, priority, **layout), ["" if cell is None else str(cell) for cell in cells]
 
-    lines = table_lines(
+    table = Table.of_columns(
         [
-            column("attempt", range(left + 1, left + len(rows) + 1), 100),
-            column("began", [row.began for row in rows], 50, right=False),
-            column("took", [figures.duration(row.seconds) for row in rows], 60),
-            column("ranks", [row.ranks for row in rows], 40),
-            column("from step", [row.checkpoint for row in rows], 70),
-            column("to step", [row.step for row in rows], 80),
-            column("status", [row.status for row in rows], 75),
-            column("ended", [row.ended for row in rows], 90, right=False, least=20),
-        ],
-        width,
-        plain,
+            column("attempt", 0, range(left + 1, left + len(rows) + 1)),
+            column("began", 6, [row.began for row in rows], left=True),
+            column("took", 5, [figures.duration(row.seconds) for row in rows]),
+            column("ranks", 7, [row.ranks for row in rows]),
+            column("from step", 4, [row.checkpoint for row in rows]),
+            column("to step", 2, [row.step for row in rows]),
+            column("status", 3, [row.status for row in rows]),
+            column("ended", 1, [row.ended for row in rows], left=True, least=20),
+        ]
     )
+    lines = table.lines(width, plain)
     return [*lines[:1], *([Text(f"{left} earlier ones", "dim")] if left else []), *lines[1:]]
 
 
@@ -111,16 +111,15 @@ def _checkpoints(rows: Sequence[details.CheckpointRow], width: int | None, plain
     if not rows:
         return []
     notes = ["" if row.is_continued else "not continued by the newest" for row in rows]
-    lines = table_lines(
+    table = Table.of_columns(
         [
-            Column("checkpoint", [Text(row.name) for row in rows], 100, least=12),
-            Column("step", [Text(str(row.step)) for row in rows], 80, right=True),
-            Column("score", [Text(figures.decimal(row.score)) for row in rows], 90, right=True),
-            Column("note", [Text(note) for note in notes], 50, least=10),
-        ],
-        width,
-        plain,
+            (Column("checkpoint", left=True, least=12), [row.name for row in rows]),
+            (Column("step", 2), [str(row.step) for row in rows]),
+            (Column("score", 1), [figures.decimal(row.score) for row in rows]),
+            (Column("note", 3, left=True, least=10), notes),
+        ]
     )
+    lines = table.lines(width, plain)
     return [*lines[:1], *([Text(f"{left} older ones", "dim")] if left else []), *lines[1:]]
 
 

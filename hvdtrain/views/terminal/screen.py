@@ -14,11 +14,11 @@ from hvdtrain.system.text import format_ranks
 from hvdtrain.views.monitor.curves import Curve, CurveReader
 from hvdtrain.views.monitor.messages import Message, last_messages
 from hvdtrain.views.monitor.run import RunView
+from hvdtrain.views.table import cut
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.chart import LEAST_HEIGHT, Line, chart
 from hvdtrain.views.terminal.listing import STYLES
 from hvdtrain.views.terminal.ranks import rank_lines
-from hvdtrain.views.terminal.table import cut
 
 MOST_READ, MOST_MESSAGES = 10_000, 50
 """Messages that are read, and those kept for a screen of any height."""

@@ -12,8 +12,8 @@ from typing import Any
 from flask import Flask, Response, abort, request
 from werkzeug.exceptions import HTTPException
 
-from hvdtrain.system.json_text import to_json
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import to_json
 from hvdtrain.views.monitor.content import read_object, shown, table
 from hvdtrain.views.monitor.messages import last_messages, log_ranks, log_text, stack_ranks, stack_text
 from hvdtrain.views.web.access import Access

@@ -6,7 +6,7 @@ from support.networks import LENET, LENET_RECORD
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
-from hvdtrain.networks.initial_weights import initial_weights
+from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
 

@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.training.ranks import RankStep, join
 

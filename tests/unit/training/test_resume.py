@@ -20,7 +20,7 @@ from support.networks import shaped
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.collectives.encoding import decode, encode
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.option import Resume, key
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import FACTS

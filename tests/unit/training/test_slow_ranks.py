@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.step_times import StepTime
 from hvdtrain.training.slow_ranks import SlowRanks

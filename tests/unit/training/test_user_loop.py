@@ -12,7 +12,7 @@ from support.user_loop_runs import CONFIG, NUMBERS, starter
 from torch import nn
 
 import hvdtrain
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints

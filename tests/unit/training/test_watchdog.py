@@ -10,7 +10,7 @@ from support.jobs import wait_for
 
 PROGRAM = """
 import ctypes, pathlib, sys, time
-from hvdtrain.collectives.single_process import SingleProcess
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training import step_timer, watchdog
 from hvdtrain.training.watchdog import EVALUATION

@@ -1,10 +1,8 @@
 """The screen of `watch` in terminals of any size, the charts, and the page of `show`."""
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
@@ -13,7 +11,7 @@ from hvdtrain.views.monitor.curves import Curve
 from hvdtrain.views.monitor.differences import differences
 from hvdtrain.views.monitor.run import RunFollower, read_runs
 from hvdtrain.views.terminal.chart import Line, chart
-from hvdtrain.views.terminal.difference_table import wrapped_table
+from hvdtrain.views.terminal.difference_table import difference_lines
 from hvdtrain.views.terminal.run_page import page_lines
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
@@ -49,6 +47,12 @@ def test_screen_fits(tmp_path, size, plain):
         assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
 
 
+def test_a_run_whose_ranks_have_done_no_step_yet(tmp_path):
+    write_beat(write_run(tmp_path / "run", ranks=1), 0, compute_s=0.0, communicate_s=0.0, data_s=0.0)
+    lines = screen_lines(Shown.of(RunFollower(tmp_path / "run").look()), 120, 40)
+    assert "training  run" in "\n".join(line.plain for line in lines)
+
+
 def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
     lines = screen_lines(training_run(tmp_path / "run", 64, slow=57), 80, 24)
     text = "\n".join(line.plain for line in lines)
@@ -57,6 +61,13 @@ def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
     assert row.endswith("slow: the others wait for it") or "slow: the" in row
     shown = sum(line.plain.split()[:1] == [str(rank)] for line in lines for rank in range(64))
     assert f"and {64 - shown} more ranks" in text
+
+
+def test_ranks_before_their_first_step_are_shown_without_shares(tmp_path):
+    folder = write_run(tmp_path / "run")
+    write_beat(folder, 0, step=0, compute_s=0.0, communicate_s=0.0)
+    lines = screen_lines(Shown.of(RunFollower(folder).look()), 200, 40)
+    assert any(line.plain.split()[:2] == ["0", "node1"] for line in lines)
 
 
 def test_what_all_ranks_say_is_shown_once(tmp_path):
@@ -126,11 +137,9 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     views = read_runs([one, other])
     lines = page_lines(Shown.of(views[0]), width, all_options=True)
     assert max(line.cell_len for line in lines) <= width
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(wrapped_table([view.name for view in views], differences(views), plain=False))
-    drawn = console.file.getvalue().splitlines()
+    drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width, False)]
     assert max(map(len, drawn)) <= width
-    assert any(line.startswith("--data") and "fashion-mnist" in line for line in drawn)
+    assert any(line.startswith("  --data") and "fashion-mnist" in line for line in drawn)
 
 
 def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):

@@ -7,7 +7,7 @@ import pytest
 from support.report import learning, make_run, write
 
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.csv_table import to_csv
+from hvdtrain.views.report.pages import csv_page
 from hvdtrain.views.report.runs import collect
 
 
@@ -17,7 +17,7 @@ def sentences(tmp_path):
 
 def fastest(tmp_path):
     return [
-        row["most_images_per_s"] for row in csv.DictReader(to_csv(Report(*collect([tmp_path / "runs"]))).splitlines())
+        row["most_images_per_s"] for row in csv.DictReader(csv_page(Report(*collect([tmp_path / "runs"]))).splitlines())
     ]
 
 

@@ -55,7 +55,7 @@ def test_invalid_file_is_named(tmp_path, capsys, file, text):
         ("config.json", "host", "node"),
         ("result.json", "steps", None),
         ("result.json", "global_batch", -1),
-        ("result.json", "shares", [1]),
+        ("result.json", "per_class_accuracy", [1]),
     ],
 )
 def test_invalid_value_is_named(tmp_path, capsys, file, name, value):

@@ -1,0 +1,215 @@
+"""Groups of processes whose library needs no framework: a single one, MPI's, and those of torch.distributed."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import os
+import sys
+import time
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
+from hvdtrain.errors import UserError
+from hvdtrain.system import rank_info
+from hvdtrain.system.phases import collective
+
+MAX_ELEMENTS = 1 << 30
+"""Of a message of MPI, which counts them in 32 bits."""
+
+
+class SingleProcess:
+    """One process: every collective is the identity."""
+
+    rank, size, local_rank, controller = 0, 1, 0, ""
+    communicate_s: float | None = 0.0
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def gather(self, value: Any) -> list[Any]:
+        return [value]
+
+    def broadcast(self, value: Any) -> Any:
+        return value
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+def single_process(strategy: str) -> SingleProcess:
+    """A group of one, for a strategy that trains in one process.
+
+    Raises UserError if a launcher started several processes: each of them would train alone.
+    """
+    launched = rank_info.detect()
+    if launched.size > 1:
+        raise UserError(
+            f"{launched.launcher} started {launched.size} processes, but with --strategy {strategy} each would "
+            "train alone",
+            "choose a strategy for several processes (--strategy help), or start one process",
+        )
+    return SingleProcess()
+
+
+class Stopwatch:
+    """Seconds spent inside its `with` blocks, of one thread at a time; another thread may read them."""
+
+    def __init__(self) -> None:
+        self._state: tuple[float, float | None] = 0.0, None
+        """Seconds of complete blocks, and when the present one was entered: one value, so that a reader sees both."""
+
+    def __enter__(self) -> None:
+        self._state = self._state[0], time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._state = self.seconds, None
+
+    def add(self, seconds: float) -> None:
+        """Add what was measured in another way, outside of a block."""
+        self._state = self._state[0] + seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """With the block that is entered now."""
+        done, began = self._state
+        return done if began is None else done + time.perf_counter() - began
+
+
+class CommunicationTime:
+    """Base of groups: enter `communicating` around each sum over ranks, when this rank has computed what it gives."""
+
+    size: int
+
+    def __init__(self) -> None:
+        self.communicating = Stopwatch()
+        self._is_known = True
+
+    @property
+    def communicate_s(self) -> float | None:
+        """See `Group.communicate_s`."""
+        return self.communicating.seconds if self._is_known else None
+
+    def combines_gradients_unseen(self) -> None:
+        """The framework combines the gradients of several processes by itself, and does not tell how long it takes."""
+        self._is_known = self.size == 1
+
+
+class MPIGroup(CommunicationTime):
+    """MPI's processes, through mpi4py; `allreduce` is for gradients.
+
+    Raises UserError if MPI sees another number of processes than the launcher started.
+    """
+
+    controller = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from mpi4py import MPI as mpi
+
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
+        self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).Get_rank()
+        launched = rank_info.detect()
+        if launched.size != self.size:
+            raise UserError(
+                f"{launched.launcher} started {launched.size} processes, but MPI sees {self.size}",
+                "start --strategy mpi by mpirun, or by srun if Slurm has the plug-in of this MPI",
+            )
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """Sum `values` over all ranks, in place: contiguous, any numeric type; sent without a copy."""
+        with self.communicating:
+            for start in range(0, len(values), MAX_ELEMENTS):
+                self._world.Allreduce(self._mpi.IN_PLACE, values[start : start + MAX_ELEMENTS])
+
+    @collective
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
+        self.allreduce(total)
+        return total
+
+    @collective
+    def gather(self, value: Any) -> list[Any]:
+        return self._world.allgather(value)
+
+    @collective
+    def broadcast(self, value: Any) -> Any:
+        return self._world.bcast(value)
+
+    @collective
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        self._world.Bcast(values, root)
+
+    @collective
+    def close(self) -> None:
+        self._world.Barrier()
+
+
+class TorchDistributedGroup(CommunicationTime):
+    """The processes of torch.distributed, for the module of that name and a backend (gloo, nccl)."""
+
+    controller = ""
+
+    def __init__(self, dist: ModuleType, backend: str) -> None:
+        super().__init__()
+        launched = rank_info.detect()
+        self._dist = dist
+        self.rank, self.size, self.local_rank = launched.rank, launched.size, launched.local_rank
+        self._init_process_group(backend)
+
+    def _init_process_group(self, backend: str) -> None:
+        if self.size == 1:  # works without a launcher
+            self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
+            return
+        address, port = rank_info.rendezvous()  # its error for a missing variable is clearer than PyTorch's
+        # With MASTER_ADDR, PyTorch reads the store's address itself: torchrun already runs a store there.
+        init_method = "env://" if rank_info.ADDRESS in os.environ else f"tcp://{address}:{port}"
+        self._dist.init_process_group(
+            backend,
+            init_method=init_method,
+            rank=self.rank,
+            world_size=self.size,
+            timeout=datetime.timedelta(seconds=LIBRARY_TIMEOUT_S),
+        )
+
+    @collective
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        with self.communicating:
+            return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
+
+    @collective
+    def gather(self, value: Any) -> list[Any]:
+        gathered = [None] * self.size
+        self._dist.all_gather_object(gathered, value)
+        return gathered
+
+    @collective
+    def broadcast(self, value: Any) -> Any:
+        values = [value]
+        self._dist.broadcast_object_list(values, src=0)
+        return values[0]
+
+    @collective
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        sent = [values if self.rank == root else None]
+        self._dist.broadcast_object_list(sent, src=root)
+        values[:] = sent[0]
+
+    @collective
+    def close(self) -> None:
+        self._dist.barrier()
+        atexit.register(_exit_without_destructors)
+
+
+def _exit_without_destructors() -> None:
+    """End the process without PyTorch's destructors: Gloo's threads sometimes abort in them after training is done."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1 if hasattr(sys, "last_value") else 0)  # the interpreter sets it for an unhandled exception
