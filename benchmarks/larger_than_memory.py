@@ -30,11 +30,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from limited_memory import limited_memory
 from PIL import Image
 from run import HERE, Runs, start, verdict
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.limited_memory import limited_memory
 from hvdtrain.views.table import spread
 
 LIMITED, IN_MEMORY = "tar shards, {} MiB of memory", "the same rows in memory"

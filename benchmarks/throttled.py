@@ -28,10 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
-from hvdtrain.measure.scale.cluster import Link
+from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP
-from hvdtrain.measure.scale.libraries import library
+from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
 from hvdtrain.measure.scale.step import StepModel, StepTime
 from hvdtrain.measure.scale.workload import Workload, read_workload
 

@@ -5,7 +5,8 @@ A wheel's local version names what it is built for, so that its file name alone 
     horovod-0.28.1+hvdtrain.pd41c0a9.torch2.13.mxnet1.9.tf2.15.cpu.openmpi4-cp311-cp311-manylinux_2_35_x86_64.whl
 
 in this order: the patches in setup/horovod (a hash of their changes), the frameworks, CPU or CUDA with or without NCCL,
-MPI. The whole description of the environment that it was built in is the file hvdtrain.json next to the wheel's metadata.
+MPI. The whole description of the environment that it was built in is the file hvdtrain.json next to the wheel's
+metadata.
 """
 
 from __future__ import annotations

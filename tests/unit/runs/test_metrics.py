@@ -6,8 +6,8 @@ import resource
 from support.events import read_events
 
 from hvdtrain.runs import metrics
+from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
-from hvdtrain.runs.trackers.values import scalars
 
 
 def test_incomplete_line_of_a_killed_job_is_skipped(tmp_path):
