@@ -7,7 +7,6 @@ from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import TrainingError
 from hvdtrain.measure.bench import allreduce, ratios
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.measure.bench.runner import run_jobs
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
     BenchRow,
@@ -16,6 +15,7 @@ from hvdtrain.measure.bench.strategies import (
     choose,
     is_finished,
     plan,
+    run_jobs,
 )
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_atomically

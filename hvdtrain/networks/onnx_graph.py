@@ -110,7 +110,7 @@ class _Graph:
                 return self._node("Add", self._chain(layer.body, x), self._chain(layer.shortcut, x))
             case Dropout():
                 return x
-        raise TypeError(f"{layer} is no layer")
+        raise TypeError(f"{layer} is not a layer")
 
     def _gelu(self, x: str) -> str:
         """x * (1 + erf(x / sqrt(2))) / 2"""

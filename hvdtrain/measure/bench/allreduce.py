@@ -19,7 +19,7 @@ from hvdtrain.measure.bench import allreduce_tables
 from hvdtrain.measure.bench.allreduce_tables import Measured, Repeats, has_own_thread
 from hvdtrain.measure.bench.core_to_core import round_trip_s
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, environment, launched_here
-from hvdtrain.measure.scale.allreduce_table import to_table
+from hvdtrain.measure.scale.communication import to_table
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.text import to_json

@@ -1,9 +1,13 @@
-"""The strategies to measure, and one job for each strategy, number of replicas and repeat."""
+"""The strategies to measure, and one job for each strategy, number of replicas and repeat.
+
+A job's result is its run folder, so a benchmark that was stopped continues with the jobs that are not finished.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,12 +20,15 @@ from hvdtrain.config.sources import check_recorded
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.system.text import did_you_mean
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
 AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
 """Horovod with the background thread as published, and with its own default cycle in ms."""
+JOB_TIMEOUT_S = 600
+GRACE_S = 10
 
 
 @dataclass(frozen=True)
@@ -200,3 +207,16 @@ def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
     devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
     runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--quiet"]
     return [*launcher, python, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]
+
+
+def run_jobs(jobs: list[BenchJob], options: StrategyBenchOptions) -> list[str]:
+    """Run jobs that are not finished; returns why those failed that did."""
+    for job in jobs:
+        shutil.rmtree(options.output / job.name, ignore_errors=True)  # left by a benchmark that was stopped
+    reasons = JobSeries(environment(), JOB_TIMEOUT_S, GRACE_S).run([_series_job(job, options) for job in jobs])
+    return [f"{job.name}: {reason}" for job, reason in zip(jobs, reasons, strict=True) if reason]
+
+
+def _series_job(job: BenchJob, options: StrategyBenchOptions) -> SeriesJob:
+    title = f"{job.row.name}, {job.replicas} replica(s), repeat {job.repeat + 1}/{options.repeats}"
+    return SeriesJob(title, command(job, options), options.output / f"{job.name}.log")

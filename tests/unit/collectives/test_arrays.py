@@ -14,7 +14,7 @@ from hvdtrain.system.rank_info import RankInfo
 
 
 def of_rank(rank):
-    """Arrays of several types and sizes, also of one element and of none."""
+    """Arrays of several types and sizes, including one element and none."""
     return {
         "large": np.random.default_rng(rank).normal(size=(30, 40)).astype(np.float32),
         "transposed": np.arange(rank, rank + 12).reshape(3, 4).T,

@@ -175,7 +175,7 @@ def test_unknown_callers_are_rejected(monkeypatch):
         try:
             ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
             made.append(ring.sum(np.ones(1))[0])
-            ring.close()  # a barrier: the other rank has its sum, too
+            ring.close()  # a barrier: the other rank also has its sum
         except TrainingError as error:
             made.append(str(error))
 

@@ -150,7 +150,7 @@ def test_other_names_are_errors(output):
 
 
 def save(folder, **changes):
-    """A run's folder with a checkpoint of a random network, but for these changes."""
+    """A run's folder with a checkpoint of a random network, with these changes."""
     saved = model()
     classes = tuple(map(str, range(saved.network.classes)))
     made = Checkpoint(
@@ -230,7 +230,7 @@ def test_what_is_there_already_stays_without_force(tmp_path, capsys):
     (folder / "mine").mkdir(parents=True)
     assert "is there already; give another output, or replace it with --force" in error_of(capsys, run, file)
     assert file.read_text() == "mine"
-    for output in (folder, tmp_path / "mine.pt2"):  # a folder that is no SavedModel, and one where a file belongs
+    for output in (folder, tmp_path / "mine.pt2"):  # a folder that is not a SavedModel, and one where a file belongs
         (tmp_path / "mine.pt2").mkdir(exist_ok=True)
         assert "is there already, and is not" in error_of(capsys, run, output, "--force")
         assert output.is_dir()

@@ -19,7 +19,7 @@ STATES = st.recursive(
 
 
 def same(first, second):
-    """Whether two states are equal, in their types, too."""
+    """Whether two states are equal, including their types."""
     if type(first) is not type(second):
         return False
     if isinstance(first, torch.Tensor):

@@ -1,26 +1,28 @@
-"""Losses and accuracy over epochs."""
+"""Charts of lines: losses and accuracy over epochs, and speed over the number of replicas."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.options import TITLES
-from hvdtrain.views.report.charts.style import LINES, SERIES_COLORS, WIDTH_IN, color_of, wrapped
+from hvdtrain.runs import plots
+from hvdtrain.views.report.charts import WIDTH_IN, color_of, wrapped
 from hvdtrain.views.report.history import Curve, History
 from hvdtrain.views.report.intervals import wilson
-from hvdtrain.views.report.rows import Row
+from hvdtrain.views.report.rows import Row, Spread
 from hvdtrain.views.report.runs import FinishedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_COLORS = len(SERIES_COLORS)
+MAX_COLORS = len(plots.COLORS)
 """With more rows than these, lines have the colors of their frameworks."""
-MOST_LINES = 60
+MAX_LINES = 60
 """With more runs than these, the first of each row is drawn, and of so many rows."""
-MOST_POINTS, ALL_POINTS = 300, 12_000
+MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
 LABEL_CHARACTERS = 50
 PANELS: tuple[tuple[str, Callable[[History], Curve]], ...] = (
@@ -47,15 +49,13 @@ def has_curve(row: Row) -> bool:
 
 def draw_curves(rows: list[Row]) -> Figure:
     """A panel for each figure that was recorded; repetitions have the color of their row."""
-    from matplotlib.figure import Figure
-
-    labels, lines = _few(rows) if len(rows) <= MOST_COLORS else _many(rows)
+    labels, lines = _few(rows) if len(rows) <= MAX_COLORS else _many(rows)
     panels = [(name, curve) for name, curve in PANELS if any(curve(line.run.history) for line in lines)]
     height = 1.9 * len(panels) + 0.19 * sum(label.count("\n") + 1 for label in labels) + 0.3
-    figure = Figure(figsize=(WIDTH_IN, height), layout="constrained")
+    figure = plots.new_figure(WIDTH_IN, height)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
     for axis, (name, curve) in zip(axes, panels, strict=True):
-        _draw_panel(axis, lines, curve, bands=name == ACCURACY and len(rows) <= MOST_COLORS)
+        _draw_panel(axis, lines, curve, bands=name == ACCURACY and len(rows) <= MAX_COLORS)
         axis.set_ylabel(name)
     axes[-1].set_xlabel("epoch")
     figure.legend(
@@ -72,9 +72,8 @@ def _few(rows: list[Row]) -> tuple[Labels, list[_Line]]:
     labels: Labels = {}
     lines = []
     for number, row in enumerate(rows):
-        drawn = [
-            _Line(run, SERIES_COLORS[number], LINES[number % 3], False) for run in row.runs[: MOST_LINES // len(rows)]
-        ]
+        color, style = plots.COLORS[number], plots.LINES[number % 3]
+        drawn = [_Line(run, color, style, False) for run in row.runs[: MAX_LINES // len(rows)]]
         labels[_wrapped(row.label)] = drawn[0]
         lines += drawn
     return labels, lines
@@ -84,9 +83,9 @@ def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
     """A color for each framework; the runs that end with the lowest and the highest loss are bold and named."""
     total = sum(len(row.runs) for row in rows)
     chosen = (
-        [(row, run) for row in rows for run in row.runs] if total <= MOST_LINES else [(row, row.run) for row in rows]
+        [(row, run) for row in rows for run in row.runs] if total <= MAX_LINES else [(row, row.run) for row in rows]
     )
-    chosen = chosen[:MOST_LINES]
+    chosen = chosen[:MAX_LINES]
     labels: Labels = {}
     lines = []
     for row, run in chosen:
@@ -121,7 +120,7 @@ def _handle(line: _Line, label: str) -> object:
 
 
 def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve], bands: bool) -> None:
-    most = max(min(MOST_POINTS, ALL_POINTS // len(lines)), 2)
+    most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for line in lines:
         points = thinned(curve(line.run.history), most)
         if not points:
@@ -154,3 +153,55 @@ def thinned(curve: Curve, most: int) -> Curve:
     parts = [curve[start : start + size] for start in range(0, len(curve) - 1, size)]
     means = [(sum(x for x, _ in part) / len(part), sum(y for _, y in part) / len(part)) for part in parts]
     return [*means, curve[-1]]
+
+
+def draw_scaling(rows: list[Row]) -> Figure:
+    """One panel per base, which defines the ideal line; one line per strategy and kind of scaling."""
+    panels: dict[str, dict[str, list[Row]]] = {}
+    bases: dict[str, Row] = {}
+    for row in rows:
+        assert row.scaling
+        base, run = row.scaling.base, row.run
+        devices = f", {run.devices} devices per rank" if run.devices > 1 else ""
+        series = f"{row.strategy}, {row.scaling.kind}{devices}" + (f", {row.note}" if row.note != base.note else "")
+        panels.setdefault(base.label, {}).setdefault(series, []).append(row)
+        bases[base.label] = base
+    heights = [2.6 + 0.2 * len(lines) for lines in panels.values()]
+    figure = plots.new_figure(WIDTH_IN, sum(heights))
+    axes = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axis, (label, lines) in zip(axes, panels.items(), strict=True):
+        _draw_base(axis, bases[label], lines)
+    return figure
+
+
+def _draw_base(axis: Axes, base: Row, lines: dict[str, list[Row]]) -> None:
+    """Whiskers from the minimum to the maximum of repetitions, side by side where lines have the same replicas."""
+    assert base.images_per_s
+    one = base.images_per_s.median
+    most = max(row.run.replicas for rows in lines.values() for row in rows)
+    axis.plot([1, most], [one, most * one], ":", color="black", label="ideal: replicas times the base")
+    for number, (name, rows) in enumerate(lines.items()):
+        points = sorted((row.run.replicas, row.images_per_s) for row in rows if row.images_per_s)
+        x, spreads = zip((1, base.images_per_s), *points, strict=True)
+        beside = 0.012 * most * (number - (len(lines) - 1) / 2)
+        axis.errorbar(
+            *([place + beside * (place > 1) for place in x], [value.median for value in spreads]),
+            yerr=_ends(spreads),
+            fmt=plots.LINES[(number + number // 6) % len(plots.LINES)],
+            marker=plots.MARKERS[number % 6],
+            color=plots.COLORS[number % 6],
+            markersize=5,
+            elinewidth=1,
+            capsize=2,
+            label=textwrap.shorten(name, 46, placeholder=" …"),
+        )
+    axis.set_title("\n".join(textwrap.wrap(f"base: {base.label}", 46)), fontsize=9, loc="left")
+    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel="images/s", ylim=(0, None))
+    axis.set_xticks(sorted({1, *(row.run.replicas for rows in lines.values() for row in rows)}))
+    axis.yaxis.set_major_formatter("{x:,.0f}")
+    axis.legend(loc="upper left", bbox_to_anchor=(0, -0.3), fontsize=8, frameon=False)
+
+
+def _ends(spreads: tuple[Spread, ...]) -> list[list[float]]:
+    """Lengths of whiskers, downwards and upwards."""
+    return [[one.median - one.minimum for one in spreads], [one.maximum - one.median for one in spreads]]

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from hvdtrain.measure.scale.failures import Reliability, checkpoint_interval, slowdown
-from hvdtrain.measure.scale.stragglers import expected_maximum
+from hvdtrain.measure.scale.prediction import Reliability, checkpoint_interval, slowdown
+from hvdtrain.measure.scale.step import expected_maximum
 
 
 # Exact values: 0, 1 / sqrt(pi), 3 / (2 sqrt(pi)); the others are the integral of N x phi(x) Phi(x)^(N-1).

@@ -5,6 +5,8 @@ from __future__ import annotations
 from support.doctor import doctor, nvidia_smi, path_with, script
 from support.stack import INSTALLED
 
+from hvdtrain.doctor.checks.gpu import runs_on
+
 
 def test_cuda_newer_than_the_driver(tmp_path):
     (tmp_path / "fake" / "torch").mkdir(parents=True)
@@ -112,3 +114,17 @@ def test_gpu_older_than_torch(tmp_path):
     )
     result.has("gpu", "fail", "Tesla V100 (sm_70) is too old for torch 2.15.0", remedy="an older torch")
     result.has("gpu", "ok", "mxnet sees 1 GPU(s)")
+
+
+def test_code_of_a_framework_on_gpus():
+    for code, capability, runs in (
+        (["sm_75", "sm_80"], 86, True),
+        (["sm_75", "sm_80"], 90, False),
+        (["sm_90"], 80, False),
+        (["sm_90a"], 90, True),
+        (["sm_90a", "sm_100a"], 103, False),
+        (["sm_100"], 120, False),
+        (["sm_80", "compute_90"], 120, True),
+        (["sm_80", "compute_90"], 75, False),
+    ):
+        assert runs_on(code, capability) == runs, (code, capability)

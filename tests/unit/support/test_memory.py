@@ -6,16 +6,16 @@ import subprocess
 import sys
 
 import pytest
+from support.memory import limited_group
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.limited_memory import limited_memory
 
 LIMIT = 64 << 20
 
 
 def test_command_cannot_use_more_than_the_limit():
     try:
-        with limited_memory(LIMIT) as group:
+        with limited_group(LIMIT) as group:
             fits, too_much = (
                 subprocess.run([*group.command, sys.executable, "-c", f"bytearray(b'1') * {size}"]).returncode
                 for size in (LIMIT // 2, LIMIT * 2)

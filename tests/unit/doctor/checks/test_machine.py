@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.doctor import as_root, doctor, unshared
 
-from hvdtrain.doctor.check_context import CheckContext
+from hvdtrain.doctor.check import CheckContext
 from hvdtrain.doctor.checks.machine import check_memory
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
@@ -71,8 +71,8 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     assert resources.memory_limit() == (536870912, 436870912)
     assert resources.cpu_quota() == 4
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
-    (found,) = [one for one in check_memory(context) if "cgroup" in one.text]
-    assert found.status == "fail" and "512 MiB" in found.text and "fewer ranks" in found.remedy
+    (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
+    assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
     assert resources.cpu_quota() == 1
 
