@@ -28,7 +28,7 @@ from wheel_description import describe, differences, label, needed, wheel_differ
 
 RECORD = "hvdtrain.json"
 MAX_LISTED = 3
-"""Wheels that do not fit, of which an error lists the reasons."""
+"""Wheels that do not fit, whose reasons an error lists."""
 TIMEOUT_S = 60
 
 
