@@ -168,7 +168,6 @@ def _dark(part: str, images: np.ndarray) -> str:
 
 
 def _labels(train: np.ndarray, test: np.ndarray, classes: int) -> tuple[str, ...]:
-    """The problems of labels that miss classes."""
     known, tested = set(np.unique(train)), set(np.unique(test))
     problems = []
     if len(known) == 1:
