@@ -1,7 +1,7 @@
 """How far apart the cores of two processes are: the time that a value takes from one to the other and back.
 
 It is short for cores that share a cache and several times as long for others, and an allreduce through shared memory
-depends on it. On a virtual machine the host chooses the cores and may move them within seconds, so repeated jobs differ.
+depends on it. On a virtual machine the host chooses the cores and may move them within seconds: repeated jobs differ.
 """
 
 from __future__ import annotations
