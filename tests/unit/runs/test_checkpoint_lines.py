@@ -40,7 +40,7 @@ class Run:
         return [path.name.removeprefix("step-").lstrip("0") for path in checkpoint_folder.paths(self.folder / folder)]
 
     def newest(self):
-        """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
+        """Step of the checkpoint from which the run resumes; the launcher must also know it."""
         found = checkpoints.newest(self.folder)[1].position.step
         assert run_end.newest_checkpoint(self.folder).step == found
         return found
