@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/larger-than-memory.jsonl"), help="file of results")
     options = parser.parse_args()
     limit = options.limit << 20
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes the shards and the control group, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also removes the shards and the control group
     try:
         with limited_memory(limit):
             pass

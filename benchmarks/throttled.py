@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/throttled.jsonl"), help="file to append results to")
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes the namespaces, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also removes the namespaces
     rows = []
     with tempfile.TemporaryDirectory() as folder, hosts(max(options.ranks)) as spaces:
         workload = one_rank(Path(folder), options.batch_size)

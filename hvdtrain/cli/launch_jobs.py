@@ -129,23 +129,23 @@ def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobO
 
 
 def _show(rows: list[JobOverview]) -> None:
-    """A table, for a terminal of any width: a narrow one has the columns that matter most."""
+    """A table, for a terminal of any width: a narrow one leaves out the nodes."""
     from rich.text import Text
 
-    from hvdtrain.views.table import Column, Table, text_column
+    from hvdtrain.views.table import Column, Section, Table
 
-    states = [Text(printable(_state(row)), style=COLORS.get(row.state, "red")) for row in rows]
-    table = Table.of_columns(
-        [
-            (Column("job", left=True), [row.id for row in rows]),
-            (text_column("name"), [printable(row.name) for row in rows]),
-            (text_column("state"), states),
-            (Column("time"), [row.elapsed for row in rows]),
-            (text_column("nodes", priority=1), [printable(row.hosts) or str(row.nodes or "") for row in rows]),
-            (text_column("run"), [printable(_progress(row)) for row in rows]),
-        ]
-    )
-    print(table.terminal(None if sys.stdout.isatty() else MAX_WIDTH))
+    def wrapped(heading: str, least: int, priority: int = 0) -> Column:
+        return Column(heading, priority, left=True, least=least, overflow="wrap")
+
+    columns = [Column("job", left=True), wrapped("name", 16), wrapped("state", 24), Column("time", left=True)]
+    columns += [wrapped("nodes", 8, priority=1), wrapped("run", 24)]
+    cells: list[list[str | Text]] = []
+    for row in rows:
+        state = Text(printable(_state(row)), COLORS.get(row.state, "red"))
+        nodes = printable(row.hosts) or str(row.nodes or "")
+        cells.append([row.id, printable(row.name), state, row.elapsed, nodes, printable(_progress(row))])
+    is_terminal = sys.stdout.isatty()
+    print(Table(columns, [Section(cells)], ruled=is_terminal).terminal(None if is_terminal else MAX_WIDTH))
 
 
 def _state(row: JobOverview) -> str:

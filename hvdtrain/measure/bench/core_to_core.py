@@ -1,7 +1,7 @@
-"""How far apart the cores are that two processes run on: the time that a value takes from one to the other and back.
+"""How far apart the cores of two processes are: the time that a value takes from one to the other and back.
 
-Cores that share a cache are near, others several times as far, and an allreduce through shared memory depends on it. On
-a virtual machine the host decides which, and may decide anew within seconds, so that jobs differ that are the same.
+It is short for cores that share a cache and several times as long for others, and an allreduce through shared memory
+depends on it. On a virtual machine the host chooses the cores and may move them within seconds: repeated jobs differ.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CALL, REPLY, INTS = 0, 32, 64
 """Indices of the values in an array of 4-byte integers: 128 bytes apart, so that they share no cache line."""
 STARTED, FIRST_TURN = 1, 2
 """Values that the processes write."""
-MOST_LOOKS = 5_000_000
+MAX_LOOKS = 5_000_000
 """Looks at a value, about a quarter of a second, after which the other process counts as not running."""
 START_S, LIMIT_S = 10.0, 1.0
 """Limits of the other process' start, and of the measurement, which takes some milliseconds on cores that are free."""
@@ -75,7 +75,7 @@ def _reply(shared: Any) -> None:
 
 
 def _sees(values: memoryview, index: int, turn: int) -> bool:
-    for _ in range(MOST_LOOKS):  # noqa: SIM110  (any() takes several times as long)
+    for _ in range(MAX_LOOKS):  # noqa: SIM110  (any() takes several times as long)
         if values[index] == turn:
             return True
     return False

@@ -192,4 +192,4 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The algorithms that libraries choose from."""
 SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
 """Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
-setup/horovod-0.28.1-event-driven.patch."""
+setup/horovod/event-driven-gloo-small-allreduces.patch."""

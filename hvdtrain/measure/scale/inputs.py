@@ -143,10 +143,10 @@ def library(name: str, cycle_s: float = 0.0) -> Library:
     """
     if not name.startswith("horovod"):
         return Library(name, name, overlaps=name in ("gloo", "nccl"))
-    own = name.removeprefix("horovod-")
+    base = name.removeprefix("horovod-")
     if cycle_s:
-        return Library(own, own, Coordination(own, cycle_s), overlaps=True)
-    algorithm, row = ("horovod-gloo", "horovod over Gloo") if own == "gloo" else ("mpi", "horovod over MPI")
+        return Library(base, base, Coordination(base, cycle_s), overlaps=True)
+    algorithm, row = ("horovod-gloo", "horovod over Gloo") if base == "gloo" else ("mpi", "horovod over MPI")
     return Library(row, algorithm, Coordination(algorithm), overlaps=True)
 
 

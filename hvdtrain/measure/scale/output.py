@@ -65,31 +65,31 @@ def write(folder: Path, job: Job, predictions: list[Prediction], sentences: list
 
 def table(predictions: list[Prediction]) -> Table:
     """The predictions; columns of time and cost only where they are known."""
-    columns, rows = list(COLUMNS), [_row(one) for one in predictions]
+    columns, rows = list(COLUMNS), [_row(prediction) for prediction in predictions]
     for name in ("hours", "cost"):
-        figures = [getattr(one, name) for one in predictions]
+        figures = [getattr(prediction, name) for prediction in predictions]
         if not all(math.isnan(figure) for figure in figures):
             columns.append(Column(name, priority=1))
             for row, figure in zip(rows, figures, strict=True):
                 row.append(f"{figure:,.2f}" if math.isfinite(figure) else NO_NUMBER)
-    if any(math.isfinite(one.checkpoint_interval_s) for one in predictions):
+    if any(math.isfinite(prediction.checkpoint_interval_s) for prediction in predictions):
         columns += [Column("checkpoint every", priority=2), Column("lost to failures", priority=2)]
-        for row, one in zip(rows, predictions, strict=True):
-            row += [f"{one.checkpoint_interval_s:,.0f} s", f"{1 - 1 / one.slowdown:.1%}"]
+        for row, prediction in zip(rows, predictions, strict=True):
+            row += [f"{prediction.checkpoint_interval_s:,.0f} s", f"{1 - 1 / prediction.slowdown:.1%}"]
     return Table(columns, [Section(rows)])
 
 
-def _row(one: Prediction) -> list[str]:
-    speed, efficiency = one.images_per_s, one.efficiency
+def _row(prediction: Prediction) -> list[str]:
+    speed, efficiency = prediction.images_per_s, prediction.efficiency
     return [
-        f"{one.ranks:,}",
-        f"{one.hosts:,}",
+        f"{prediction.ranks:,}",
+        f"{prediction.hosts:,}",
         f"{speed.value:,.0f}",
         f"{speed.low:,.0f} to {speed.high:,.0f}",
         f"{efficiency.value:.0%}",
         f"{efficiency.low:.0%} to {efficiency.high:.0%}",
-        f"{one.step.seconds * 1e3:,.2f}",
-        one.limited_by,
+        f"{prediction.step.seconds * 1e3:,.2f}",
+        prediction.limited_by,
     ]
 
 
@@ -102,14 +102,14 @@ def _as_json(job: Job, predictions: list[Prediction], sentences: list[str], note
         "workload": dataclasses.asdict(model.workload),
         "communication": dataclasses.asdict(model.communication),
         "overlap": model.overlap,
-        "predictions": [_as_dict(one) for one in predictions],
+        "predictions": [_as_dict(prediction) for prediction in predictions],
         "findings": sentences,
         "assumed": notes,
     }
 
 
-def _as_dict(one: Prediction) -> dict[str, Any]:
-    values = {field.name: getattr(one, field.name) for field in dataclasses.fields(one)}
+def _as_dict(prediction: Prediction) -> dict[str, Any]:
+    values = {field.name: getattr(prediction, field.name) for field in dataclasses.fields(prediction)}
     for name in ("step", "images_per_s", "efficiency"):
         values[name] = values[name]._asdict()
     return values
@@ -125,20 +125,20 @@ def _plot(predictions: list[Prediction]) -> bytes:
 
 def _draw(figure: Figure, predictions: list[Prediction]) -> None:
     speed, parts = figure.subplots(1, 2)
-    ranks = [one.ranks for one in predictions]
-    ideal = [one.images_per_s.value / one.efficiency.value for one in predictions]
-    ranges = [one.images_per_s for one in predictions]
+    ranks = [prediction.ranks for prediction in predictions]
+    ideal = [prediction.images_per_s.value / prediction.efficiency.value for prediction in predictions]
+    low, values, high = zip(*(prediction.images_per_s for prediction in predictions), strict=True)
     speed.plot(ranks, ideal, "k:", label="ideal")
-    speed.plot(ranks, [one.value for one in ranges], "o-", color=plots.BLUE, label="predicted")
-    speed.fill_between(ranks, [one.low for one in ranges], [one.high for one in ranges], color=plots.BLUE, alpha=0.2)
+    speed.plot(ranks, values, "o-", color=plots.BLUE, label="predicted")
+    speed.fill_between(ranks, low, high, color=plots.BLUE, alpha=0.2)
     speed.set(xscale="log", yscale="log", xlabel="ranks", ylabel="images/s")
     speed.legend()
     bottom = [0.0] * len(predictions)
     places = range(len(predictions))
     for part, color in zip(predictions[0].step._fields, plots.COLORS, strict=True):
-        heights = [1e3 * getattr(one.step, part) for one in predictions]
+        heights = [1e3 * getattr(prediction.step, part) for prediction in predictions]
         parts.bar(places, heights, bottom=bottom, color=color, label=part)
-        bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
+        bottom = [start + height for start, height in zip(bottom, heights, strict=True)]
     parts.set_xticks(places, [f"{number:,}" for number in ranks])
     parts.set(xlabel="ranks", ylabel="step, ms")
     parts.legend()
@@ -148,40 +148,40 @@ def findings(job: Job, predictions: list[Prediction]) -> list[str]:
     """Sentences on: how far the job scales, what limits it from where on, and what would help."""
     lines = [_reach(predictions)]
     previous = "computation"
-    for one in predictions:
-        if one.limited_by not in ("computation", previous):
+    for prediction in predictions:
+        if prediction.limited_by not in ("computation", previous):
             lines.append(
-                f"From {one.ranks} ranks on, {one.limited_by} limits training "
-                f"(efficiency {one.efficiency.value:.0%}): {REMEDIES[one.limited_by]} would help."
+                f"From {prediction.ranks} ranks on, {prediction.limited_by} limits training "
+                f"(efficiency {prediction.efficiency.value:.0%}): {REMEDIES[prediction.limited_by]} would help."
             )
-        previous = one.limited_by
+        previous = prediction.limited_by
     return [*filter(None, lines), *_better_algorithm(job, predictions), *_slower(predictions)]
 
 
 def _reach(predictions: list[Prediction]) -> str:
-    good = [*takewhile(lambda one: one.efficiency.value >= UNLIMITED_EFFICIENCY, predictions)]
+    good = [*takewhile(lambda prediction: prediction.efficiency.value >= UNLIMITED_EFFICIENCY, predictions)]
     reached = good[-1].ranks if good else 1
     return f"Up to {reached} ranks, efficiency is at least {UNLIMITED_EFFICIENCY:.0%}." if reached > 1 else ""
 
 
 def _better_algorithm(job: Job, predictions: list[Prediction]) -> list[str]:
     """The first number of ranks from which another algorithm is better, and how much at the largest."""
-    own = job.model.communication.algorithm
-    for one in predictions:
-        name = max(one.algorithms, key=lambda algorithm: one.algorithms[algorithm])
-        if name != own and one.algorithms[name] > WORTH * one.images_per_s.value:
+    algorithm = job.model.communication.algorithm
+    for prediction in predictions:
+        name = max(prediction.algorithms, key=prediction.algorithms.__getitem__)
+        if name != algorithm and prediction.algorithms[name] > WORTH * prediction.images_per_s.value:
             last = predictions[-1]
-            used = LIBRARY_NAMES.get(own, own)
-            best = max(last.algorithms, key=lambda algorithm: last.algorithms[algorithm])
+            used = LIBRARY_NAMES.get(algorithm, algorithm)
+            best = max(last.algorithms, key=last.algorithms.__getitem__)
             speeds = f"{last.algorithms[best]:,.0f} instead of {last.images_per_s.value:,.0f} images/s"
             advice = f"use {ADVICE[best]}, for {speeds} on {last.ranks} ranks"
-            return [f"From {one.ranks} ranks on, {used} is too slow: {advice}."]
+            return [f"From {prediction.ranks} ranks on, {used} is too slow: {advice}."]
     return []
 
 
 def _slower(predictions: list[Prediction]) -> list[str]:
     """Where more ranks train less."""
-    best = max(predictions, key=lambda one: one.images_per_s.value / one.slowdown)
+    best = max(predictions, key=lambda prediction: prediction.images_per_s.value / prediction.slowdown)
     if best is predictions[-1]:
         return []
     return [f"More than {best.ranks} ranks train no faster."]

@@ -42,7 +42,7 @@ def test_docs_name_existing_checks():
     named = {name for line in problems for name in line.split("|")[3].strip().split(", ")}
     assert len(problems) > 15
     assert named <= {check.name for check in CHECKS}
-    assert f"take no time: {', '.join(QUICK)}." in page.replace("\n", " ")
+    assert ", ".join(QUICK) in page.replace("\n", " ")
 
 
 def test_merge_joins_equal_findings():

@@ -161,12 +161,12 @@ def has_ranks(row: Row) -> bool:
 def draw_ranks(rows: list[Row]) -> Figure:
     """Stacked bars, one for each rank, below the name of their run; the runs whose ranks differ most come first."""
     names, chosen, left_out = _chosen(rows)
-    places = [one.place for one in chosen]
+    places = [lane.place for lane in chosen]
     figure = plots.new_figure(WIDTH_IN, 1.4 + 0.2 * (places[-1] + 1))
     axis = figure.subplots()
     for place, name in names:
         axis.text(0, place, wrapped(name, NAME_CHARACTERS, 1), fontsize=8, va="center")
-    axis.set_yticks(places, [f"rank {one.rank}" for one in chosen], fontsize=8)
+    axis.set_yticks(places, [f"rank {lane.rank}" for lane in chosen], fontsize=8)
     axis.set_ylim(places[-1] + 0.6, -0.6)
     axis.grid(axis="y", visible=False)
     stack(axis, step_parts([lane.time for lane in chosen]), places)
@@ -198,9 +198,9 @@ def _chosen(rows: list[Row]) -> tuple[list[tuple[float, str]], list[_Lane], str]
 
 def _spread(ranks: list[StepTime]) -> float:
     """How much the ranks differ in the time for their own rows, as a share of the longest step time."""
-    total = max(one.total for one in ranks)
-    own = [one.local for one in ranks]
-    return (max(own) - min(own)) / total if total > 0 else 0.0
+    total = max(time.total for time in ranks)
+    local = [time.local for time in ranks]
+    return (max(local) - min(local)) / total if total > 0 else 0.0
 
 
 def _outermost(ranks: list[StepTime]) -> list[int]:

@@ -135,10 +135,10 @@ def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve
 
 def _band(axis: Axes, line: _Line, points: Curve) -> None:
     """What chance in the test rows gives around each accuracy."""
-    found = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
-    epochs, values = [x for x, _, _ in found], [y for _, y, _ in found]
-    low, high = [chance.low for _, _, chance in found], [chance.high for _, _, chance in found]
-    if len(found) == 1:
+    intervals = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
+    epochs, values = [x for x, _, _ in intervals], [y for _, y, _ in intervals]
+    low, high = [chance.low for _, _, chance in intervals], [chance.high for _, _, chance in intervals]
+    if len(intervals) == 1:
         ends = [[values[0] - low[0]], [high[0] - values[0]]]
         axis.errorbar(epochs, values, yerr=ends, color=line.color, capsize=3, linewidth=1)
     else:
@@ -177,9 +177,9 @@ def draw_scaling(rows: list[Row]) -> Figure:
 def _draw_base(axis: Axes, base: Row, lines: dict[str, list[Row]]) -> None:
     """Whiskers from the minimum to the maximum of repetitions, side by side where lines have the same replicas."""
     assert base.images_per_s
-    one = base.images_per_s.median
+    single = base.images_per_s.median
     most = max(row.run.replicas for rows in lines.values() for row in rows)
-    axis.plot([1, most], [one, most * one], ":", color="black", label="ideal: replicas times the base")
+    axis.plot([1, most], [single, most * single], ":", color="black", label="ideal: replicas times the base")
     for number, (name, rows) in enumerate(lines.items()):
         points = sorted((row.run.replicas, row.images_per_s) for row in rows if row.images_per_s)
         x, spreads = zip((1, base.images_per_s), *points, strict=True)
@@ -204,4 +204,7 @@ def _draw_base(axis: Axes, base: Row, lines: dict[str, list[Row]]) -> None:
 
 def _ends(spreads: tuple[Spread, ...]) -> list[list[float]]:
     """Lengths of whiskers, downwards and upwards."""
-    return [[one.median - one.minimum for one in spreads], [one.maximum - one.median for one in spreads]]
+    return [
+        [spread.median - spread.minimum for spread in spreads],
+        [spread.maximum - spread.median for spread in spreads],
+    ]

@@ -102,7 +102,7 @@ def test_horovod_built_without_a_framework(tmp_path):
     ],
 )
 def test_horovod_for_another_torch(environment, installed, cuda, texts):
-    """A prebuilt wheel, of which only the record in its metadata is known."""
+    """A prebuilt wheel: only the record in its metadata is known."""
     environment.install(f"torch=={installed}", "numpy==2.5.5")
     environment.install("horovod==0.28.1+hvdtrain.p1.torch2.15.cuda13.2.nccl.openmpi4", hvdtrain=horovod_record())
     environment.module("horovod")

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from hvdtrain.measure.bench.ratios import ratios, table
-from hvdtrain.measure.bench.strategies import BenchRow, StrategyBenchOptions, plan
+from hvdtrain.measure.bench.strategies import BenchRow, StrategyBenchOptions, plan, ratio_table, read_ratios
 
 ROWS = [
     BenchRow("mxnet", "single", "", "", "one", ""),
@@ -32,15 +31,15 @@ def test_ratios_pair_jobs_of_a_repeat_with_the_fastest_of_the_framework(tmp_path
         (tmp_path / job.name).mkdir()
         content = json.dumps({"images_per_s": SPEEDS[job.row.name][job.repeat]})
         (tmp_path / job.name / "result.json").write_text(content)
-    over_gloo, over_mpi = found = ratios(jobs, tmp_path)
+    over_gloo, over_mpi = found = read_ratios(jobs, tmp_path)
     fastest = "mxnet/kvstore/dist_sync/module"
     assert over_gloo[:3] == ("mxnet/horovod", fastest, 2)
     assert over_gloo.ratios == pytest.approx([0.9, 0.88])
     assert over_mpi[:3] == ("mxnet/horovod/mpi", fastest, 2)
     assert over_mpi.ratios == pytest.approx([0.99, 0.98, 1.1])
-    assert f"| mxnet/horovod/mpi | {fastest} | 2 | 0.99 | 0.98 to 1.10, 3 |\n" in table(found).markdown()
-    assert max(map(len, table(found).terminal(60).splitlines())) <= 60
+    assert f"| mxnet/horovod/mpi | {fastest} | 2 | 0.99 | 0.98 to 1.10, 3 |\n" in ratio_table(found).markdown()
+    assert max(map(len, ratio_table(found).terminal(60).splitlines())) <= 60
 
 
 def test_without_another_strategy_there_is_no_ratio(tmp_path):
-    assert ratios(plan(ROWS[:4], StrategyBenchOptions(repeats=1)), tmp_path) == []
+    assert read_ratios(plan(ROWS[:4], StrategyBenchOptions(repeats=1)), tmp_path) == []

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.training import cores
-from hvdtrain.training.cores import RankCores, total_cores
+from hvdtrain.training import result
+from hvdtrain.training.result import RankCores, count_cores, total_cores
 
 FOUR = frozenset(range(4))
 
@@ -29,12 +29,12 @@ def run_on(device, devices=1):
 
 
 def test_gpus_have_no_figures_of_cores():
-    assert cores.count_cores(run_on("cuda:0")) is None
+    assert count_cores(run_on("cuda:0")) is None
 
 
 def test_threads_of_devices_are_cores(monkeypatch):
-    monkeypatch.setattr(cores.os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(result.os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert cores.count_cores(run_on("cpu", devices=2)) == 6
+    assert count_cores(run_on("cpu", devices=2)) == 6
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert cores.count_cores(run_on("cpu", devices=2)) == 8
+    assert count_cores(run_on("cpu", devices=2)) == 8
