@@ -13,11 +13,9 @@ from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
 from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
-from hvdtrain.views.monitor.chosen_run import chosen_run
-from hvdtrain.views.monitor.differences import differences
-from hvdtrain.views.monitor.run import read_runs
-from hvdtrain.views.terminal.difference_table import file_lines, headings, wrapped_table
-from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.differences import differences, file_lines, headings, wrapped_table
+from hvdtrain.views.run_view import chosen_run, read_runs
+from hvdtrain.views.terminal.figures import Output
 
 
 @exit_status()

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.cli.exit_status import exit_status
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.system.parser import Parser
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
 from hvdtrain.views.report.csv_table import to_csv
 from hvdtrain.views.report.html import to_html
 from hvdtrain.views.report.markdown import to_markdown
-from hvdtrain.views.report.runs import collect
 from hvdtrain.views.report.text_table import paragraph
 from hvdtrain.views.report.writing import FILES, check_pages, write_pages
 
@@ -34,7 +34,7 @@ def main(argv: list[str]) -> None:
 
 def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`; print what came out and its table. Raises UserError."""
-    finished, unfinished = collect(runs)
+    finished, unfinished = finished_runs(runs)
     check_pages(output)
     report = Report(finished, unfinished)
     pages = dict(zip(FILES, (to_markdown(report), to_csv(report), to_html(report)), strict=True))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from hvdtrain.measure.sweep.outcomes import Combination
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts.style import MARKERS, SERIES_COLORS, STYLE, WIDTH_IN
-from hvdtrain.views.report.intervals import wilson
+from hvdtrain.views.report.rows import wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

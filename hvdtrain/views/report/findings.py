@@ -9,9 +9,7 @@ import math
 from typing import NamedTuple
 
 from hvdtrain.runs.step_times import slow_ranks
-from hvdtrain.views.report.groups import MOST, Group
-from hvdtrain.views.report.intervals import Interval
-from hvdtrain.views.report.rows import Row, Scaling, count_of
+from hvdtrain.views.report.rows import MOST, Group, Interval, Row, Scaling, count_of
 
 MOST_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.options import TITLES
+from hvdtrain.runs.metrics import History
+from hvdtrain.runs.run import Run
 from hvdtrain.views.report.charts.style import LINES, SERIES_COLORS, WIDTH_IN, color_of, wrapped
-from hvdtrain.views.report.history import Curve, History
-from hvdtrain.views.report.intervals import wilson
-from hvdtrain.views.report.rows import Row
-from hvdtrain.views.report.runs import FinishedRun
+from hvdtrain.views.report.rows import Row, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,10 +22,12 @@ MOST_LINES = 60
 MOST_POINTS, ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
 LABEL_CHARACTERS = 50
-PANELS: tuple[tuple[str, Callable[[History], Curve]], ...] = (
-    ("training loss", lambda history: history.train_loss),
-    ("test loss", lambda history: history.test_loss),
-    ("test accuracy", lambda history: history.test_accuracy),
+Points = list[tuple[float, float]]
+"""Values over epochs."""
+PANELS: tuple[tuple[str, Callable[[History], Points]], ...] = (
+    ("training loss", lambda history: history.train_loss.points),
+    ("test loss", lambda history: history.test_loss.points),
+    ("test accuracy", lambda history: history.test_accuracy.points),
 )
 ACCURACY = PANELS[2][0]
 
@@ -34,7 +35,7 @@ ACCURACY = PANELS[2][0]
 class _Line(NamedTuple):
     """How the curves of a run are drawn."""
 
-    run: FinishedRun
+    run: Run
     color: str
     style: str
     bold: bool
@@ -106,7 +107,7 @@ def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
 
 def _last_loss(history: History) -> float | None:
     curve = history.test_loss or history.train_loss
-    return curve[-1][1] if curve else None
+    return curve.values[-1] if curve else None
 
 
 def _wrapped(label: str) -> str:
@@ -120,7 +121,7 @@ def _handle(line: _Line, label: str) -> object:
     return Line2D([], [], color=line.color, linestyle=line.style, linewidth=width, label=label)
 
 
-def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve], bands: bool) -> None:
+def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Points], bands: bool) -> None:
     most = max(min(MOST_POINTS, ALL_POINTS // len(lines)), 2)
     for line in lines:
         points = thinned(curve(line.run.history), most)
@@ -134,7 +135,7 @@ def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve
             _band(axis, line, points)
 
 
-def _band(axis: Axes, line: _Line, points: Curve) -> None:
+def _band(axis: Axes, line: _Line, points: Points) -> None:
     """What chance in the test rows gives around each accuracy."""
     found = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
     epochs, values = [x for x, _, _ in found], [y for _, y, _ in found]
@@ -146,7 +147,7 @@ def _band(axis: Axes, line: _Line, points: Curve) -> None:
         axis.fill_between(epochs, low, high, color=line.color, alpha=0.15, linewidth=0)
 
 
-def thinned(curve: Curve, most: int) -> Curve:
+def thinned(curve: Points, most: int) -> Points:
     """At most so many points: the means of neighboring ones; the last one stays as it is."""
     if len(curve) <= most:
         return curve

@@ -4,11 +4,11 @@ import matplotlib
 import pytest
 from support.report import learning, make_run
 
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.charts import curves, lanes, ranks
 from hvdtrain.views.report.charts.registry import KINDS, draw
 from hvdtrain.views.report.charts.style import COLORS, STYLE
 from hvdtrain.views.report.comparison import make_rows
-from hvdtrain.views.report.runs import collect
 
 
 @pytest.fixture(autouse=True)
@@ -18,7 +18,7 @@ def style():
 
 
 def rows(folder):
-    return make_rows(collect([folder])[0])
+    return make_rows(finished_runs([folder])[0])
 
 
 def legend(figure):

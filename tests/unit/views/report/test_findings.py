@@ -6,18 +6,19 @@ import shutil
 import pytest
 from support.report import learning, make_run, write
 
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.csv_table import to_csv
-from hvdtrain.views.report.runs import collect
 
 
 def sentences(tmp_path):
-    return Report(*collect([tmp_path / "runs"])).findings
+    return Report(*finished_runs([tmp_path / "runs"])).findings
 
 
 def fastest(tmp_path):
     return [
-        row["most_images_per_s"] for row in csv.DictReader(to_csv(Report(*collect([tmp_path / "runs"]))).splitlines())
+        row["most_images_per_s"]
+        for row in csv.DictReader(to_csv(Report(*finished_runs([tmp_path / "runs"]))).splitlines())
     ]
 
 
@@ -112,7 +113,7 @@ def test_each_framework_data_set_and_machine_is_compared_by_itself(tmp_path):
     runs(tmp_path, "faster", [9000.0, 8000.0], host={"processor": "Xeon"})
     found = sentences(tmp_path)
     assert found[4] == "The tables have the speed of 1 more group of rows."
-    titles = {group.title for group in Report(*collect([tmp_path / "runs"])).groups}
+    titles = {group.title for group in Report(*finished_runs([tmp_path / "runs"])).groups}
     machines = ("digits, AMD EPYC", "mnist, AMD EPYC", "digits, Xeon")
     assert {f"PyTorch, data {one}, 4 cores" for one in machines} < titles
     assert fastest(tmp_path).count("True") == 3

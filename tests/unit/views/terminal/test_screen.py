@@ -8,13 +8,12 @@ from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
+from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.monitor.curves import Curve
-from hvdtrain.views.monitor.differences import differences
-from hvdtrain.views.monitor.run import RunFollower, read_runs
+from hvdtrain.views.differences import differences, wrapped_table
+from hvdtrain.views.run_view import RunFollower, read_runs
 from hvdtrain.views.terminal.chart import Line, chart
-from hvdtrain.views.terminal.difference_table import wrapped_table
-from hvdtrain.views.terminal.run_page import page_lines
+from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 
@@ -29,7 +28,7 @@ def training_run(folder, ranks, slow=None):
     for rank in range(ranks):
         shares = {} if slow is None or rank == slow else {"compute_s": 0.6, "communicate_s": 0.4}
         write_beat(folder, rank, number=2, **shares)
-    return Shown.of(follower.look())
+    return Shown.read(follower.look())
 
 
 @pytest.mark.parametrize("plain", [False, True])
@@ -62,7 +61,7 @@ def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
 def test_ranks_before_their_first_step_are_shown_without_shares(tmp_path):
     folder = write_run(tmp_path / "run")
     write_beat(folder, 0, step=0, compute_s=0.0, communicate_s=0.0)
-    lines = screen_lines(Shown.of(RunFollower(folder).look()), 200, 40)
+    lines = screen_lines(Shown.read(RunFollower(folder).look()), 200, 40)
     assert any(line.plain.split()[:2] == ["0", "node1"] for line in lines)
 
 
@@ -71,7 +70,7 @@ def test_what_all_ranks_say_is_shown_once(tmp_path):
     for rank in range(8):
         write_log(tmp_path / "run", rank, "the loss jumped", level="WARNING")
     write_log(tmp_path / "run", 5, "out of memory", level="ERROR")
-    text = "\n".join(line.plain for line in screen_lines(Shown.of(shown.view), 80, 40))
+    text = "\n".join(line.plain for line in screen_lines(Shown.read(shown.view), 80, 40))
     assert text.count("epoch 2/4") == text.count("the loss jumped") == 1
     assert "rank 0: epoch 2/4" in text and "ranks 0-7: the loss jumped" in text and "rank 5: out of memory" in text
 
@@ -131,7 +130,7 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     attempt = {"ranks": 2, "began": 1.8e9, "seconds": 5.5, "status": 1, "ended": "a reason " * 30}
     (one / "attempts.json").write_text(json.dumps([attempt]))
     views = read_runs([one, other])
-    lines = page_lines(Shown.of(views[0]), width, all_options=True)
+    lines = page_lines(Shown.read(views[0]), width, all_options=True)
     assert max(line.cell_len for line in lines) <= width
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(wrapped_table([view.name for view in views], differences(views), plain=False))

@@ -6,10 +6,8 @@ import time
 
 import pytest
 
-from hvdtrain.errors import UserError
-from hvdtrain.runs.search import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.monitor.run import RunFollower, newest_run, read_runs
+from hvdtrain.views.run_view import RunFollower, newest_run, read_runs
 
 OPTIONS = {"framework": "torch", "strategy": "ring", "epochs": 2, "batch_size": 64}
 
@@ -45,18 +43,18 @@ def test_a_silent_rank_is_named(tmp_path):
     folder = make_run(tmp_path / "run")
     beat(folder, 0, idle_s=3.5)
     beat(folder, 1, age_s=4)
-    found = state(folder)
-    assert (found.name, found.rank) == ("waiting", 1)
-    assert "no heartbeat of rank 1 (process 11 on node1, step 5)" in found.reason
+    actual = state(folder)
+    assert (actual.name, actual.rank) == ("waiting", 1)
+    assert "no heartbeat of rank 1 (process 11 on node1, step 5)" in actual.reason
 
 
 def test_a_rank_outside_of_the_step_is_named(tmp_path):
     folder = make_run(tmp_path / "run")
     beat(folder, 0, idle_s=3.5)
     beat(folder, 1, idle_s=3.5, doing="train.py:31 in load")
-    found = state(folder)
-    assert (found.name, found.rank) == ("waiting", 1)
-    assert "is at train.py:31 in load" in found.reason
+    actual = state(folder)
+    assert (actual.name, actual.rank) == ("waiting", 1)
+    assert "is at train.py:31 in load" in actual.reason
 
 
 def test_ranks_that_are_all_silent_were_killed(tmp_path):
@@ -132,8 +130,8 @@ def test_a_slow_rank_has_a_remark_if_waiting_is_known(tmp_path, known):
     assert view.state.rank == (1 if known else None)
 
 
-def test_steps_of_a_run_of_an_older_version_follow_from_its_records(tmp_path):
-    folder = make_run(tmp_path / "run")
+def test_the_time_that_is_left_follows_from_the_newest_record(tmp_path):
+    folder = make_run(tmp_path / "run", steps=40)
     record = {"kind": "train", "step": 10, "epoch": 0.5, "loss": 1.0, "images_per_s": 128.0}
     (folder / "metrics.jsonl").write_text(json.dumps(record) + '\n{"kind": "train", "st')
     beat(folder, 0, step=10)
@@ -141,16 +139,10 @@ def test_steps_of_a_run_of_an_older_version_follow_from_its_records(tmp_path):
     assert (view.last_step, view.left_s, view.loss) == (40, 15.0, 1.0)
 
 
-def test_runs_are_found_below_a_folder(tmp_path):
+def test_the_newest_run_is_that_which_wrote_last(tmp_path):
     for name in ("b", "a"):
         make_run(tmp_path / name)
-    (tmp_path / "other").mkdir()
-    assert [path.name for path in find_runs(tmp_path)] == ["a", "b"]
-    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
     beat(tmp_path / "a", 0, age_s=-5)
-    os.utime(tmp_path / "b", (0, 0))
-    (tmp_path / "b" / "config.json").touch()
-    os.utime(tmp_path / "b" / "config.json", (0, 0))
+    for path in (tmp_path / "b", tmp_path / "b" / "config.json"):
+        os.utime(path, (0, 0))
     assert newest_run(tmp_path).name == "a"
-    with pytest.raises(UserError, match="no such folder"):
-        find_runs(tmp_path / "missing")

@@ -5,8 +5,8 @@ import json
 import pytest
 from support.run_folders import write_beat, write_records, write_run
 
-from hvdtrain.views.monitor import ranks
-from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views import rank_view
+from hvdtrain.views.run_view import RunFollower
 
 
 class Clock:
@@ -24,7 +24,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr(ranks, "time", found)
+    monkeypatch.setattr(rank_view, "time", found)
     return found
 
 
@@ -37,7 +37,7 @@ def look_after(watch, clock, seconds):
 
 
 def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path, clock):
-    watch, folder = ranks.RankWatch(tmp_path), tmp_path
+    watch, folder = rank_view.RankWatch(tmp_path), tmp_path
     for number in (1, 2, 3):  # every heartbeat is seen
         write_beat(folder, 0, number, time=clock.now)
         assert not look_after(watch, clock, 0.5)
@@ -48,7 +48,7 @@ def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path,
 
 
 def test_a_rank_that_was_stopped_does_not_make_the_folder_a_late_one(tmp_path, clock):
-    watch, folder = ranks.RankWatch(tmp_path), tmp_path
+    watch, folder = rank_view.RankWatch(tmp_path), tmp_path
     write_beat(folder, 0, 1, time=clock.now)
     assert look_after(watch, clock, 4)
     write_beat(folder, 0, 2, time=clock.now)

@@ -5,10 +5,11 @@ import time
 
 from support.live_runs import make_run, records
 
+from hvdtrain.runs.metrics import RankTimes
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.web import listing
-from hvdtrain.views.web.curve_store import MOST_POINTS, CurveStore
-from hvdtrain.views.web.spread import spread
+from hvdtrain.views.web.curves import MAX_POINTS, CurveStore, spread
 
 FINISHED = RunEnd("finished", time=1.0)
 
@@ -58,7 +59,7 @@ def test_curves_are_thinned_without_losing_peaks_and_grow_with_the_file(tmp_path
     metrics.write_text("\n".join(lines[:2000]) + "\n" + '{"kind":"train","step":1,"epoch":99,"loss":77.5}\n')
     store = CurveStore()
     loss = store.curves(folder, False)["curves"]["loss"]
-    assert len(loss["values"]) <= MOST_POINTS + 2 and max(loss["values"]) == 77.5
+    assert len(loss["values"]) <= MAX_POINTS + 2 and max(loss["values"]) == 77.5
     with open(metrics, "a") as file:
         file.write('{"kind":"train","step":1,"epoch":99.5,"loss":88.5}\n{"kind":"train","step":2,"epoch"')
     assert store.curves(folder, True)["curves"]["loss"]["values"][-1] == 88.5
@@ -66,23 +67,23 @@ def test_curves_are_thinned_without_losing_peaks_and_grow_with_the_file(tmp_path
     assert store.curves(folder, True) == {"curves": {}, "spread": None}
 
 
-def parts(own, communicate=True):
+def interval(local, communicate=True):
     """One logging step with these times of the ranks."""
-    waits = [max(own) - one for one in own] if communicate else []
-    return {"step": 1, "epoch": 1.0, "compute_s": own, "communicate_s": waits, "data_s": [0.0] * len(own)}
+    waits = [max(local) - seconds if communicate else None for seconds in local]
+    return RankTimes(1, 1.0, [StepTime(seconds, wait, 0.0) for seconds, wait in zip(local, waits, strict=True)])
 
 
 def test_spread_shows_few_ranks_all_and_of_many_the_slowest():
-    found = spread([parts([1.0, 1.0, 1.5, 1.0])] * 4)
-    assert [line["rank"] for line in found["lines"]] == [0, 1, 2, 3] and found["greatest"] == [1.5] * 4
-    many = spread([parts([1.0] * 50 + [2.0] + [1.0] * 49 + [1.2])] * 1000)
+    few = spread([interval([1.0, 1.0, 1.5, 1.0])] * 4)
+    assert [line["rank"] for line in few["lines"]] == [0, 1, 2, 3] and few["greatest"] == [1.5] * 4
+    many = spread([interval([1.0] * 50 + [2.0] + [1.0] * 49 + [1.2])] * 1000)
     assert {50, 100} < {line["rank"] for line in many["lines"]} and len(many["lines"]) == 3
     assert len(many["steps"]) == 240 and many["knows_waiting"]
-    assert not spread([parts([1.0, 1.0], communicate=False)])["knows_waiting"]
+    assert not spread([interval([1.0, 1.0], communicate=False)])["knows_waiting"]
 
 
 def test_spread_of_what_cannot_be_compared_is_none():
-    for rows in ([], [parts([1.0])], [parts([1e300, 1.0])], [{**parts([1.0, 2.0]), "compute_s": []}]):
-        assert spread(rows) is None
-    assert spread([parts([0.0, 0.0])])["greatest"] == [1.0]
-    assert len(spread([parts([1.0, 1.0]), parts([1.0, 1.0, 1.0])])["steps"]) == 1  # ranks joined
+    for intervals in ([], [interval([1.0])], [interval([1e300, 1.0])]):
+        assert spread(intervals) is None
+    assert spread([interval([0.0, 0.0])])["greatest"] == [1.0]
+    assert len(spread([interval([1.0, 1.0]), interval([1.0, 1.0, 1.0])])["steps"]) == 1  # ranks joined

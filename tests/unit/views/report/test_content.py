@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.report import make_run, write
 
-from hvdtrain.views.report.classes import MOST
+from hvdtrain.views.report.content import MAX_CLASSES
 
 
 def test_classes_are_listed_by_name_from_the_lowest_accuracy(tmp_path: Path) -> None:
@@ -24,5 +24,5 @@ def test_of_many_classes_the_lowest_are_listed(tmp_path: Path) -> None:
     classes = {f"class {number:03}": 1 - number / 1000 for number in range(100)}
     make_run(tmp_path / "runs" / "one", per_class_accuracy=classes)
     text = (write(tmp_path, tmp_path / "runs") / "report.md").read_text()
-    assert text.count("- class ") == MOST and "- class 099: 0.9010\n" in text
+    assert text.count("- class ") == MAX_CLASSES and "- class 099: 0.9010\n" in text
     assert "- 80 more classes with higher accuracies" in text

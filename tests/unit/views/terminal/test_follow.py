@@ -9,7 +9,7 @@ from support.terminal import TerminalCommand
 
 from hvdtrain.__main__ import main
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.monitor.run import read_runs
+from hvdtrain.views.run_view import read_runs
 from hvdtrain.views.terminal.follow import job_status
 
 WATCH = ["python", "-m", "hvdtrain", "watch"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.runs.records import Record
 from hvdtrain.runs.step_times import WINDOW_S, StepTime, slow_ranks
-from hvdtrain.views.monitor.content import count, number, read_object, text
+from hvdtrain.training.heartbeats import Heartbeat
 
 FILE = re.compile(r"rank-(\d{1,6})\.json")
 SILENT_S = 1.4
@@ -20,45 +20,19 @@ LATE_FACTOR = 2.0
 """Where a shared folder shows heartbeats late, a rank is silent after this multiple of the longest delay seen."""
 
 
-@dataclass(frozen=True)
-class Beat:
-    """One heartbeat of a rank."""
-
-    rank: int
-    host: str
-    pid: int
-    step: int
-    doing: str
-    waits: bool
-    """Whether it computes its step or waits for other ranks."""
-    idle_s: float
-    number: int
-    time: float
-    """When it was written, in seconds since the epoch, by the file system's clock."""
-    memory: float | None
-    """Resident bytes."""
-    rows: float | None
-    """Rows that the rank has trained."""
-    time_of_steps: StepTime
-    """Of all steps in this process."""
-
-
-def read_beats(folder: Path) -> dict[int, Beat]:
-    """The newest heartbeat of each rank of a run, by rank."""
-    beats = {}
-    for name, path in _files(folder / "heartbeats"):
-        values = read_object(path)
-        if values and type(values.get("step")) is int:
-            beats[int(name[1])] = _beat(int(name[1]), values, _modified(path))
-    return dict(sorted(beats.items()))
-
-
-def _files(folder: Path) -> Iterable[tuple[re.Match[str], Path]]:
+def read_beats(folder: Path) -> dict[int, Heartbeat]:
+    """The newest heartbeat of each rank of a run, by rank, with the time of the file system's clock."""
     try:
-        names = os.listdir(folder)
+        names = os.listdir(folder / "heartbeats")
     except OSError:
-        return []
-    return [(match, folder / name) for name in names if (match := FILE.fullmatch(name))]
+        return {}
+    beats = {}
+    for match in filter(None, map(FILE.fullmatch, names)):
+        path = folder / "heartbeats" / match[0]
+        record = Record.read(path)
+        if type(record.values.get("step")) is int:
+            beats[int(match[1])] = _beat(int(match[1]), record, _modified(path))
+    return dict(sorted(beats.items()))
 
 
 def _modified(path: Path) -> float:
@@ -68,22 +42,22 @@ def _modified(path: Path) -> float:
         return 0.0
 
 
-def _beat(rank: int, values: dict[str, Any], modified: float) -> Beat:
-    return Beat(
+def _beat(rank: int, record: Record, modified: float) -> Heartbeat:
+    return Heartbeat(
         rank=rank,
-        host=text(values, "host"),
-        pid=count(values, "pid"),
-        step=count(values, "step"),
-        doing=text(values, "doing"),
-        waits=values.get("waits") is not False,
-        idle_s=number(values, "idle_s") or 0.0,
-        number=count(values, "number"),
+        pid=record.count("pid") or 0,
+        host=record.text("host"),
+        step=record.count("step") or 0,
+        doing=record.text("doing"),
+        waits=record.values.get("waits") is not False,
+        idle_s=record.number("idle_s") or 0.0,
+        number=record.count("number") or 0,
         time=modified,
-        memory=number(values, "memory"),
-        rows=number(values, "rows"),
-        time_of_steps=StepTime(
-            number(values, "compute_s") or 0.0, number(values, "communicate_s"), number(values, "data_s") or 0.0
-        ),
+        memory=record.number("memory"),
+        compute_s=record.number("compute_s") or 0.0,
+        communicate_s=record.number("communicate_s"),
+        data_s=record.number("data_s") or 0.0,
+        rows=record.number("rows"),
     )
 
 
@@ -91,7 +65,7 @@ def _beat(rank: int, values: dict[str, Any], modified: float) -> Beat:
 class RankView:
     """A rank as it is shown."""
 
-    beat: Beat
+    beat: Heartbeat
     age_s: float
     """Seconds since its heartbeat last changed."""
     images_per_s: float | None = None
@@ -128,12 +102,12 @@ class RankWatch:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._history: dict[int, list[tuple[float, Beat]]] = {}
+        self._history: dict[int, list[tuple[float, Heartbeat]]] = {}
         """The heartbeats of each rank in the last WINDOW_S, and when they were seen, by the monotonic clock."""
         self._looked, self._delay_s = 0.0, 0.0
         """When `look` was called last; and how late, at most, the folder has shown heartbeats."""
 
-    def look(self, beats: dict[int, Beat] | None = None) -> list[RankView]:
+    def look(self, beats: dict[int, Heartbeat] | None = None) -> list[RankView]:
         """The ranks now. beats: as `read_beats` has just found them."""
         now = time.monotonic()
         found = read_beats(self._folder) if beats is None else beats
@@ -144,11 +118,11 @@ class RankWatch:
         self._looked = now
         return _with_remarks([self._view(rank, now) for rank in sorted(self._history)])
 
-    def _add(self, rank: int, beat: Beat, now: float) -> None:
+    def _add(self, rank: int, beat: Heartbeat, now: float) -> None:
         seen = self._history.setdefault(rank, [])
         if seen and (seen[-1][1].pid, seen[-1][1].host) != (beat.pid, beat.host):  # a restarted rank
             seen.clear()
-        if not seen:  # its age is unknown yet, but for what the clocks say
+        if not seen:  # its age is unknown yet, except by the clocks
             age = max(time.time() - beat.time, 0.0) if beat.time else 0.0
             seen.append((now - age, beat))
         elif seen[-1][1].number != beat.number:
@@ -173,9 +147,14 @@ class RankWatch:
         return RankView(last, max(now - ended, 0.0), speed, _shares(first, last), "", silent_after_s)
 
 
-def _shares(first: Beat, last: Beat) -> StepTime | None:
+def _shares(first: Heartbeat, last: Heartbeat) -> StepTime | None:
     """What the time between two heartbeats was spent on; of a rank with one heartbeat, all its time."""
-    return (last.time_of_steps.minus(first.time_of_steps) if first is not last else last.time_of_steps).shares
+    return (_steps(last).minus(_steps(first)) if first is not last else _steps(last)).shares
+
+
+def _steps(beat: Heartbeat) -> StepTime:
+    """The time of all steps in the process of a rank."""
+    return StepTime(beat.compute_s, beat.communicate_s, beat.data_s)
 
 
 def _with_remarks(views: list[RankView]) -> list[RankView]:
