@@ -15,16 +15,16 @@ import time
 
 import numpy as np
 
-from hvdtrain.collectives.grouping import gradient_groups
+from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions, from_recipe
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Batch, Learner
-from hvdtrain.measure.bench.spread import spread
 from hvdtrain.networks.description import Network, ShapedNetwork
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten, Relu
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS
 from hvdtrain.tasks.target import NetworkTarget
+from hvdtrain.views.table import spread
 
 IMAGE, LABELS = (1, 28, 28), 10
 """Shape of the images, and number of classes."""

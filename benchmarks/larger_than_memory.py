@@ -35,7 +35,7 @@ from run import HERE, Runs, start, verdict
 
 from hvdtrain.errors import UserError
 from hvdtrain.measure.bench.limited_memory import limited_memory
-from hvdtrain.measure.bench.spread import spread
+from hvdtrain.views.table import spread
 
 LIMITED, IN_MEMORY = "tar shards, {} MiB of memory", "the same rows in memory"
 LEAST = 0.9

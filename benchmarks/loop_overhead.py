@@ -18,7 +18,7 @@ import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS

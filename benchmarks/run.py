@@ -24,10 +24,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench.spread import spread
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, default_dataset, launched_here
 from hvdtrain.runs import record
-from hvdtrain.system import versions
+from hvdtrain.system import stacks
+from hvdtrain.views.table import spread
 
 HERE = Path(__file__).resolve().parent
 Runs = list[dict[str, float]]
@@ -131,7 +131,7 @@ def reported(output: str) -> dict[str, float]:
 def table(results: dict[str, Runs], data: str) -> str:
     """All figures in Markdown."""
     host = record.host()
-    packages = ", ".join(f"{name} {version}" for name, version in versions.installed().items())
+    packages = ", ".join(f"{name} {version}" for name, version in stacks.installed_versions().items())
     lines = [
         f"{host['processor']}, {host['cores']} cores; {data}; {packages}",
         "",

@@ -20,15 +20,15 @@ from pathlib import Path
 
 from run import HERE, TORCHRUN, Runs, reported, start, verdict
 
-from hvdtrain.measure.bench.spread import spread
 from hvdtrain.measure.bench.strategies import default_dataset, launched_here
+from hvdtrain.views.table import spread
 
 KEEP_FREED_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
     "MALLOC_TRIM_THRESHOLD_": "536870912",
 }
-"""The variables for what `hvdtrain.frameworks.tuning.keep_freed_memory` does."""
+"""The variables for what `hvdtrain.frameworks.preparation.keep_freed_memory` does."""
 OURS = "hvdtrain train fashion_task.py:Task --strategy ddp"
 # The variants of bare_user_task.py: its last two arguments, and variables.
 BY_HAND: dict[str, tuple[str, str, dict[str, str]]] = {

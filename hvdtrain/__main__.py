@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import sys
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.text import did_you_mean
 
 USAGE = """usage: hvdtrain COMMAND [OPTIONS]

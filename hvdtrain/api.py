@@ -16,9 +16,8 @@ from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.folder import RunFolder
-from hvdtrain.runs.on_end import notifying
 from hvdtrain.tasks.user import make_task
-from hvdtrain.training.process import bind_to_cores, ending_process, read_options
+from hvdtrain.training.process import bind_to_cores, ending_process, notifying, read_options
 
 if TYPE_CHECKING:
     from hvdtrain.training.user_loop import UserLoop

@@ -217,7 +217,7 @@ def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evalua
 class Learner(abc.ABC):
     """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
 
-    A framework overrides the methods without a default, `train_step`, and of the others what it does better.
+    A framework overrides the methods without a default, `train_step` or `fit`, and of the others what it does better.
     """
 
     group: Group
@@ -244,7 +244,9 @@ class Learner(abc.ABC):
 
         Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
         """
-        raise NotImplementedError
+        losses: list[SupportsFloat] = []
+        self.fit(iter([batch]), 1, losses.append)
+        return losses[0]
 
     def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
         """Train on `steps` batches. A framework with a loop of its own (Keras' and Module's fit) runs them in that.

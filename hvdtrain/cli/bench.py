@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import TrainingError
@@ -18,8 +17,9 @@ from hvdtrain.measure.bench.strategies import (
     is_finished,
     plan,
 )
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_atomically
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 
 PROG = "python -m hvdtrain bench"
 

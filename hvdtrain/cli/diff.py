@@ -9,11 +9,10 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.differences import differences, file_lines, headings, wrapped_table
+from hvdtrain.views.differences import difference_lines, differences, headings
 from hvdtrain.views.run_view import chosen_run, read_runs
 from hvdtrain.views.terminal.figures import Output
 
@@ -38,7 +37,5 @@ def main(argv: list[str]) -> None:
     names = headings([view.name for view in views], [printable(str(view.folder)) for view in views])
     if not sections:
         output.print([Text(f"{', '.join(names)}: nothing differs")])
-    elif output.is_terminal:
-        output.console.print(wrapped_table(names, sections, output.plain))
     else:
-        output.print(file_lines(names, sections, output.plain))
+        output.print(difference_lines(names, sections, output.width, output.plain))

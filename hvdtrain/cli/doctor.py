@@ -12,17 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.doctor.examination import Options, examine
 from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.doctor.registry import CHECKS, RENAMED
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import check_access
 from hvdtrain.system import rank_info
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
-from hvdtrain.system.json_text import to_json
-from hvdtrain.system.parser import Parser
-from hvdtrain.system.text import format_ranks
+from hvdtrain.system.text import format_ranks, to_json
 
 TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}

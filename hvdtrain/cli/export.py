@@ -9,16 +9,23 @@ from pathlib import Path
 from typing import Literal
 
 from hvdtrain import __version__
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.export import Comparison, Model, export_onnx, export_program, export_saved_model
-from hvdtrain.frameworks.requirements import prepare
-from hvdtrain.frameworks.task_export import export_task_program, export_task_saved_model
+from hvdtrain.frameworks.export import (
+    Comparison,
+    Model,
+    export_onnx,
+    export_program,
+    export_saved_model,
+    export_task_program,
+    export_task_saved_model,
+)
+from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.layers import text
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.tasks.registry import load_task

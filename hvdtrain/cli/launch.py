@@ -13,7 +13,6 @@ import time
 from collections.abc import Mapping
 
 from hvdtrain.cli import launch_jobs
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
@@ -36,6 +35,7 @@ from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.launchers.settings import own_programs_first
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.command import exit_status
 
 
 @exit_status()

@@ -18,8 +18,7 @@ from hvdtrain.jobs.slurm.cancel import Cancellation
 from hvdtrain.jobs.slurm.overview import JobOverview
 from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
-from hvdtrain.system.json_text import to_json
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import printable, to_json
 
 JOB = re.compile(r"([0-9]{1,10})(?:_([0-9]{1,10}))?")
 RECENT = 10

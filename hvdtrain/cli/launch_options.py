@@ -8,7 +8,7 @@ from pathlib import Path
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.job import START_TIMEOUT_S
 from hvdtrain.jobs.slurm import sbatch
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser
 
 EXAMPLES = """examples:
   python -m hvdtrain launch local -n 2 -- python -m hvdtrain.torch_lenet

@@ -8,16 +8,16 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.config.validity import check_ranges
-from hvdtrain.datasets.formats.image import read_image
+from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.runs import checkpoints
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import NetworkTarget
 

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.runs.run import finished_runs
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
+from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
-from hvdtrain.views.report.csv_table import to_csv
-from hvdtrain.views.report.html import to_html
-from hvdtrain.views.report.markdown import to_markdown
-from hvdtrain.views.report.text_table import paragraph
-from hvdtrain.views.report.writing import FILES, check_pages, write_pages
+from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page
+from hvdtrain.views.table import paragraph
 
 
 @exit_status()
@@ -37,8 +34,8 @@ def show_report(runs: list[Path], output: Path) -> None:
     finished, unfinished = finished_runs(runs)
     check_pages(output)
     report = Report(finished, unfinished)
-    pages = dict(zip(FILES, (to_markdown(report), to_csv(report), to_html(report)), strict=True))
-    write_pages(output, pages)
+    pages = dict(zip(FILES, (markdown_page(report), csv_page(report), html_page(report)), strict=True))
+    write_outputs(output, "--output", pages)
     print(*map(paragraph, report.findings), sep="\n")
     print(f"\n{report.terminal_table().terminal()}")
     if any(group.fastest for group in report.groups):

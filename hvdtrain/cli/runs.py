@@ -11,9 +11,8 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.runs.run import find_runs
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, run_lines, sort_runs
 from hvdtrain.views.run_view import read_runs

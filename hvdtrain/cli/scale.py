@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import UserError
 from hvdtrain.measure.scale import output
@@ -10,9 +9,10 @@ from hvdtrain.measure.scale.findings import findings
 from hvdtrain.measure.scale.inputs import read_job
 from hvdtrain.measure.scale.options import ScaleOptions
 from hvdtrain.measure.scale.prediction import predict_all
+from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.text_table import paragraph
+from hvdtrain.views.table import paragraph
 
 
 @exit_status()

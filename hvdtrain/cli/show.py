@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.views.run_view import RUNS, chosen_run, read_runs
 from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.page import page_lines

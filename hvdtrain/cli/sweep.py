@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from hvdtrain.cli import launch, launch_options, sweep_options
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
 from hvdtrain.config.sources import CommandLine, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.jobs.series import JobSeries, SeriesJob
-from hvdtrain.measure.sweep import chart, tables
+from hvdtrain.measure.sweep import pages
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
 from hvdtrain.measure.sweep.trials import (
     GIVEN_TO_TRIALS,
@@ -28,10 +27,10 @@ from hvdtrain.measure.sweep.trials import (
     parse_settings,
     plan,
 )
-from hvdtrain.system.files import require_writable
+from hvdtrain.system.command import exit_status
+from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.text_table import paragraph
-from hvdtrain.views.report.writing import write_pages
+from hvdtrain.views.table import paragraph
 
 PLOT = "sweep.png"
 
@@ -185,14 +184,14 @@ def _write_tables(output: Path, command: list[str], failures: dict[str, str], pl
         found = combinations(trials, output)
         known = {trial.name: failure(output / trial.name) for trial in trials} | failures
         lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
-        drawn = chart.draw(found) if plot else None
-        pages = {"sweep.md": tables.to_markdown(found, command, lines), "sweep.csv": tables.to_csv(found)}
-        write_pages(output, {**pages, **({PLOT: drawn} if drawn else {})})
+        contents = {"sweep.md": pages.markdown_page(found, command, lines), "sweep.csv": pages.csv_page(found)}
+        drawn = pages.draw(found) if plot else None
+        write_outputs(output, "--output", {**contents, **({PLOT: drawn} if drawn else {})})
     return found
 
 
 def _show(found: list[Combination], output: Path) -> None:
     """Print the table."""
-    print(tables.to_terminal(found))
+    print(pages.terminal_table(found))
     written = ["sweep.md", "sweep.csv", *([PLOT] if (output / PLOT).is_file() else [])]
-    print(f"\n{paragraph(tables.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")
+    print(f"\n{paragraph(pages.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")

@@ -12,7 +12,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm.directives import array_tasks
 from hvdtrain.jobs.slurm.sbatch import SWEEP, without_program
 from hvdtrain.measure.sweep.trials import parse_settings
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser
 from hvdtrain.system.text import did_you_mean
 
 EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.

@@ -10,9 +10,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from hvdtrain.cli.exit_status import exit_status
 from hvdtrain.errors import UserError
-from hvdtrain.system.parser import Parser
+from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 
 

@@ -6,6 +6,7 @@ import atexit
 import datetime
 import os
 import sys
+import time
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,6 @@ from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import collective
-from hvdtrain.system.stopwatch import Stopwatch
 
 MAX_ELEMENTS = 1 << 30
 """Of a message of MPI, which counts them in 32 bits."""
@@ -56,6 +56,30 @@ def single_process(strategy: str) -> SingleProcess:
             "choose a strategy for several processes (--strategy help), or start one process",
         )
     return SingleProcess()
+
+
+class Stopwatch:
+    """Seconds spent inside its `with` blocks, of one thread at a time; another thread may read them."""
+
+    def __init__(self) -> None:
+        self._state: tuple[float, float | None] = 0.0, None
+        """Seconds of complete blocks, and when the present one was entered: one value, so that a reader sees both."""
+
+    def __enter__(self) -> None:
+        self._state = self._state[0], time.perf_counter()
+
+    def __exit__(self, *_: object) -> None:
+        self._state = self.seconds, None
+
+    def add(self, seconds: float) -> None:
+        """Add what was measured in another way, outside of a block."""
+        self._state = self._state[0] + seconds, None
+
+    @property
+    def seconds(self) -> float:
+        """With the block that is entered now."""
+        done, began = self._state
+        return done if began is None else done + time.perf_counter() - began
 
 
 class CommunicationTime:

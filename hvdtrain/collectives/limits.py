@@ -16,8 +16,8 @@ from collections.abc import Iterator
 
 from hvdtrain.errors import TrainingError
 from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.run_end import Failure
-from hvdtrain.system.running_time import TICK_S, RunningTime
 
 LIBRARY_TIMEOUT_S = 24 * 3600
 """How long libraries are told to wait for another rank, at the start and in each collective: `limited_start` limits the

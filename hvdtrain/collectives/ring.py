@@ -25,10 +25,10 @@ from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.groups import CommunicationTime
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
-from hvdtrain.system import rank_info, tokens
+from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.network import PortReservation
 from hvdtrain.system.phases import collective
-from hvdtrain.system.processes import PortReservation
-from hvdtrain.system.running_time import TICK_S, RunningTime
+from hvdtrain.system.processes import TICK_S, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
@@ -201,7 +201,7 @@ def start(hang_timeout_s: float = 0) -> RingGroup:
     if launched.size == 1:
         return RingGroup(launched, ("", 0))
     address = rank_info.rendezvous()
-    token = rank_info.token() or tokens.of_one_host(launched, address)
+    token = rank_info.token() or credentials.token_of_one_host(launched, address)
     if not token:
         raise UserError(
             f"{launched.launcher} set no {rank_info.TOKEN}, and {address[0]} is not loopback, so other programs on the "

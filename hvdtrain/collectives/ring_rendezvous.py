@@ -16,8 +16,8 @@ import time
 from typing import Any, Literal, NamedTuple
 
 from hvdtrain.errors import TrainingError
+from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import notice_lost_hosts
-from hvdtrain.system.proof import proof
 from hvdtrain.system.rank_info import TOKEN_FILE, RankInfo
 
 HELLO_TIMEOUT_S = 5

@@ -190,8 +190,6 @@ class RuntimeOptions:
     """Seconds between checkpoints, written at the next logging step within 1 % of the time; 0 for none by time."""
     keep: int = option(3, RUN, minimum=1, per_rank=True)
     """Number of newest checkpoints to keep, in addition to the best."""
-    profile: int = option(0, WATCH, minimum=0)
-    """Steps timed without communication after training, to split a step's time into its parts; 0 for none."""
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
     """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
     check_sync: int = option(0, WATCH, minimum=0)

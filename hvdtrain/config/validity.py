@@ -110,7 +110,6 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
     for name, text, is_given in (
         ("elastic", "--elastic", runtime.elastic),
         ("cuda_graph", "--cuda-graph", runtime.cuda_graph),
-        ("profile", "--profile", runtime.profile),
         ("op", "--op adasum", config.op == "adasum"),
     ):
         if is_given:
@@ -186,8 +185,6 @@ def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[U
         reason, remedy = "with --batch-norm sync, ranks exchange values in the middle of a step", "--batch-norm local"
     elif config.op == "adasum":
         reason, remedy = "--op adasum combines the updates of ranks in their optimizers", "--op average"
-    elif runtime.profile > 0:
-        reason, remedy = "--profile times parts of a step, which a graph runs as a whole", "--profile 0"
     elif runtime.device == "cpu":
         reason, remedy = "--device cpu has no GPU to launch it on", "--device gpu"
     else:

@@ -11,15 +11,15 @@ from typing import Any, Literal
 import numpy as np
 
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.sources.rows import Rows, read_rows
+from hvdtrain.datasets.rows import Rows, read_rows
 from hvdtrain.datasets.worker import WorkerProcess
 from hvdtrain.interfaces import Dataset, Source
-from hvdtrain.system import cores
+from hvdtrain.system import resources
 
 Part = Literal["train", "test"]
 AHEAD = 2
 """Batches per worker that are read, or have been read, before they are asked for."""
-MOST_AUTO = 16
+MAX_AUTO = 16
 """Workers that `auto` starts at most."""
 
 
@@ -28,8 +28,8 @@ class Reader:
 
     workers: how many batches are read at the same time, by threads; 0 to read each when it is asked for. Where a source
     says that it needs processes, each thread has one, which loads the data by itself.
-    recipe: how those processes load the data (see `WorkerProcess`); None if there can be none, and such a source is
-    then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row. check: called
+    loader_spec: how those processes load the data (see `WorkerProcess`); None if there can be none, and such a source
+    is then read when it is asked for. seed: what random numbers of rows depend on, besides epoch and row. check: called
     with part, row numbers and rows of each batch that was read; returns the rows to use, or raises an error.
     """
 
@@ -37,16 +37,16 @@ class Reader:
         self,
         dataset: Dataset,
         workers: int | Literal["auto"],
-        recipe: dict[str, Any] | None = None,
+        loader_spec: dict[str, Any] | None = None,
         seed: int = 0,
         check: Callable[[Part, np.ndarray, Rows], Rows] | None = None,
     ) -> None:
         self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
         self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
-        if self._in_processes and recipe is None:
+        if self._in_processes and loader_spec is None:
             self.workers = 0
-        self._recipe, self._seed, self._check = recipe if self._in_processes else None, seed, check
+        self._loader_spec, self._seed, self._check = loader_spec if self._in_processes else None, seed, check
         self._processes: list[WorkerProcess] = []
         self._idle: queue.SimpleQueue[WorkerProcess] = queue.SimpleQueue()
         self._threads: ThreadPoolExecutor | None = None
@@ -54,14 +54,14 @@ class Reader:
     def __enter__(self) -> Reader:
         if self.workers:
             self._threads = ThreadPoolExecutor(self.workers, "reader")
-            for _ in range(self.workers if self._recipe else 0):
-                self._processes.append(WorkerProcess(self._recipe or {}, self._states()))
+            for _ in range(self.workers if self._loader_spec else 0):
+                self._processes.append(WorkerProcess(self._loader_spec or {}, self._states()))
                 self._idle.put(self._processes[-1])
         return self
 
     def __exit__(self, *_: object) -> None:
         for process in self._processes:
-            process.kill()  # a thread that waits for it ends, too
+            process.kill()  # then a thread that waits for it also ends
         if self._threads:
             self._threads.shutdown(wait=bool(self._processes), cancel_futures=True)
         for process in self._processes:
@@ -83,13 +83,13 @@ class Reader:
         """
         threads, draw = self._threads, Draw(self._seed, epoch)
         if threads is None:
-            for one in rows:
-                yield self._read(part, one, draw)
+            for numbers in rows:
+                yield self._read(part, numbers, draw)
             return
         pending: deque[Future[Rows]] = deque()
         try:
-            for one in rows:
-                pending.append(threads.submit(self._read, part, one, draw))
+            for numbers in rows:
+                pending.append(threads.submit(self._read, part, numbers, draw))
                 if len(pending) >= AHEAD * self.workers:
                     yield pending.popleft().result()
             while pending:
@@ -101,10 +101,10 @@ class Reader:
     def _read(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
         """Read and check a batch; called in a thread, if there are threads."""
         if self._processes and part in self._in_processes:
-            found = self._read_in_process(part, rows, draw)
+            batch = self._read_in_process(part, rows, draw)
         else:
-            found = read_rows(self._sources[part], rows, draw)
-        return self._check(part, rows, found) if self._check else found
+            batch = read_rows(self._sources[part], rows, draw)
+        return self._check(part, rows, batch) if self._check else batch
 
     def _read_in_process(self, part: Part, rows: np.ndarray, draw: Draw) -> Rows:
         """Read a batch in a process that is idle."""
@@ -123,4 +123,4 @@ def _auto(sources: Iterable[Source]) -> int:
     """Workers for these sources: none for arrays in memory, else one for each core of the rank but one, at least 1."""
     if all(getattr(source, "in_memory", True) for source in sources):
         return 0
-    return min(max(cores.of_rank() - 1, 1), MOST_AUTO)
+    return min(max(resources.cores_of_rank() - 1, 1), MAX_AUTO)

@@ -1,21 +1,28 @@
-"""Checks that images and labels are valid, and brings them into the form of `Dataset`.
+"""Checks that images, labels and class names are valid, and brings them into the form of `Dataset`.
 
 What is valid, but probably a mistake, is a warning.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
+
 import numpy as np
 
-from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.formats.reading import FileArray
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.networks.layers import text
 
-MOST_SAMPLED, MOST_READ = 1 << 17, 64
+MAX_SAMPLED, MAX_READ = 1 << 17, 64
 """Rows that a check for mistakes looks at, of arrays in memory and of data that is read."""
-MOST_CLASSES = 100_000
+MAX_CLASSES = 100_000
 """A larger label is not the number of a class."""
+Labels = np.ndarray | FileArray
+"""Labels in memory or in a file; a data set of h5py also serves."""
+LABELS_AT_ONCE = 1 << 20
+"""Labels that are read at a time."""
 DARK = 0.1
 """Images whose brightest pixel is below this share of the full range are probably scaled wrongly."""
 
@@ -57,21 +64,70 @@ def check_same_shape(name: str, dataset: Dataset) -> None:
 
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:
-    """Labels as a `Source` has them, from any integers, for that number of images.
-
-    where: names the data in messages. classes: number of classes; None to take it from the labels. Raises UserError if
-    they do not fit.
-    """
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        found = f"of type {labels.dtype} and shape {labels.shape}"
-        raise UserError(f"{where} labels are {found}", "give integers of shape (n,)")
-    if len(labels) != images:
+    """Labels as a `Source` has them, from any integers, for that number of images; see `compact_labels`."""
+    if labels.ndim == 1 and len(labels) != images:
         raise UserError(f"{where} labels are {len(labels)} for {images} images", "give each image one label")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= (classes or MOST_CLASSES):
-        limit = f"the data has {classes} classes" if classes else f"there may be {MOST_CLASSES:,} classes"
-        raise UserError(f"{where} labels run from {low} to {high}", f"{limit}, from 0 on: correct them")
-    return np.ascontiguousarray(labels, np.int64)
+    return compact_labels(where, labels, classes).astype(np.int64)
+
+
+def compact_labels(where: str, labels: Labels, classes: int | None) -> np.ndarray:
+    """Labels of any integer type in the smallest type that holds them, so that many fit into memory.
+
+    where: names them in messages. Raises UserError, naming the first wrong row, if one is below 0 or not below
+    `classes`, or MAX_CLASSES without it.
+    """
+    if len(labels.shape) != 1 or labels.dtype.kind not in "iu" or not labels.shape[0]:
+        form = f"of type {labels.dtype} and shape {labels.shape}"
+        raise UserError(f"{where}: the labels are {form}", "give integers of shape (n,), n at least 1")
+    limit = classes or MAX_CLASSES
+    compact = np.empty(labels.shape[0], np.min_scalar_type(limit - 1))
+    for first in range(0, len(compact), LABELS_AT_ONCE):
+        part = labels[first : first + LABELS_AT_ONCE]
+        wrong = np.flatnonzero((part < 0) | (part >= limit))
+        if len(wrong):
+            allowed = f"the data has {classes} classes" if classes else f"there may be {MAX_CLASSES:,} classes"
+            raise UserError(
+                f"{where}: the label of row {first + wrong[0]} is {part[wrong[0]]}", f"{allowed}, from 0 on: correct it"
+            )
+        compact[first : first + len(part)] = part
+    return compact.astype(np.min_scalar_type(int(compact.max())), copy=False)
+
+
+def names_or_numbers(where: str, names: tuple[str, ...], labels: np.ndarray) -> tuple[str, ...]:
+    """The names of the classes, or, if there are none, the numbers from 0 to the largest label.
+
+    Raises UserError for a name that is empty or occurs twice.
+    """
+    first: dict[str, int] = {}
+    for number, name in enumerate(names):
+        if not name.strip():
+            raise UserError(f"{where}: the name of class {number} is empty", "give each class a name")
+        if first.setdefault(name, number) != number:
+            raise UserError(
+                f"{where}: the class name {name!r} occurs twice, as class {first[name]} and {number}",
+                "give each class a name of its own",
+            )
+    return names or tuple(map(str, range(int(labels.max()) + 1)))
+
+
+def labels_of_parts(
+    parts: Sequence[tuple[str, Labels]], where: str, names: tuple[str, ...]
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """The compact labels of training and test data, and the classes by `names_or_numbers`.
+
+    parts: the labels of both, after what names them in messages. where: names the names in messages.
+    """
+    train = compact_labels(*parts[0], len(names) or None)
+    classes = names_or_numbers(where, names, train)
+    return [train, compact_labels(*parts[1], len(classes))], classes
+
+
+def fingerprint_of_labels(labels: np.ndarray) -> str:
+    """SHA-256 of labels of any type, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    for first in range(0, len(labels), LABELS_AT_ONCE):
+        digest.update(labels[first : first + LABELS_AT_ONCE].astype("<i8").tobytes())
+    return digest.hexdigest()
 
 
 def suspicious(dataset: Dataset) -> list[str]:
@@ -86,13 +142,13 @@ def suspicious(dataset: Dataset) -> list[str]:
 
 def advice(dataset: Dataset) -> list[str]:
     """What the sources themselves found to be probably wrong, each in one sentence with its remedy."""
-    return [one for source in (dataset.train, dataset.test) for one in getattr(source, "advice", ())]
+    return [sentence for source in (dataset.train, dataset.test) for sentence in getattr(source, "advice", ())]
 
 
 def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     """Images of evenly spread rows, and labels: theirs if they are in memory, else those that occur, if known."""
-    in_memory = isinstance(source, ArraySource)
-    rows = np.linspace(0, len(source) - 1, MOST_SAMPLED if in_memory else MOST_READ).astype(np.int64)
+    in_memory = getattr(source, "in_memory", False)
+    rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if in_memory else MAX_READ).astype(np.int64)
     images, labels = source[np.unique(rows)]
     return images, labels if in_memory else getattr(source, "labels_seen", None)
 

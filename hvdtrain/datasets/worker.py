@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import one_line
+from hvdtrain.datasets.formats.reading import DataChanged, one_line
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.sources.rows import DataChanged, RowError, Rows, read_rows
+from hvdtrain.datasets.rows import RowError, Rows, read_rows
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system.processes import describe_status, end_with_parent
 
@@ -33,16 +33,22 @@ END_S = 5.0
 class WorkerProcess:
     """One process, as the rank sees it.
 
-    recipe: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by default
-    LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds.
+    loader_spec: the arguments of a function that returns a `Dataset`, as JSON has them, and as `loader` its name, by
+    default LOAD_DATASET. states: of the sources' files, by part, which must be what the process finds.
     Create it in the main thread: the kernel ends the process when the thread that started it ends.
     """
 
-    def __init__(self, recipe: dict[str, Any], states: dict[str, str]) -> None:
+    def __init__(self, loader_spec: dict[str, Any], states: dict[str, str]) -> None:
         # A new program by exec, not a fork of this process: after MPI_Init a fork shares memory that is registered
         # with the network, and copies the locks of threads of Horovod and of the framework in whatever state they are.
         self._connection, theirs = Pipe()
-        what = {"path": sys.path, "recipe": recipe, "states": states, "fd": theirs.fileno(), "parent": os.getpid()}
+        what = {
+            "path": sys.path,
+            "loader_spec": loader_spec,
+            "states": states,
+            "fd": theirs.fileno(),
+            "parent": os.getpid(),
+        }
         self._process = subprocess.Popen(
             [sys.executable, "-c", START, json.dumps(what)],
             stdin=subprocess.DEVNULL,
@@ -67,7 +73,7 @@ class WorkerProcess:
             if "error" in answer:
                 raise ERRORS[answer["error"]](answer["reason"], answer["remedy"])
             return Rows(
-                tuple(self._receive(*one) for one in answer["arrays"]),
+                tuple(self._receive(*form) for form in answer["arrays"]),
                 {int(position): RowError(*texts) for position, texts in answer["bad"].items()},
             )
         except (OSError, EOFError):
@@ -111,15 +117,16 @@ def main() -> None:
 def _load(what: dict[str, Any]) -> tuple[dict[str, Any], Exception | None]:
     """The sources, or why there are none."""
     try:
-        arguments = {"loader": LOAD_DATASET, **what["recipe"]}
+        arguments = {"loader": LOAD_DATASET, **what["loader_spec"]}
         dataset = pkgutil.resolve_name(arguments.pop("loader"))(**arguments)
     except Exception as error:
         return {}, error
     sources = {"train": dataset.train, "test": dataset.test}
     for part, state in what["states"].items():
-        found = getattr(sources[part], "state", "")
-        if found != state:
-            return {}, DataChanged(f"--data {dataset.name}: {part}: the file changed while the job started: {found}")
+        state_here = getattr(sources[part], "state", "")
+        if state_here != state:
+            reason = f"--data {dataset.name}: {part}: the file changed while the job started: {state_here}"
+            return {}, DataChanged(reason)
     return sources, None
 
 
@@ -133,16 +140,16 @@ def _read(source: Any, rows: list[int], draw: Draw) -> Rows | Exception:
         return error
 
 
-def _answer(connection: Connection, found: Rows | Exception) -> None:
-    if isinstance(found, Exception):
-        kind = next((base.__name__ for base in type(found).__mro__ if base.__name__ in ERRORS), "TrainingError")
-        reason, remedy = (found.reason, found.remedy) if isinstance(found, UserError) else (one_line(found), "")
+def _answer(connection: Connection, answer: Rows | Exception) -> None:
+    if isinstance(answer, Exception):
+        kind = next((base.__name__ for base in type(answer).__mro__ if base.__name__ in ERRORS), "TrainingError")
+        reason, remedy = (answer.reason, answer.remedy) if isinstance(answer, UserError) else (one_line(answer), "")
         connection.send_bytes(json.dumps({"error": kind, "reason": reason, "remedy": remedy}).encode())
         return
     described = {
-        "arrays": [[array.dtype.str, array.shape] for array in found.arrays],
-        "bad": {str(position): [error.reason, error.remedy] for position, error in found.bad.items()},
+        "arrays": [[array.dtype.str, array.shape] for array in answer.arrays],
+        "bad": {str(position): [error.reason, error.remedy] for position, error in answer.bad.items()},
     }
     connection.send_bytes(json.dumps(described).encode())
-    for array in found.arrays:
+    for array in answer.arrays:
         connection.send_bytes(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)

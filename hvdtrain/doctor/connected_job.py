@@ -15,7 +15,7 @@ from hvdtrain.doctor.mpi_helper import MpiHelper
 from hvdtrain.doctor.remedies import wrong_size
 from hvdtrain.doctor.rendezvous import RENDEZVOUS_S, Rendezvous, from_gloo_store
 from hvdtrain.errors import HvdtrainError
-from hvdtrain.system import rank_info, tokens
+from hvdtrain.system import credentials, rank_info
 
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
     from hvdtrain.collectives.ring import RingGroup
@@ -63,7 +63,7 @@ class ConnectedJob:
             return from_gloo_store(self._rank)
         if launcher not in ("mpirun", "mpiexec"):
             host, port = rank_info.rendezvous()
-            token = rank_info.token() or tokens.of_one_host(self._rank, (host, port))
+            token = rank_info.token() or credentials.token_of_one_host(self._rank, (host, port))
             if not token:
                 self.findings.append(without_token(launcher))
             return Rendezvous(host, port, token)

@@ -116,7 +116,7 @@ def mpi4py() -> None:
 def collective(name: str) -> None:
     """Run Horovod's allreduce through a framework; report rank and size, whether the sum is correct, and its time."""
     with contextlib.suppress(Exception):
-        importlib.import_module("hvdtrain.frameworks.tuning").set_environment()  # as in training
+        importlib.import_module("hvdtrain.frameworks.preparation").set_environment()  # as in training
     _prepare(name)
     module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")
     hvd.init()
@@ -192,7 +192,7 @@ def exists(path: str, wait_s: str) -> None:
 
 def data() -> None:
     """Read every published data set on this host, with its checksums; nothing is downloaded."""
-    from hvdtrain.datasets.published import PUBLISHED, NotOnThisHost
+    from hvdtrain.datasets.built_in import PUBLISHED, NotOnThisHost
     from hvdtrain.datasets.registry import load_dataset
     from hvdtrain.errors import UserError
 

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from hvdtrain.system.processes import free_port
+from hvdtrain.system.network import free_port
 from hvdtrain.system.rank_info import RankInfo
 
 MAX_ANSWER_BYTES = 1 << 16

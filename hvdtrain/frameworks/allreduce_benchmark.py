@@ -16,7 +16,7 @@ import numpy as np
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.groups import MPIGroup, TorchDistributedGroup
 from hvdtrain.errors import TrainingError
-from hvdtrain.frameworks import tuning
+from hvdtrain.frameworks import preparation
 from hvdtrain.system import rank_info
 
 # Bytes reduced in total by one measurement, and limits of the number of allreduces that takes.
@@ -126,7 +126,7 @@ def main(argv: list[str]) -> None:
 
     Rank 0 prints one line of JSON: `idle`, the shares of a core that the ranks take, and `seconds` by number of bytes.
     """
-    tuning.set_environment()
+    preparation.set_environment()
     method, idle_s, *sizes = argv
     launched = rank_info.detect()
     allreduce, close = METHODS[method]()

@@ -1,13 +1,65 @@
-"""The arrays of a batch, as the learners of all frameworks take them."""
+"""A batch in a process: the devices that share it, and what each gets of its rows; the same in all frameworks."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from hvdtrain.config.options import Config
-from hvdtrain.interfaces import Batch
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Batch, Group
 from hvdtrain.networks.description import ShapedNetwork
 from hvdtrain.networks.random_numbers import draw_masks
+
+CPU_DEVICES = 2
+"""Parts of the CPU that a strategy with several devices uses if there is no GPU."""
+
+Rows = tuple[np.ndarray, ...]
+"""The weights of a batch's rows, and arrays of as many rows."""
+
+
+def choose_device(requested: str, available: bool, count: int, group: Group) -> str:
+    """`cpu` or `cuda:<local_rank>`.
+
+    requested: --device. available, count: whether the framework sees GPUs, and how many. Raises UserError if there is
+    no GPU, or none for this local rank.
+    """
+    if requested == "cpu" or (requested == "auto" and not available):
+        return "cpu"
+    if not available:
+        raise UserError("--device gpu: the framework sees no GPU on this host", "use --device cpu, or check nvidia-smi")
+    if group.local_rank >= count:
+        raise UserError(
+            f"local rank {group.local_rank} has no GPU: this host has {count}, and each rank needs one",
+            "start fewer processes per host, or use --device cpu",
+        )
+    return f"cuda:{group.local_rank}"
+
+
+def count_devices(requested: int, gpus: int) -> int:
+    """Devices of a process whose strategy uses several: --devices, else all GPUs, else CPU_DEVICES.
+
+    gpus: number of GPUs, 0 to use parts of the CPU. Raises UserError if there are fewer GPUs than requested.
+    """
+    if 0 < gpus < requested:
+        raise UserError(
+            f"--devices {requested}: this host has {gpus} GPU(s)", f"give at most {gpus}, or use --device cpu"
+        )
+    return requested or gpus or CPU_DEVICES
+
+
+def pad_rows(multiple: int, weights: np.ndarray, *arrays: np.ndarray) -> Rows:
+    """The rows of a batch, and as many of weight zero as make their number a multiple of `multiple`."""
+    missing = -len(weights) % multiple
+    if missing == 0:
+        return weights, *arrays
+    padded = (np.concatenate([rows, np.repeat(rows[:1], missing, axis=0)]) for rows in arrays)
+    return np.concatenate([weights, np.zeros(missing, weights.dtype)]), *padded
+
+
+def split_rows(count: int, weights: np.ndarray, *arrays: np.ndarray) -> list[Rows]:
+    """The rows of a batch in `count` parts of equal size, padded with rows of weight zero."""
+    padded = pad_rows(count, weights, *arrays)
+    return list(zip(*(np.split(rows, count) for rows in padded), strict=True))
 
 
 def network_rows(network: ShapedNetwork, seed: int, batch: Batch) -> tuple[np.ndarray, ...]:
@@ -24,3 +76,11 @@ def mask_names(network: ShapedNetwork) -> list[str]:
 def statistics_by_rank(network: ShapedNetwork, config: Config) -> frozenset[str]:
     """The running statistics of which each rank has its own; see `Learner.local_weights`."""
     return frozenset(name for name, _ in network.statistics() if config.batch_norm == "local")
+
+
+def scale_of_rows(ranks: int) -> float:
+    """The power of two by which a row weighs more on one of several ranks than in one process, rounded up.
+
+    fp16's loss scale is divided by it at the start: several ranks would skip other first steps than one process.
+    """
+    return float(1 << (ranks - 1).bit_length())

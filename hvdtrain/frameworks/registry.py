@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 from collections.abc import Callable
@@ -17,9 +16,8 @@ from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
-from hvdtrain.frameworks.tuning import keep_freed_memory, set_environment
-from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
 from hvdtrain.system import rank_info
@@ -32,7 +30,7 @@ STYLES: dict[Framework, tuple[str, ...]] = {
     "mxnet": ("gluon", "module", "ndarray"),
     "tensorflow": ("loop", "fit"),
 }
-"""Programming styles of each framework, the default first; the strategies of each are in <framework>/registry.py."""
+"""Programming styles of each framework, the default first; `ENTRIES` has the strategies of each."""
 
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 
@@ -95,29 +93,88 @@ class StrategyEntry(Generic[AnyStrategy]):
         """Modules that the strategy imports besides its framework."""
         return (*self.strategy.requires, *(self.connection.requires if self.connection else ()))
 
-    def start(self, config: Config, runtime: RuntimeOptions, group: Group | None = None) -> AnyStrategy:
-        """The strategy, with the processes that train together. group: an existing one instead of the connection's.
+    def start(self, config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+        """The strategy, with the processes that train together.
 
         Raises UserError if the launcher does not fit, TrainingError if other ranks are missing.
         """
-        if self.connection and not group:
-            group = self.connection.start(config, runtime)
-        groups: tuple[Any, ...] = (group,) if group else ()
+        groups: tuple[Any, ...] = (self.connection.start(config, runtime),) if self.connection else ()
         return self.strategy(config, runtime, *groups)
 
 
-def build_learner(
-    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group | None = None
-) -> Learner:
+def _torch() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.styles.torch_devices import TorchDataParallel, TorchManual, TorchManualLearner
+    from hvdtrain.frameworks.torch import strategies
+    from hvdtrain.frameworks.torch.learner import TorchLearner
+
+    return (
+        StrategyEntry("single", "loop", strategies.TorchStrategy, TorchLearner, SINGLE),
+        StrategyEntry("horovod", "loop", strategies.TorchHorovod, TorchLearner),
+        StrategyEntry("ddp", "loop", strategies.TorchDDP, TorchLearner),
+        StrategyEntry("dataparallel", "loop", TorchDataParallel, TorchLearner),
+        StrategyEntry("ring", "loop", strategies.TorchAllreduce, TorchLearner, RING),
+        StrategyEntry("mpi", "loop", strategies.TorchAllreduce, TorchLearner, MPI),
+        StrategyEntry("manual", "loop", TorchManual, TorchManualLearner),
+    )
+
+
+def _mxnet() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.mxnet import strategies
+    from hvdtrain.frameworks.mxnet.learner import MXNetLearner
+    from hvdtrain.frameworks.styles import mxnet_module as module
+    from hvdtrain.frameworks.styles import mxnet_ndarray as ndarray
+
+    return (
+        StrategyEntry("single", "gluon", strategies.MXNetStrategy, MXNetLearner, SINGLE),
+        StrategyEntry("horovod", "gluon", strategies.MXNetHorovod, MXNetLearner),
+        StrategyEntry("kvstore", "gluon", strategies.MXNetKVStore, MXNetLearner),
+        StrategyEntry("ring", "gluon", strategies.MXNetAllreduce, MXNetLearner, RING),
+        StrategyEntry("mpi", "gluon", strategies.MXNetAllreduce, MXNetLearner, MPI),
+        StrategyEntry("single", "module", module.ModuleStrategy, module.ModuleLearner, SINGLE),
+        StrategyEntry("horovod", "module", module.ModuleHorovod, module.ModuleLearner),
+        StrategyEntry("kvstore", "module", module.ModuleKVStore, module.ModuleLearner),
+        StrategyEntry("single", "ndarray", ndarray.NDArrayStrategy, ndarray.NDArrayLearner, SINGLE),
+        StrategyEntry("manual", "ndarray", ndarray.NDArrayManual, ndarray.NDArrayLearner),
+        StrategyEntry("horovod", "ndarray", ndarray.NDArrayHorovod, ndarray.NDArrayLearner),
+    )
+
+
+def _tensorflow() -> tuple[StrategyEntry[Any], ...]:
+    from hvdtrain.frameworks.styles import keras_fit
+    from hvdtrain.frameworks.tensorflow import strategies
+    from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
+
+    return (
+        StrategyEntry("single", "loop", strategies.TensorFlowStrategy, TensorFlowLearner, SINGLE),
+        StrategyEntry("horovod", "loop", strategies.TensorFlowHorovod, TensorFlowLearner),
+        StrategyEntry("mirrored", "loop", strategies.TensorFlowMirrored, TensorFlowLearner),
+        StrategyEntry("multiworker", "loop", strategies.TensorFlowMultiWorker, TensorFlowLearner),
+        StrategyEntry("ring", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, RING),
+        StrategyEntry("mpi", "loop", strategies.TensorFlowAllreduce, TensorFlowLearner, MPI),
+        StrategyEntry("single", "fit", keras_fit.KerasStrategy, keras_fit.KerasLearner, SINGLE),
+        StrategyEntry("horovod", "fit", keras_fit.KerasHorovod, keras_fit.KerasLearner),
+        StrategyEntry("mirrored", "fit", keras_fit.KerasMirrored, keras_fit.KerasLearner),
+        StrategyEntry("multiworker", "fit", keras_fit.KerasMultiWorker, keras_fit.KerasLearner),
+    )
+
+
+ENTRIES: dict[Framework, Callable[[], tuple[StrategyEntry[Any], ...]]] = {
+    "torch": _torch,
+    "mxnet": _mxnet,
+    "tensorflow": _tensorflow,
+}
+"""What makes the entries of each framework, those of its default style first; it imports the framework."""
+
+
+def build_learner(config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions) -> Learner:
     """The learner that `config` asks for. It holds `weights`, after the broadcast those of rank 0.
 
-    group: an existing group for --strategy single, which then trains by itself while other ranks do the same. Raises
-    UserError if the framework, or what the strategy requires, is missing or does not support an option.
+    Raises UserError if the framework, or what the strategy requires, is missing or does not support an option.
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
     with limited_start():
-        strategy = entry.start(config, runtime, group)
+        strategy = entry.start(config, runtime)
     return entry.learner(target, weights, strategy)
 
 
@@ -133,11 +190,6 @@ def _prepare(config: Config, runtime: RuntimeOptions) -> None:
         allow_timeline()
     if runtime.framework_profiler:
         os.environ.setdefault(KINETO_LOG_LEVEL, "99")
-
-
-def framework_tracing(framework: Framework) -> Any:
-    """The module <framework>/tracing.py: `waiter`, and the class `Profiler`."""
-    return importlib.import_module(f"hvdtrain.frameworks.{framework}.tracing")
 
 
 USER_LOOPS = {"torch": "TorchUserLearner", "mxnet": "MXNetUserLearner"}
@@ -157,31 +209,6 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
         strategy = entry.start(config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     return getattr(module, USER_LOOPS[config.framework])(strategy)
-
-
-def build_without_communication(
-    config: Config, target: Target, weights: Weights | None, runtime: RuntimeOptions, group: Group
-) -> Learner:
-    """A learner of the same kind that trains on one device by itself, to time its steps.
-
-    The learner that `config` asks for cannot be timed without its communication: strategies start it inside backward
-    and update (hooks, compiled graphs, devices that a batch is split over).
-
-    group: the group of that learner.
-    """
-    entry = find_strategy(config)
-    changes: dict[str, Any] = {
-        "api": entry.style,
-        "op": "average",
-        "compression": "none",
-        "groups": "auto",
-        "batch_norm": "local",
-    }
-    config = dataclasses.replace(config, **changes)
-    single = dataclasses.replace(config, strategy="single", kvstore="device")
-    if find_strategy(single).learner is entry.learner:
-        return build_learner(single, target, weights, dataclasses.replace(runtime, devices=0), group)
-    return build_learner(config, target, weights, dataclasses.replace(runtime, devices=1))
 
 
 def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> StrategyEntry[Any]:
@@ -216,7 +243,7 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
         raise UserError(
             f"--api {config.api}: {config.framework} has {', '.join(apis)}", "choose one of them, or leave --api out"
         )
-    entries = _entries(config.framework)
+    entries = ENTRIES[config.framework]()
     for entry in entries:
         if entry.name == config.strategy and config.api in ("auto", entry.style):
             return entry
@@ -228,12 +255,6 @@ def find_strategy(config: Config) -> StrategyEntry[Any]:
         f"--strategy {config.strategy}: {config.framework} has no such strategy{api}{hint}",
         "--strategy help lists them",
     )
-
-
-def _entries(framework: Framework) -> list[StrategyEntry[Any]]:
-    """All strategies of a framework, those of the default style first. Imports the framework."""
-    entries = importlib.import_module(f"hvdtrain.frameworks.{framework}.registry").ENTRIES
-    return sorted(entries, key=lambda entry: STYLES[framework].index(entry.style))
 
 
 class StrategyRow(NamedTuple):
@@ -256,7 +277,7 @@ def list_strategies(framework: Framework) -> list[StrategyRow]:
     require([framework], framework)
     return [
         StrategyRow(entry.name, entry.style, entry.over, entry.summary, _problem(entry, framework))
-        for entry in _entries(framework)
+        for entry in ENTRIES[framework]()
     ]
 
 

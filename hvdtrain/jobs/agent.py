@@ -26,8 +26,9 @@ from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
 from hvdtrain.jobs.job import START_TIMEOUT_S
 from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
-from hvdtrain.system import agent_pipe, network, rank_info, versions
-from hvdtrain.system.processes import PortReservation, end_with_parent, shell_status, would_end
+from hvdtrain.system import agent_pipe, network, rank_info, stacks
+from hvdtrain.system.network import PortReservation
+from hvdtrain.system.processes import end_with_parent, shell_status, would_end
 from hvdtrain.system.run_end import Failure
 
 GRACE_S = 2.0
@@ -42,7 +43,7 @@ def main(argv: list[str]) -> int:
     """The program's exit status; 0 with a supervisor, which receives the status as a message."""
     options = parse(argv)
     if options.versions:
-        print(protocol.encode(versions.here()).decode(), end="")
+        print(protocol.encode(stacks.versions_here()).decode(), end="")
         return 0
     program = options.program[1:] if options.program[:1] == ["--"] else options.program
     try:
@@ -92,7 +93,7 @@ class Agent:
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
-        own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else versions.here()
+        own_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
         self._channel = protocol.connect(self._token, self._options.start_timeout)
         environment = self._register(self._channel, own_versions)
         if environment is not None:

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info, slurm
+from hvdtrain.system import rank_info
 
 
 class Layout(NamedTuple):
@@ -49,7 +49,7 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
     if rank.launcher != "srun":
         return Layout(rank.size, 0, 1)
     tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
-    counts, node = slurm.tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
+    counts, node = rank_info.slurm_tasks_per_node(tasks), environment.get("SLURM_NODEID", "")
     known = rank_info.NUMBER.fullmatch(node) and int(node) < len(counts) and rank.local_rank < counts[int(node)]
     if not known or sum(counts) != rank.size:
         raise UserError(

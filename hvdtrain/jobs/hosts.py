@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.job import DEFAULT_ACCESS, Host, SshAccess
-from hvdtrain.system import versions
+from hvdtrain.system import stacks
 from hvdtrain.system.rank_info import MAX_PORT, host_name
 from hvdtrain.system.text import last_line
 
@@ -94,7 +94,7 @@ def inspect(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> list[HostCh
         return []  # then this host's versions are not needed either
     if not shutil.which("ssh"):
         raise UserError("no ssh on PATH, which starts ranks on other hosts", "apt-get install openssh-client")
-    here = versions.here()
+    here = stacks.versions_here()
     with ThreadPoolExecutor(min(len(hosts), 16)) as pool:
         return list(pool.map(lambda host: _inspect(host, here, access), hosts))
 
@@ -120,7 +120,7 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
-    differs = versions.difference(json.loads(done.stdout.splitlines()[-1]), here)
+    differs = stacks.version_difference(json.loads(done.stdout.splitlines()[-1]), here)
     if differs:
         return HostCheck(
             host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import slurm
+from hvdtrain.system import rank_info
 from hvdtrain.system.network import HOST_NAME
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -208,8 +208,8 @@ def _unique(hosts: list[Host]) -> tuple[Host, ...]:
 
 def slurm_hosts(environment: Mapping[str, str]) -> tuple[Host, ...]:
     """The hosts of this Slurm allocation and their tasks. Raises UserError if Slurm's variables are inconsistent."""
-    names = slurm.hostnames(environment["SLURM_JOB_NODELIST"])
-    counts = slurm.tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
+    names = rank_info.slurm_hosts(environment["SLURM_JOB_NODELIST"])
+    counts = rank_info.slurm_tasks_per_node(environment.get("SLURM_TASKS_PER_NODE") or f"1(x{len(names)})")
     number = environment.get("SLURM_JOB_NUM_NODES", str(len(names)))
     if len(names) != len(counts) or number != str(len(names)):
         raise UserError(

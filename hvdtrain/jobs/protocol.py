@@ -22,8 +22,8 @@ import time
 from typing import IO, Any
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import notice_lost_hosts
-from hvdtrain.system.proof import proof
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 """Environment variable: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""

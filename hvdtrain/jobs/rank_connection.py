@@ -13,7 +13,7 @@ from typing import Any
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.protocol import UNREAD_BYTES, Message
-from hvdtrain.system.proof import proof
+from hvdtrain.system.credentials import proof
 from hvdtrain.system.run_end import Failure
 
 OUTPUT = {"stdout", "stderr"}

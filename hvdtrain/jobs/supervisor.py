@@ -25,10 +25,10 @@ from hvdtrain.jobs.launchers.settings import LaunchSpec
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection
 from hvdtrain.jobs.signals import Signals, interrupted_status
-from hvdtrain.system import agent_pipe, rank_info, running_time, versions
+from hvdtrain.system import agent_pipe, rank_info, stacks
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.network import address_of, interfaces
-from hvdtrain.system.processes import describe_status, shell_status
+from hvdtrain.system.processes import TICK_S, RunningTime, describe_status, shell_status
 from hvdtrain.system.run_end import Failure, RunEnd
 
 STOP_S = 60.0
@@ -191,7 +191,7 @@ class Supervisor:
         """All ranks have registered: start them if their versions are identical."""
         first = self._ranks[0]
         for rank in self._ranks.values():
-            differs = versions.difference(rank.hello["versions"], first.hello["versions"])
+            differs = stacks.version_difference(rank.hello["versions"], first.hello["versions"])
             if differs:
                 reason = f"{rank.name} differs from {first.name}: {differs}"
                 self._fail_at_start(reason, "run make setup on both, from the same checkout")
@@ -308,7 +308,7 @@ class Supervisor:
         """Call `exceeded` after that time. Time for which this process was suspended does not count."""
 
         async def wait() -> None:
-            await running_time.sleep(seconds)
+            await sleep(seconds)
             exceeded()
 
         self._limits.append(asyncio.create_task(wait()))
@@ -343,3 +343,11 @@ class Supervisor:
         running = ", ".join(rank.name for rank in self._ranks.values() if not rank.disconnected)
         reason = f"{running} did not end within {STOP_S:.0f} s after a request to stop, or after the others ended"
         self._fail(Failure(reason), 128 + signal.SIGKILL)
+
+
+async def sleep(seconds: float) -> None:
+    """Wait until this process has run for that many seconds."""
+    clock = RunningTime()
+    while clock.seconds < seconds:
+        await asyncio.sleep(min(TICK_S, seconds - clock.seconds))
+        clock.tick()

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from hvdtrain.errors import FolderLost, UserError
 from hvdtrain.system import agent_pipe
 from hvdtrain.system.files import file_system_time, read_limited
-from hvdtrain.system.process_identity import ProcessIdentity
+from hvdtrain.system.processes import ProcessIdentity
 from hvdtrain.system.rank_info import JOB
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import msgspec
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import StepTime, from_record
 from hvdtrain.system.files import LINES_BYTES, open_regular
-from hvdtrain.system.json_text import finite_number, to_json
+from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"
 KINDS = ("train", "test")

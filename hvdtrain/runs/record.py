@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import platform
+import secrets
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,10 +17,11 @@ from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
 from hvdtrain.runs.lock import trained_by_this_program
-from hvdtrain.system import cores, credentials, rank_info, run_id, versions
+from hvdtrain.system import credentials, rank_info, resources, stacks
 from hvdtrain.system.files import write_all_atomically, write_atomically
-from hvdtrain.system.json_text import to_json
 from hvdtrain.system.python_files import is_reference, is_script
+from hvdtrain.system.run_end import run_id
+from hvdtrain.system.text import to_json
 
 THREAD_SETTINGS = (
     "OMP_NUM_THREADS",
@@ -99,7 +101,7 @@ def write_options(
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
     previous = {_previous(folder): path.read_bytes()} if path.exists() else {}
     written = {
-        "id": run_id.of(folder) or run_id.new(),
+        "id": run_id(folder) or secrets.token_hex(8),
         "config": options,
         "runtime": _recorded(runtime),
         "network": network,
@@ -108,7 +110,7 @@ def write_options(
         "devices": learner.devices,
         "device": learner.device,
         "controller": learner.group.controller,
-        "versions": versions.installed(),
+        "versions": stacks.installed_versions(),
         "host": host(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -142,8 +144,8 @@ def host() -> dict[str, Any]:
         "name": rank_info.host_name(),
         "system": platform.platform(),
         "processor": _processor(),
-        "cores": len(cores.binding().before),
-        "bound": cores.binding().text,
+        "cores": len(resources.core_binding().before),
+        "bound": resources.core_binding().text,
         **{name: os.environ.get(name, "") for name in THREAD_SETTINGS},
     }
 

@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json
-from hvdtrain.system.json_text import finite_number
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import finite_number, printable
 
 MAX_TEXT = 300
 """Characters of a text that are shown."""

@@ -8,7 +8,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
@@ -16,6 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import History, MetricsReader
 from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 
@@ -27,17 +28,6 @@ NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
 """Options that are columns, names for other options, or what repetitions may change."""
 LAYERS = "layers"
 """The setting that tells networks of one --model name apart: a checksum of their layers."""
-
-
-class StepShares(NamedTuple):
-    """Parts of a step's time, as --profile measured them."""
-
-    compute: float
-    """Forward and backward; also the update, if that was not measured."""
-    communicate: float
-    update: float | None
-    data: float
-    """The loop and its data."""
 
 
 class Run:
@@ -75,9 +65,9 @@ class Run:
     def require(self) -> Run:
         """The run, if it has finished. Raises DamagedFile for content that no run writes."""
         _ = self.config, self.result, self.options, self.ranks, self.devices, self.global_batch, self.steps
-        for record, name in ((self.config, "host"), (self.config, "versions"), (self.config, "network"),
-                             (self.result, "shares"), (self.result, "per_class_accuracy")):  # fmt: skip
-            record.table(name)
+        for name in ("host", "versions", "network"):
+            self.config.table(name)
+        self.result.table("per_class_accuracy")
         if self._problems:
             raise DamagedFile(self._problems[0])
         return self
@@ -197,24 +187,24 @@ class Run:
         return _ratio(self.images_per_s, self.result.number("cores"))
 
     @property
-    def peak_share(self) -> float | None:
-        """Arithmetic of training per second, as a share of the peak of the cores that the job computes with."""
-        peak = _ratio(self.result.number("peak_flops"), self.result.number("flops_per_image"))
-        return _ratio(self.images_per_s, peak)
+    def gflops_per_core(self) -> float | None:
+        """Arithmetic of training on each core, in 10^9 operations per second."""
+        gflops = _ratio(self.images_per_s, _ratio(1e9, self.result.number("flops_per_image")))
+        return _ratio(gflops, self.result.number("cores"))
 
     @property
     def test_rows(self) -> int | None:
         """Rows that the accuracy is a share of."""
         return self.result.count("test_rows") or None
 
-    @property
-    def shares(self) -> StepShares | None:
-        """The parts of a step; None unless --profile measured them."""
-        shares = self.result.table("shares")
-        compute, communicate, data = (shares.number(name) for name in ("compute", "communicate", "data"))
-        if compute is None or communicate is None or data is None:
-            return None
-        return StepShares(compute, communicate, shares.number("update"), data)
+    @functools.cached_property
+    def shares(self) -> StepTime | None:
+        """Each part's share of the time of steps, of all ranks together; None if the run did not record it.
+
+        Of several devices in a process, computing has their communication.
+        """
+        time = functools.reduce(StepTime.plus, self.history.ranks, NO_TIME)
+        return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
 
 
 def _shown(value: Any) -> Any:

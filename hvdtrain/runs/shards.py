@@ -19,7 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.checkpoint_folder import CHUNK_BYTES, Damaged, Manifest, array_files
 from hvdtrain.system.files import open_regular
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
 
 SHARD_BYTES = 1 << 30
 """Bytes of arrays in a file; more only if they are one array."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.system.json_text import finite_number
+from hvdtrain.system.text import finite_number
 
 DIGITS = 4
 """Significant digits of seconds in records."""

@@ -93,9 +93,19 @@ def require_writable(folder: Path, option: str) -> None:
         draft.touch()
         draft.unlink(missing_ok=True)  # a process of this number on another host may have removed it
     except OSError as error:
-        raise UserError(
-            f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}"
-        ) from None
+        raise _not_writable(folder, option, error) from None
+
+
+def write_outputs(folder: Path, option: str, contents: Mapping[str, str | bytes]) -> None:
+    """Write all files of the folder that an option names, by name, or none. Raises UserError if that fails."""
+    try:
+        write_all_atomically({folder / name: content for name, content in contents.items()})
+    except OSError as error:
+        raise _not_writable(folder, option, error) from None
+
+
+def _not_writable(folder: Path, option: str, error: OSError) -> UserError:
+    return UserError(f"{option} {folder}: nothing can be written there ({error.strerror})", f"give another {option}")
 
 
 def file_system_time(folder: Path) -> float:

@@ -1,4 +1,4 @@
-"""This host's network interfaces."""
+"""This host's network interfaces and ports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Interface(NamedTuple):
 
 def interfaces() -> list[Interface]:
     """Interfaces that are up and have an IPv4 address, without loopback."""
-    found = []
+    usable = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
             request = struct.pack("256s", name.encode()[:15])
@@ -41,19 +41,19 @@ def interfaces() -> list[Interface]:
                 address = socket.inet_ntoa(fcntl.ioctl(query, SIOCGIFADDR, request)[20:24])
                 (flags,) = struct.unpack_from("H", fcntl.ioctl(query, SIOCGIFFLAGS, request), 16)
                 if flags & IFF_UP and not flags & IFF_LOOPBACK:
-                    found.append(Interface(name, address))
-    return found
+                    usable.append(Interface(name, address))
+    return usable
 
 
 def address_of(name: str) -> str:
     """The IPv4 address of an interface. Raises UserError if it has none."""
     if name == "lo":
         return "127.0.0.1"
-    found = {interface.name: interface.address for interface in interfaces()}
-    if name not in found:
-        available = ", ".join(found) or "none but lo"
+    addresses = {interface.name: interface.address for interface in interfaces()}
+    if name not in addresses:
+        available = ", ".join(addresses) or "none but lo"
         raise UserError(f"--interface {name}: no such interface is up on this host", f"choose one of: {available}")
-    return found[name]
+    return addresses[name]
 
 
 def notice_lost_hosts(connection: socket.socket) -> None:
@@ -61,3 +61,48 @@ def notice_lost_hosts(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+class PortReservation:
+    """Two consecutive free ports of an interface, which no other program gets until `release`, or this process ends.
+
+    The sockets are bound and do not listen. Linux gives such a port to nobody who asks for any free one, but to a
+    server that asks for this one and sets SO_REUSEADDR, as servers do. Raises OSError if there is no such interface.
+    """
+
+    def __init__(self, address: str = "127.0.0.1") -> None:
+        self._sockets: list[socket.socket] = []
+        while len(self._sockets) < 2:
+            self.release()
+            self._sockets.append(_bound(address, 0))
+            with contextlib.suppress(OSError, OverflowError):
+                self._sockets.append(_bound(address, self.port + 1))
+
+    @property
+    def port(self) -> int:
+        """The first of the ports."""
+        return int(self._sockets[0].getsockname()[1])
+
+    def release(self) -> None:
+        while self._sockets:
+            self._sockets.pop().close()
+
+
+def _bound(address: str, port: int) -> socket.socket:
+    """A socket that is bound to a port which no other socket has, and that lets a server have it as well."""
+    bound = socket.socket()
+    try:
+        bound.bind((address, port))
+    except (OSError, OverflowError):
+        bound.close()
+        raise
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    return bound
+
+
+def free_port(address: str = "127.0.0.1") -> int:
+    """A port that is free now on an interface together with the next one, which `rank_info.rendezvous` uses."""
+    reserved = PortReservation(address)
+    port = reserved.port
+    reserved.release()
+    return port

@@ -11,9 +11,9 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from hvdtrain.system import credentials, rank_info, run_id
+from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.processes import describe_status
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import RunEnd, run_id
 from hvdtrain.system.text import printable
 
 REASON_CHARACTERS = 4000
@@ -64,7 +64,7 @@ def variables(end: RunEnd, folder: Path | None) -> dict[str, str]:
         "HVDTRAIN_EXIT_STATUS": str(end.exit_status),
         "HVDTRAIN_REASON": reason,
         "HVDTRAIN_RUN": str(folder.absolute()) if folder else "",
-        "HVDTRAIN_RUN_ID": run_id.of(folder) if folder else "",
+        "HVDTRAIN_RUN_ID": run_id(folder) if folder else "",
         "HVDTRAIN_RANK": "" if end.rank is None else str(end.rank),
     }
 

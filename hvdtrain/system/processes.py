@@ -1,12 +1,17 @@
-"""Starting and ending processes on Linux: exit statuses, signals, ports."""
+"""Processes on Linux: how they end, which one it is among those of all hosts, and for how long it ran."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
+import faulthandler
+import os
 import signal
-import socket
+import threading
+import time
 from pathlib import Path
+from typing import NamedTuple
+
+from hvdtrain.system.rank_info import host_name
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -45,46 +50,80 @@ def would_end(pid: int, number: int) -> bool:
     return not (int(masks["SigIgn"], 16) | int(masks["SigCgt"], 16)) >> (number - 1) & 1
 
 
-class PortReservation:
-    """Two consecutive free ports of an interface, which no other program gets until `release`, or this process ends.
+def end_at_crashes() -> None:
+    """Let a crash end this process by its signal, after the stacks of all Python threads; call it in the main thread.
 
-    The sockets are bound and do not listen. Linux gives such a port to nobody who asks for any free one, but to a
-    server that asks for this one and sets SO_REUSEADDR, as servers do. Raises OSError if there is no such interface.
+    Call it when libraries are loaded. MXNet's handler calls exit(), in which Horovod waits for the other ranks, and
+    they for this one.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Python sets handlers nowhere else
+        return
+    for number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL):
+        signal.signal(number, signal.SIG_DFL)  # faulthandler continues with the handler that was there before
+    faulthandler.enable(2)  # standard error, which a program may have replaced
+    # Libraries abort because of another rank, and have said so: stacks would hide it.
+    signal.signal(signal.SIGABRT, signal.SIG_DFL)
+
+
+class ProcessIdentity(NamedTuple):
+    """One process among those of all hosts."""
+
+    host: str
+    """The host's name, for messages."""
+    place: str
+    """Where `pid` counts: host, boot and PID namespace, as others have the same numbers; empty where it is unknown."""
+    pid: int
+    started: int
+    """Clock ticks from the boot to the start of the process: the kernel uses a pid again."""
+
+    @classmethod
+    def own(cls) -> ProcessIdentity:
+        return cls(host_name(), _place(), os.getpid(), _start_time(os.getpid()) or 0)
+
+    def running(self) -> bool | None:
+        """Whether the process runs, or is suspended; None where this process cannot know."""
+        if not self.place or self.place != _place():
+            return None
+        return _start_time(self.pid) == self.started
+
+
+def _place() -> str:
+    """Empty where the kernel does not tell all of it."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{os.uname().nodename} {boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return ""
+
+
+def _start_time(pid: int) -> int | None:
+    """Field `starttime` of proc(5); None for a process that has ended."""
+    try:
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(fields[18])
+
+
+TICK_S = 0.5
+"""How often `RunningTime.tick` should be called."""
+SUSPENDED_S = 4 * TICK_S
+"""A longer time between two ticks means that the process did not run."""
+
+
+class RunningTime:
+    """Seconds in which this process ran; `tick` counts them.
+
+    The time for which it was suspended (SIGSTOP, `scontrol suspend`) does not count, except for its first SUSPENDED_S
+    seconds, so that a machine which delays every tick cannot stop the clock.
     """
 
-    def __init__(self, address: str = "127.0.0.1") -> None:
-        self._sockets: list[socket.socket] = []
-        while len(self._sockets) < 2:
-            self.release()
-            self._sockets.append(_bound(address, 0))
-            with contextlib.suppress(OSError, OverflowError):
-                self._sockets.append(_bound(address, self.port + 1))
+    def __init__(self) -> None:
+        self.seconds, self._before = 0.0, time.monotonic()
 
-    @property
-    def port(self) -> int:
-        """The first of the ports."""
-        return int(self._sockets[0].getsockname()[1])
-
-    def release(self) -> None:
-        while self._sockets:
-            self._sockets.pop().close()
-
-
-def _bound(address: str, port: int) -> socket.socket:
-    """A socket that is bound to a port which no other socket has, and that lets a server have it, too."""
-    found = socket.socket()
-    try:
-        found.bind((address, port))
-    except (OSError, OverflowError):
-        found.close()
-        raise
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    return found
-
-
-def free_port(address: str = "127.0.0.1") -> int:
-    """A port that is free now on an interface together with the next one, which `rank_info.rendezvous` uses."""
-    reserved = PortReservation(address)
-    port = reserved.port
-    reserved.release()
-    return port
+    def tick(self) -> bool:
+        """Count the time since the last call; whether the process was suspended in it."""
+        now = time.monotonic()
+        passed, self._before = now - self._before, now
+        self.seconds += min(passed, SUSPENDED_S)
+        return passed > SUSPENDED_S

@@ -6,15 +6,17 @@ hvdtrain's own launcher comes first, as it may have started one of the others. H
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import slurm, tf_config
+from hvdtrain.system.network import HOST_NAME
 
 
 class RankInfo(NamedTuple):
@@ -80,10 +82,10 @@ def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:
         if rank is not None and size is not None:
             try:
                 by = f"{LAUNCH} {environment.get(LAUNCHER, 'local')}" if launcher == LAUNCH else launcher
-                found = RankInfo(by, int(rank), int(size), int(local_rank or 0))
-                if not 0 <= found.rank < found.size or found.local_rank < 0:
+                info = RankInfo(by, int(rank), int(size), int(local_rank or 0))
+                if not 0 <= info.rank < info.size or info.local_rank < 0:
                     raise ValueError
-                return found
+                return info
             except ValueError:
                 raise UserError(
                     f"{names[0]}={rank} {names[1]}={size} {names[2]}={local_rank} "
@@ -107,7 +109,7 @@ def local_size(environment: Mapping[str, str] = os.environ) -> int:
         if environment.get(name, "").isdecimal():
             return max(int(environment[name]), 1)
     with suppress(KeyError, ValueError, IndexError, UserError):
-        return slurm.tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
+        return slurm_tasks_per_node(environment["SLURM_STEP_TASKS_PER_NODE"])[int(environment["SLURM_NODEID"])]
     return detect(environment).size if environment.get(VARIABLES[LAUNCH][1]) else 1
 
 
@@ -121,7 +123,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     if not address and environment.get(TF_CONFIG):
         return cluster(environment).addresses[0]  # TensorFlow listens there too, but later
     if not address and "SLURM_STEP_NODELIST" in environment:
-        address = slurm.hostnames(environment["SLURM_STEP_NODELIST"])[0]
+        address = slurm_hosts(environment["SLURM_STEP_NODELIST"])[0]
         # Derived from the job's number, so that two jobs on the same nodes rarely choose the same port.
         job = environment.get("SLURM_JOB_ID", "")
         port = str(20000 + int(job) % 20000) if NUMBER.fullmatch(job) else ""
@@ -133,9 +135,9 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     return address, int(port) + 1
 
 
-def cluster(environment: Mapping[str, str] = os.environ) -> tf_config.Cluster:
+def cluster(environment: Mapping[str, str] = os.environ) -> Cluster:
     """TensorFlow's processes, by TF_CONFIG. Raises UserError if it is invalid, or this process does not train."""
-    return tf_config.parse(environment[TF_CONFIG])
+    return parse_tf_config(environment[TF_CONFIG])
 
 
 def token(environment: Mapping[str, str] = os.environ) -> str:
@@ -169,3 +171,115 @@ def start_timeout_s(environment: Mapping[str, str] = os.environ) -> float:
 def host_name(environment: Mapping[str, str] = os.environ) -> str:
     """This host's name. Slurm's name of the node comes first, as several of its nodes may share one host."""
     return environment.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+TRAINING_TASKS = ("chief", "worker")
+"""Tasks that train, in the order of their ranks: TensorFlow's strategies also count the chief first."""
+MAX_TASKS = 1 << 16
+CLUSTER_REMEDY = (
+    'write {"cluster": {"worker": ["host:port", ...]}, "task": {"type": "worker", "index": 0}}, or unset it'
+)
+TASK_REMEDY = "start hvdtrain for the tasks chief and worker only; it evaluates after each epoch, and has no servers"
+
+
+class Cluster(NamedTuple):
+    """The tasks that train, and which of them this process is."""
+
+    addresses: tuple[tuple[str, int], ...]
+    """Host and port of each rank."""
+    rank: int
+
+
+def parse_tf_config(text: str) -> Cluster:
+    """The cluster of a TF_CONFIG. Raises UserError if it is invalid, or this process is an evaluator or a server."""
+    try:
+        config = json.loads(text)
+        tasks, kind, index = config["cluster"], config["task"]["type"], config["task"]["index"]
+        if not isinstance(tasks, dict) or not all(isinstance(tasks.get(name, []), list) for name in TRAINING_TASKS):
+            raise ValueError("cluster does not list tasks")
+        if kind not in TRAINING_TASKS and isinstance(kind, str) and kind:
+            raise UserError(f"TF_CONFIG: this process is the task {kind!r}, which does not train", TASK_REMEDY)
+        if tasks.get("ps"):
+            raise UserError("TF_CONFIG names parameter servers, which no strategy of hvdtrain uses", TASK_REMEDY)
+        listed = {name: [_address(worker) for worker in tasks.get(name, [])] for name in TRAINING_TASKS}
+        if len(listed["chief"]) > 1:
+            raise ValueError("more than one chief")
+        if sum(map(len, listed.values())) > MAX_TASKS:
+            raise ValueError(f"more than {MAX_TASKS} tasks")
+        position = int(index) if re.fullmatch(r"[0-9]{1,9}", str(index)) else -1
+        if not 0 <= position < len(listed[kind]):
+            raise ValueError(f"task.index is not the index of a {kind}")
+        return Cluster((*listed["chief"], *listed["worker"]), position + len(listed["chief"]) * (kind == "worker"))
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(
+            f"TF_CONFIG is not what MultiWorkerMirroredStrategy expects ({error})", CLUSTER_REMEDY
+        ) from None
+
+
+def _address(task: Any) -> tuple[str, int]:
+    host, _, port = task.rpartition(":") if isinstance(task, str) else ("", "", "")
+    if not host or not re.fullmatch(r"[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
+        raise ValueError("a task is not host:port")
+    return host, int(port)
+
+
+MAX_HOSTS = 1 << 16
+MAX_NAME = 253
+"""Characters of a host name in DNS (RFC 1035)."""
+SLURM_REMEDY = "start with srun or sbatch, and leave SLURM_* variables unchanged"
+
+
+def slurm_hosts(nodes: str) -> list[str]:
+    """The hosts of Slurm's node list: node01, node02, node07 and other for `node[01-02,07],other`.
+
+    Raises UserError if the list is not as Slurm writes it.
+    """
+    names = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes)
+    if ",".join(names) != nodes or not names or "[]" in nodes:
+        raise UserError(f"the node list {nodes!r} is not as Slurm writes it, such as node[01-04,07]", SLURM_REMEDY)
+    hosts = _limited((host for name in names for host in _expanded(name)), nodes)
+    if not all(map(HOST_NAME.fullmatch, hosts)):
+        raise UserError(f"the node list {nodes!r:.80} holds what is not the name of a host", SLURM_REMEDY)
+    return hosts
+
+
+def _limited(names: Iterable[str], nodes: str) -> list[str]:
+    """All names, unless there are too many: a short list may expand to more than fit into memory. Raises UserError."""
+    limited = list(itertools.islice(names, MAX_HOSTS + 1))
+    if len(limited) > MAX_HOSTS:
+        raise UserError(f"the node list {nodes!r:.80} names more than {MAX_HOSTS} hosts", SLURM_REMEDY)
+    return limited
+
+
+def _expanded(name: str) -> list[str]:
+    """The hosts of one name that may hold ranges."""
+    hosts = [""]
+    for plain, ranges in re.findall(r"([^\[]*)(?:\[([^\]]*)\])?", name):
+        if len(hosts[0]) + len(plain) > MAX_NAME:  # checked before the names are multiplied
+            raise UserError(f"the node list {name!r:.80} holds a name that is too long for a host", SLURM_REMEDY)
+        parts = ranges.split(",") if ranges else []
+        choices = _limited((number for part in parts for number in _numbers(part)), name) or [""]
+        hosts = _limited((f"{host}{plain}{choice}" for host in hosts for choice in choices), name)
+    return hosts
+
+
+def _numbers(part: str) -> list[str]:
+    """`07`, or `01` to `04` for 01-04, with as many digits."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+    first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+    if not match or not first <= last < first + MAX_HOSTS:
+        raise UserError(f"the range {part!r} of the node list is not as Slurm writes it, such as 01-04", SLURM_REMEDY)
+    return [f"{number:0{len(match[1])}d}" for number in range(first, last + 1)]
+
+
+def slurm_tasks_per_node(text: str) -> list[int]:
+    """Tasks of each node: [2, 2, 2, 1] for `2(x3),1`. Raises UserError if the text is not as Slurm writes it."""
+    counts: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,6})(?:\(x([0-9]{1,5})\))?", part)
+        if not match:
+            raise UserError(f"tasks per node {text!r} are not as Slurm writes them, such as 2(x3),1", SLURM_REMEDY)
+        counts += [int(match[1])] * int(match[2] or 1)
+        if len(counts) > MAX_HOSTS:
+            raise UserError(f"tasks per node {text!r:.80} are for more than {MAX_HOSTS} hosts", SLURM_REMEDY)
+    return counts

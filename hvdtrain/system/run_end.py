@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,13 +17,14 @@ from typing import Any, NamedTuple
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
 from hvdtrain.system.files import file_system_time, read_json, write_atomically
-from hvdtrain.system.json_text import finite_number
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
+from hvdtrain.system.text import finite_number
 
 FILE = "end.json"
 STATUSES = ("finished", "stopped", "failed", "hung", "restarting")
 """`restarting`: an attempt failed, and the launcher starts the next one."""
+RUN_ID = re.compile(r"[0-9a-f]{16}")
 LAST_LINES = 8
 """Lines of a rank's output that the message about its failure shows."""
 
@@ -218,6 +220,14 @@ class RunEnd(NamedTuple):
         """Remove the one in a run's folder, as the run goes on. Does nothing where the folder does not allow it."""
         with contextlib.suppress(OSError):
             os.unlink(folder / FILE)
+
+
+def run_id(folder: Path) -> str:
+    """The id of the run in a folder, which restarts do not change; empty where there is none yet, or none is valid."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+        value = read_json(folder / "config.json")["id"]
+        return value if isinstance(value, str) and RUN_ID.fullmatch(value) else ""
+    return ""
 
 
 def newest_checkpoint(folder: Path | None) -> Entry | None:

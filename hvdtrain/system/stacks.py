@@ -1,15 +1,67 @@
-"""The stacks: sets of frameworks that work together, and their Pythons. Set-up installs one of them."""
+"""What is installed on a host: packages and their versions, and the stack that they form.
+
+A stack is a set of frameworks that work together, and their Pythons; set-up installs one of them. Packages are known
+from their metadata: nothing is imported.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import itertools
+import platform
 import re
 import shlex
 import sys
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
-from hvdtrain.system import distributions
+DISTRIBUTIONS = {
+    "torch": ("torch",),
+    "mxnet": ("mxnet", "mxnet-cu112"),
+    "tensorflow": ("tensorflow-cpu", "tensorflow"),
+}
+"""The packages that contain each framework; the first is the one that hvdtrain's extra installs."""
+SYSTEM_TORCH = "hvdtrain-system-torch"
+"""Folder in which set-up links the machine's own PyTorch and what it requires, with USE_SYSTEM_TORCH=1."""
+
+
+def installed_version(name: str) -> str:
+    """The version of a distribution; empty if it is not installed."""
+    try:
+        return metadata.version(name) or ""
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def public_version(name: str) -> str:
+    """The version without the suffix that names a build, such as +cpu."""
+    return installed_version(name).partition("+")[0]
+
+
+def is_system_s(name: str) -> bool:
+    """Whether a distribution is the machine's own, which set-up uses as it is."""
+    try:
+        return Path(str(metadata.distribution(name).locate_file(""))).name == SYSTEM_TORCH
+    except metadata.PackageNotFoundError:
+        return False
+
+
+def framework_distribution(framework: str) -> str:
+    """The installed distribution that contains a framework; empty if there is none. Reads no file of it."""
+    for name in DISTRIBUTIONS[framework]:
+        with suppress(metadata.PackageNotFoundError):
+            metadata.distribution(name)
+            return name
+    return ""
+
+
+def framework_version(framework: str) -> str:
+    """The version of a framework, under whichever of its distributions' names; empty if it is not installed."""
+    name = framework_distribution(framework)
+    return installed_version(name) if name else ""
+
 
 MARKER = ".hvdtrain-stack"
 """File of an environment with the name of its stack, which set-up writes."""
@@ -28,8 +80,8 @@ class Stack:
 
 
 STACKS = {
-    one.name: one
-    for one in (
+    stack.name: stack
+    for stack in (
         Stack("all", ("3.11", "3.10"), ("torch", "mxnet", "tensorflow")),
         Stack("pytorch", ("3.13", "3.12", "3.11", "3.10"), ("torch",)),
         Stack("tensorflow", ("3.13", "3.12", "3.11", "3.10"), ("tensorflow",)),
@@ -44,13 +96,13 @@ def running_python() -> str:
 
 def numbers(version: str) -> tuple[int, ...]:
     """A version as numbers, to compare it with another: 3.12 is newer than 3.9."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found.group().split(".")) if found else ()
+    match = re.match(r"\d+(\.\d+)*", version)
+    return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
 def installed_frameworks() -> tuple[str, ...]:
     """The frameworks of which a distribution is installed, importable or not."""
-    return tuple(filter(distributions.framework_distribution, distributions.DISTRIBUTIONS))
+    return tuple(filter(framework_distribution, DISTRIBUTIONS))
 
 
 def installed_stack() -> Stack | None:
@@ -60,10 +112,10 @@ def installed_stack() -> Stack | None:
     """
     with suppress(OSError, KeyError):
         return STACKS[Path(sys.prefix, MARKER).read_text().strip()]
-    found = installed_frameworks()
-    if "mxnet" in found:  # it decides the versions of all others
+    frameworks = installed_frameworks()
+    if "mxnet" in frameworks:  # it decides the versions of all others
         return STACKS["all"]
-    return next((one for one in STACKS.values() if one.frameworks == found), None)
+    return next((stack for stack in STACKS.values() if stack.frameworks == frameworks), None)
 
 
 def setup_command(stack: Stack) -> str:
@@ -74,35 +126,35 @@ def setup_command(stack: Stack) -> str:
 
 def repair_command() -> str:
     """The command that installs this environment's packages and Horovod again, as its stack has them."""
-    own = installed_stack() or stack_for_this_python()
+    stack = installed_stack() or stack_for_this_python()
     stamps = [str(path) for name in STAMPS if (path := Path(sys.prefix, name)).exists()]
     if not stamps:
-        return setup_command(own)
+        return setup_command(stack)
     # Without its stamps, as set-up would find the environment up to date.
     checkout = Path(__file__).parents[2]
     venv = "" if Path(sys.prefix) == checkout / ".venv" else f" VENV={shlex.quote(sys.prefix)}"
-    return f"rm -f {' '.join(map(shlex.quote, stamps))} && {setup_command(own)}{venv}"
+    return f"rm -f {' '.join(map(shlex.quote, stamps))} && {setup_command(stack)}{venv}"
 
 
 def stack_with(framework: str) -> Stack:
     """The stack to set up for a framework: this environment's if it has it, else one for the Python that runs."""
-    own = installed_stack()
-    if own and framework in own.frameworks:
-        return own
-    having = [one for one in STACKS.values() if framework in one.frameworks]
-    return next((one for one in having if running_python() in one.pythons), having[0])
+    installed = installed_stack()
+    if installed and framework in installed.frameworks:
+        return installed
+    having = [stack for stack in STACKS.values() if framework in stack.frameworks]
+    return next((stack for stack in having if running_python() in stack.pythons), having[0])
 
 
 def stack_for_this_python() -> Stack:
     """The stack to set up for the Python that runs, with a framework that is installed if there is one."""
-    fitting = [one for one in STACKS.values() if running_python() in one.pythons] or [STACKS["pytorch"]]
-    return next((one for one in fitting if set(one.frameworks) & set(installed_frameworks())), fitting[0])
+    fitting = [stack for stack in STACKS.values() if running_python() in stack.pythons] or [STACKS["pytorch"]]
+    return next((stack for stack in fitting if set(stack.frameworks) & set(installed_frameworks())), fitting[0])
 
 
 def pythons_of(framework: str) -> tuple[str, ...]:
     """The Pythons of all stacks that have a framework, the newest first."""
-    found = {version for one in STACKS.values() if framework in one.frameworks for version in one.pythons}
-    return tuple(sorted(found, key=numbers, reverse=True))
+    pythons = {python for stack in STACKS.values() if framework in stack.frameworks for python in stack.pythons}
+    return tuple(sorted(pythons, key=numbers, reverse=True))
 
 
 def listed(pythons: tuple[str, ...]) -> str:
@@ -115,10 +167,57 @@ def listed(pythons: tuple[str, ...]) -> str:
 
 def why_missing(framework: str) -> str:
     """Why this environment does not have a framework, as the end of a sentence; empty if it should have it."""
-    own = installed_stack()
-    if own and framework in own.frameworks:
+    stack = installed_stack()
+    if stack and framework in stack.frameworks:
         return ""
-    reasons = [f"is not part of the stack {own.name}"] if own else []
+    reasons = [f"is not part of the stack {stack.name}"] if stack else []
     if running_python() not in (pythons := pythons_of(framework)):
         reasons.append(f"needs Python {listed(pythons)}")
     return " and ".join(reasons)
+
+
+PACKAGES = (
+    "hvdtrain",
+    "horovod",
+    *itertools.chain(*DISTRIBUTIONS.values()),
+    "tf-keras",
+    "numpy",
+    "mpi4py",
+    "safetensors",
+)
+CODE = "the content of hvdtrain's files"
+
+
+def installed_versions() -> dict[str, str]:
+    """The stack and the versions of Python and of the packages that decide a result, by name.
+
+    Those not installed are left out, as is a stack that is none of set-up's. Reads the packages' metadata only, without
+    importing them.
+    """
+    stack = installed_stack()
+    versions = {
+        "stack": stack.name if stack else "",
+        "python": platform.python_version(),
+        **{name: installed_version(name) for name in PACKAGES},
+    }
+    return {name: value for name, value in versions.items() if value}
+
+
+def versions_here() -> dict[str, str]:
+    """What must be identical on all hosts of a job: `installed_versions`, and the content of hvdtrain's own files."""
+    return {**installed_versions(), CODE: _digest()}
+
+
+def _digest() -> str:
+    digest = hashlib.sha256()
+    package = Path(__file__).parents[1]
+    for path in sorted(package.rglob("*.py")):
+        digest.update(f"{path.relative_to(package)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def version_difference(there: dict[str, str], here: dict[str, str]) -> str:
+    """The differences as text, such as `torch 2.1.0 against none`; empty where there are none."""
+    names = [name for name in there | here if there.get(name) != here.get(name)]
+    return ", ".join(f"{name} {there.get(name, 'none')} against {here.get(name, 'none')}" for name in names)

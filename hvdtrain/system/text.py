@@ -1,14 +1,17 @@
-"""Text for messages: text from outside without control characters, names that are known, sizes, numbers of ranks."""
+"""Text for people, without control characters: known names, sizes, ranks; and JSON for any reader."""
 
 from __future__ import annotations
 
 import difflib
+import json
+import math
 from collections.abc import Iterable
+from typing import Any
 
 
 def printable(text: str) -> str:
     """Text with escapes, such as `\\x1b`, for characters that could control a terminal or that no encoding has."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -36,3 +39,26 @@ def format_ranks(ranks: Iterable[int]) -> str:
 def format_bytes(size: float) -> str:
     """A number of bytes in GiB or MiB."""
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """The text of a value of dicts, lists, tuples, texts, numbers, True, False and None; one line without `indent`."""
+    return json.dumps(_finite(value), indent=indent, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def finite_number(value: Any) -> float | None:
+    """A value from JSON as a number; None for what is none, or is not finite."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:  # an integer larger than any float
+        return None

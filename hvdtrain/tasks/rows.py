@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.reader import Part
 from hvdtrain.datasets.row_random import FIRST, Draw, row_generators
-from hvdtrain.datasets.sources.rows import (
-    MOST_FIRST,
+from hvdtrain.datasets.rows import (
+    MAX_FIRST,
+    ArraySource,
     Forms,
     RowError,
     RowReader,
@@ -87,7 +87,7 @@ class AugmentedRows(RowReader):
 
     def _try_out(self) -> Forms:
         """The form of all rows, from the first ones that can be read; checks what their values depend on."""
-        for first in range(0, min(len(self), MOST_FIRST), PROBED):
+        for first in range(0, min(len(self), MAX_FIRST), PROBED):
             rows = np.arange(first, min(first + PROBED, len(self)))
             found = read_rows(self._source, rows, FIRST)
             if len(found.bad) < len(rows):

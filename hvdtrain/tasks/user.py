@@ -16,9 +16,8 @@ import numpy as np
 
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
-from hvdtrain.datasets.arrays import ArraySource
-from hvdtrain.datasets.sources.python_objects import AnyArrays, BatchedRows, MapStyle
-from hvdtrain.datasets.sources.rows import Forms, RowReader, describe_forms, forms_of
+from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
+from hvdtrain.datasets.rows import ArraySource, Forms, RowChecks, RowReader, describe_forms, forms_of
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
@@ -212,7 +211,7 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
         return cast(Source, rows)
     if not isinstance(rows, tuple | list | Mapping | str) and not hasattr(rows, "__array__"):
         kind = BatchedRows if hasattr(rows, "fingerprint") else MapStyle
-        return kind(where, rows, skip, AnyArrays())
+        return kind(where, rows, skip, RowChecks())
     if not isinstance(rows, tuple | list):
         rows = (rows,)
     arrays = [np.asarray(array, order="C") for array in rows]

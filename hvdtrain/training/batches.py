@@ -9,9 +9,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from hvdtrain.datasets import sharding
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.reader import Part, Reader
-from hvdtrain.datasets.sources.rows import RowError, Rows
+from hvdtrain.datasets.rows import ArraySource, RowError, Rows
 from hvdtrain.interfaces import Batch, Group, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases

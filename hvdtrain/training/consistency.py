@@ -14,7 +14,7 @@ from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import NotFiniteError, TrainingError, UserError
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 from hvdtrain.tasks.target import Target
 
 

@@ -127,8 +127,8 @@ def _compare_ranks(group: Group, seconds: float) -> list[float]:
     by_rank = [taken for _, taken in gathered]
     for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]]):
         log.warning(
-            "rank %d on %s is slow: %.2f s for its share of the evaluation, the median rank took %.2f s; in training "
-            "all other ranks wait for it: check that host with python -m hvdtrain doctor",
-            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank], np.median(by_rank)),
+            "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
+            "wait for it: check that host with python -m hvdtrain doctor",
+            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank], by_rank[slow.rank] - slow.more_s),
         )
     return by_rank

@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from hvdtrain.system.files import read_json, write_atomically
-from hvdtrain.system.running_time import TICK_S, RunningTime
+from hvdtrain.system.processes import TICK_S, RunningTime
 
 HEARTBEAT_S = TICK_S
 SILENT_S = 4.0

@@ -24,10 +24,10 @@ from typing import NoReturn
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
-from hvdtrain.system import agent_pipe, cores, rank_info
+from hvdtrain.system import agent_pipe, on_end, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
+from hvdtrain.system.command import output_errors, prepare_streams
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.system.streams import output_errors, prepare_streams
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
@@ -45,6 +45,8 @@ UNEXPECTED_ERROR_WAIT_S = 4.0
 FOLDER_WAIT_S = 2.0
 """How long the end of the process may wait for a run's folder that does not respond."""
 SHUTDOWN_LIMIT_S = 2.0
+ON_END_LIMIT_S = 20.0
+"""How long the command of --on-end may take: other ranks may wait, and the least --hang-timeout is 30 s."""
 
 
 @dataclass
@@ -87,14 +89,14 @@ def ending_process() -> Iterator[Ending]:
         end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
 
 
-def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, on_end: str = "") -> NoReturn:
+def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, command: str = "") -> NoReturn:
     """Write the failure to this rank's log, hand it to the launcher or print it, run a command, and end.
 
-    It waits for no rank that no longer responds. wait_s: before the failure is printed here. on_end: the command.
+    It waits for no rank that no longer responds. wait_s: before the failure is printed here. command: that of --on-end.
     """
     if failure and failure.reason:
         _report(rank, failure, wait_s)
-    notify(on_end, RunEnd.of_process(status, failure))
+    notify(command, RunEnd.of_process(status, failure))
     with contextlib.suppress(OSError):  # a full disk or a closed pipe
         sys.stdout.flush()
     sys.stderr.flush()
@@ -102,12 +104,30 @@ def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, on
     os._exit(status)
 
 
-def notify(on_end: str, end: RunEnd) -> None:
-    """Run the command of --on-end, if there is one, on rank 0."""
-    if on_end:
-        from hvdtrain.runs import on_end as command
+def notify(command: str, end: RunEnd) -> None:
+    """On rank 0, run the command of --on-end, if there is one. What fails is logged, and changes nothing."""
+    if not command:
+        return
+    from hvdtrain.runs.console import open_folder, open_rank
 
-        command.notify(on_end, end)
+    rank = open_rank()
+    if (rank_info.detect().rank if rank is None else rank) == 0:
+        problem = on_end.run(command, end, open_folder(), ON_END_LIMIT_S)
+        if problem:
+            log.warning("%s", problem)
+
+
+@contextlib.contextmanager
+def notifying(command: str) -> Iterator[None]:
+    """Run the command of --on-end when what is inside ends, in a program that continues afterwards."""
+    try:
+        yield
+    except RankRemoved:  # the job continues
+        raise
+    except (Exception, KeyboardInterrupt) as error:
+        notify(command, RunEnd.of_exception(error))
+        raise
+    notify(command, RunEnd("finished"))
 
 
 def _report(rank: int, failure: Failure, wait_s: float) -> None:
@@ -145,7 +165,7 @@ def _how_to_resume() -> str:
 def bind_to_cores(runtime: RuntimeOptions) -> None:
     """Bind this rank to its share of the host's cores; before libraries start threads."""
     if runtime.bind == "auto":
-        cores.bind(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
+        resources.bind_cores(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
 
 
 def read_options(framework: Framework | None, program: str, argv: list[str]) -> tuple[Config, RuntimeOptions]:
@@ -207,9 +227,9 @@ def strategy_list(framework: Framework) -> str:
 
     Raises UserError if the framework is missing.
     """
-    from hvdtrain.frameworks import registry, tuning
+    from hvdtrain.frameworks import preparation, registry
 
-    tuning.set_environment()
+    preparation.set_environment()
     rows = registry.list_strategies(framework)
     if os.environ.get(JSON):
         return json.dumps([row._asdict() for row in rows]) + "\n"

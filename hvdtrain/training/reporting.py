@@ -12,7 +12,7 @@ from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
-from hvdtrain.system import cores
+from hvdtrain.system import resources
 from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation
@@ -96,7 +96,7 @@ class Reporter(Observer):
             f"{run.title} in {config.framework}, {config.strategy}, {size} rank(s) on {where}, "
             f"global batch {run.global_batch}; record in {run.folder}"
         )
-        bound = cores.binding()
+        bound = resources.core_binding()
         if bound.text:
             total = len(bound.before)
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")

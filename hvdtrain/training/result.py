@@ -15,7 +15,6 @@ from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import Run
 from hvdtrain.training.saving import must_write
 from hvdtrain.training.start import StartedRun
-from hvdtrain.training.step_profile import step_shares
 
 
 def finish(started: StartedRun) -> None:
@@ -55,7 +54,6 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
     run, throughput = started.run, started.throughput
     peaks_kib = run.group.gather(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     step_s = max(run.group.gather(throughput.seconds_per_step))
-    profiled = bool(run.runtime.profile)
     compile_s = max(run.group.gather(started.compile_s))
     wait_share = max(run.group.gather(throughput.wait_share))
     bad_rows = started.batches.bad_rows.count(run.group)
@@ -75,9 +73,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "data_wait_share": wait_share,
         "bad_rows": bad_rows["train"],
         "bad_test_rows": bad_rows["test"],
-        "shares": step_shares(run, throughput, started.watchdog) if profiled else None,
         "cores": cores.count_cores(run),
-        "peak_flops": cores.peak_flops(run) if profiled else None,
         "flops_per_image": run.target.flops_per_row,
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,

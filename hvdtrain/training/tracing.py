@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import StepRange
-from hvdtrain.frameworks.registry import framework_tracing
+from hvdtrain.frameworks.tracing import PROFILERS, Profiler, waiter
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
@@ -22,8 +22,8 @@ from hvdtrain.runs.timeline.summary import summary
 from hvdtrain.runs.timeline.trace_file import trace
 from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
-from hvdtrain.system.json_text import to_json
 from hvdtrain.system.phases import Span, StepSpans, now, phases
+from hvdtrain.system.text import to_json
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
@@ -54,7 +54,7 @@ class Tracing(Observer):
         steps, learner, done = self.steps, self._run.learner, at.step
         if not steps:
             return
-        phases.wait = framework_tracing(self._run.config.framework).waiter(learner.device)
+        phases.wait = waiter(self._run.config.framework, learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
         elif steps.first >= self._run.last_step:
@@ -181,11 +181,12 @@ class Tracing(Observer):
         begin, end = rank_0.steps[0].begin, rank_0.steps[-1].end
         return [message for message in horovod.messages(start) if begin <= message.begin < end]
 
-    def _start_profiler(self) -> Any:
+    def _start_profiler(self) -> Profiler | None:
         if not self._run.runtime.framework_profiler:
             return None
         with _warning("the profile of the framework"):
-            profiler = framework_tracing(self._run.config.framework).Profiler(self._run.folder, self._run.group.rank)
+            path = self._run.folder / f"profiler-rank-{self._run.group.rank}"
+            profiler = PROFILERS[self._run.config.framework](path)
             profiler.start()
             return profiler
         return None

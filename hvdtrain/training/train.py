@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.frameworks.preparation import prepare
 from hvdtrain.frameworks.registry import build_learner, run_elastic
-from hvdtrain.frameworks.requirements import prepare
 from hvdtrain.interfaces import ElasticMemory
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from hvdtrain.interfaces import Position
 from hvdtrain.system import rank_info
-from hvdtrain.system.memory import resident_bytes
 from hvdtrain.system.phases import phases
+from hvdtrain.system.processes import TICK_S, RunningTime
+from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.system.running_time import TICK_S, RunningTime
 from hvdtrain.training import interpreter_watch
 from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, place_of, state_of
 from hvdtrain.training.observer import Observer
@@ -41,7 +41,7 @@ REPORT_WAIT_S = 1.5
 """How long ranks wait for the one that prints the report."""
 FORCED_EXIT_S = 30.0
 """How long after the limit the process is ended if Python's threads no longer run."""
-STEP, EVALUATION, END = range(3)
+STEP, EVALUATION = range(2)
 """The stages of a step, in their order."""
 
 
@@ -93,10 +93,10 @@ class Watchdog(Observer):
         self.progress(at.step, EVALUATION, batches)
 
     def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
-        """Something is done: a training step, a batch of the evaluation after it, or a part of the end of the run.
+        """Something is done: a training step, or a batch of the evaluation after it.
 
-        part: number of the part of that stage. All three only go forward: a second evaluation of the same step, in a
-        loop that makes no steps, is not progress.
+        part: number of the batch. All three only go forward: a second evaluation of the same step, in a loop that makes
+        no steps, is not progress.
         """
         if (step, stage, part) <= self._reached:
             return
@@ -107,10 +107,6 @@ class Watchdog(Observer):
             self._longest_s = max(self._longest_s, now - self._last)
         self._reached, self._last = (step, stage, part), now
         self._compiling = self._resumed = self._held_up = False
-
-    def compiling(self) -> None:
-        """The next progress may take long, as frameworks compile first."""
-        self._compiling = True
 
     @property
     def limit_s(self) -> float:

@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
-from rich.table import Table
 from rich.text import Text
 
 from hvdtrain.runs.records import Record
-from hvdtrain.system.json_text import finite_number
+from hvdtrain.system.text import finite_number
 from hvdtrain.views import details
 from hvdtrain.views.details import flat, value_text
 from hvdtrain.views.run_view import RunView
-from hvdtrain.views.terminal.table import Column, table_lines
+from hvdtrain.views.table import GAP, INDENT, Cell, Column, Section, Table
 
 ABSENT = object()
 """In the place of a value that a run has not."""
@@ -26,6 +25,8 @@ MAIN_RESULTS = ("state", "reason", "step", "training loss", "test loss", "accura
 """That are shown also if only one run has them; other results, if all runs have them."""
 MAX_LAYERS = 300
 """That are compared."""
+MIN_WIDTH = 6
+"""Of the values of a run in a narrow terminal."""
 
 
 class Row(NamedTuple):
@@ -59,25 +60,25 @@ def relative(value: float, base: float) -> str:
     return f" ({percent:+.0f} %)" if abs(percent) >= 10 else f" ({percent:+.2g} %)"
 
 
-class Section(NamedTuple):
+class Differences(NamedTuple):
     """Differences of one kind."""
 
     name: str
     rows: list[Row]
 
 
-def differences(views: Sequence[RunView]) -> list[Section]:
+def differences(views: Sequence[RunView]) -> list[Differences]:
     """The differences of these runs, by kind; kinds without any are left out."""
     runs = [view.run for view in views]
     options = [details.options(run) for run in runs]
     shared = [{name: value for name, value in of_run.items() if name not in details.PLACES} for of_run in options]
     sections = [
-        Section("options", _rows(shared)),
-        Section("network", _network_rows([run.config.table("network") for run in runs])),
-        Section("ranks and devices", _rows([_placement(run.config.values) for run in runs])),
-        Section("versions", _rows([details.versions(run) for run in runs])),
-        Section("host", _rows([details.host(run) for run in runs])),
-        Section("results", _result_rows([_results(view) for view in views])),
+        Differences("options", _rows(shared)),
+        Differences("network", _network_rows([run.config.table("network") for run in runs])),
+        Differences("ranks and devices", _rows([_placement(run.config.values) for run in runs])),
+        Differences("versions", _rows([details.versions(run) for run in runs])),
+        Differences("host", _rows([details.host(run) for run in runs])),
+        Differences("results", _result_rows([_results(view) for view in views])),
     ]
     return [section for section in sections if section.rows]
 
@@ -159,41 +160,33 @@ def _layer_rows(layers: Sequence[list[str]]) -> list[Row]:
     return rows
 
 
-def wrapped_table(names: Sequence[str], sections: Sequence[Section], plain: bool) -> Table:
-    """For a terminal: long values are wrapped within their columns."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("", overflow="fold")
-    for name in names:
-        table.add_column(Text(name), overflow="fold")
-    for number, section in enumerate(sections):
-        if number:
-            table.add_row()
-        table.add_row(Text(section.name, "bold underline"))
-        for row in section.rows:
-            texts = [_dashed(text, plain) for text in row.texts()]
-            table.add_row(Text(row.name), *(_styled(text, texts[0]) for text in texts))
-    return table
+def difference_lines(
+    names: Sequence[str], sections: Sequence[Differences], width: int | None, plain: bool
+) -> list[Text]:
+    """The table. width: of the terminal, in which long values are wrapped; None for a file: a line for each row."""
+    if width is None:
+        values = [Column("kind", left=True), Column("value", left=True)]
+        rows: list[list[Cell]] = [
+            [part.name, row.name, *_texts(row.texts(), plain)] for part in sections for row in part.rows
+        ]
+        table = Table([*values, *(Column(name, left=True) for name in names)], [Section(rows)], ruled=False)
+        return table.lines(None, plain)
+    longest = INDENT + max((cell_len(row.name) for part in sections for row in part.rows), default=0)
+    first = min(longest, width // (len(names) + 1))
+    least = max((width - first) // len(names) - GAP, MIN_WIDTH)
+    columns = [Column("", left=True, least=first, overflow="wrap")]
+    columns += [Column(name, left=True, least=least, overflow="wrap") for name in names]
+    rows_of = [Section([[row.name, *_texts(row.texts(), plain)] for row in part.rows], part.name) for part in sections]
+    return Table(columns, rows_of, ruled=False).lines(width, plain)
 
 
-def file_lines(names: Sequence[str], sections: Sequence[Section], plain: bool) -> list[Text]:
-    """For a file: a line for each row, which is not cut."""
-    rows = [(section.name, row.name, [_dashed(text, plain) for text in row.texts()]) for section in sections
-            for row in section.rows]  # fmt: skip
-    columns = [Column("kind", [Text(row[0]) for row in rows], 0), Column("value", [Text(row[1]) for row in rows], 0)]
-    columns += [Column(name, [Text(row[2][run]) for row in rows], 0) for run, name in enumerate(names)]
-    return table_lines(columns, None)
-
-
-def _dashed(text: str, plain: bool) -> str:
-    return "-" if text == "—" and plain else text
-
-
-def _styled(text: str, first: str) -> Text:
-    """A value; where it differs from that of the first run, in another color."""
-    return Text(text, "" if text == first else "cyan")
+def _texts(values: Sequence[str], plain: bool) -> list[Text]:
+    """The values of a row; those that differ from the first run's have another color."""
+    shown = ["-" if value == "—" and plain else value for value in values]
+    return [Text(value, "" if value == shown[0] else "cyan") for value in shown]
 
 
 def headings(names: Sequence[str], folders: Sequence[str]) -> list[str]:
     """The names of the runs; their folders where two have the same name, shortened by what all have in common."""
-    headings = names if len(set(names)) == len(names) else folders
-    return [heading if cell_len(heading) else "run" for heading in headings]
+    distinct = list(names) if len(set(names)) == len(names) else list(folders)
+    return [name if cell_len(name) else "run" for name in distinct]

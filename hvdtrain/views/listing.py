@@ -14,8 +14,8 @@ from rich.text import Text
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.run_view import STATES, RunView
+from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
-from hvdtrain.views.terminal.table import Column, table_lines
 
 TEXTS = ("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data")
 NUMBERS = (
@@ -119,26 +119,29 @@ def state_text(view: RunView) -> Text:
 def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) -> list[Text]:
     """The table. width: of the terminal; None for lines that are not cut. plain: without characters beyond ASCII."""
 
-    def column(heading: str, text: Callable[[RunView], str], importance: int, right: bool = True) -> Column:
-        return Column(heading, [Text(text(view)) for view in views], importance, right)
+    def column(heading: str, priority: int, text: Callable[[RunView], Cell], **layout: Any) -> CellsOf:
+        return Column(heading, priority, **layout), [text(view) for view in views]
 
-    columns = [
-        Column("name", [Text(view.name) for view in views], 100, least=28, cut_middle=True),
-        column("when", lambda view: view.started[: None if width is None else 16], 50, right=False),
-        Column("state", [state_text(view) for view in views], 90, least=10),
-        column("framework", lambda view: view.values["framework"], 45, right=False),
-        Column("strategy", [Text(view.run.strategy) for view in views], 55, least=8),
-        column("ranks", lambda view: str(view.size or ""), 58),
-        column("step", steps, 60),
-        column("loss", lambda view: decimal(view.loss), 70),
-        column("accuracy", lambda view: decimal(view.accuracy), 80),
-        column("images/s", lambda view: speed(view.images_per_s), 65),
-        column("epoch", lambda view: short(view.values["epoch"]), 30),
-        column("time left", lambda view: duration(view.left_s), 35),
-        Column("model", [Text(view.values["model"]) for view in views], 25, least=8, cut_middle=True),
-        Column("data", [Text(view.values["data"]) for view in views], 20, least=12, cut_middle=True),
-    ]
-    return table_lines(columns, width, plain)
+    begun = None if width is None else 16  # up to the minute
+    table = Table.of_columns(
+        [
+            column("name", 0, lambda view: view.name, left=True, least=28, overflow="middle"),
+            column("when", 8, lambda view: view.started[:begun], left=True),
+            column("state", 1, state_text, left=True, least=10),
+            column("framework", 9, lambda view: view.values["framework"], left=True),
+            column("strategy", 7, lambda view: view.run.strategy, left=True, least=8),
+            column("ranks", 6, lambda view: str(view.size or "")),
+            column("step", 5, steps),
+            column("loss", 3, lambda view: decimal(view.loss)),
+            column("accuracy", 2, lambda view: decimal(view.accuracy)),
+            column("images/s", 4, lambda view: speed(view.images_per_s)),
+            column("epoch", 11, lambda view: short(view.values["epoch"])),
+            column("time left", 10, lambda view: duration(view.left_s)),
+            column("model", 12, lambda view: view.values["model"], left=True, least=8, overflow="middle"),
+            column("data", 13, lambda view: view.values["data"], left=True, least=12, overflow="middle"),
+        ]
+    )
+    return table.lines(width, plain)
 
 
 def counted(views: Sequence[RunView]) -> str:

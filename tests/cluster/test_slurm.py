@@ -15,8 +15,8 @@ from support.cluster_jobs import LAUNCH, SLEEP, program, ranks_on, skip_if_the_f
 from support.jobs import PROGRAMS, distance, newest, train, wait_for
 from support.stack import FASTEST
 
+from hvdtrain.system.rank_info import slurm_hosts
 from hvdtrain.system.run_end import last_step
-from hvdtrain.system.slurm import hostnames
 
 MATRIX = pytest.mark.matrix
 LONG = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--epochs", "10000", "--log-every", "2")
@@ -214,4 +214,4 @@ def test_the_command_line_of_a_dry_run_works_with_srun(slurm, tmp_path):
 def test_node_lists_are_expanded_as_slurm_does(slurm):
     for nodes in ("host[1-2]", "a[01-03,7],c", "r[1-2]n[8-10]"):
         _, output = slurm.run(["scontrol", "show", "hostnames", nodes])
-        assert hostnames(nodes) == output.split()
+        assert slurm_hosts(nodes) == output.split()

@@ -22,7 +22,7 @@ from support.shared_runs import SharedRun
 from support.stack import FRAMEWORKS
 
 from hvdtrain.runs import metrics
-from hvdtrain.system.processes import free_port
+from hvdtrain.system.network import free_port
 
 # Framework, strategy, options, launcher; each on two ranks, or on two devices of one process.
 SHORT_ROWS = [

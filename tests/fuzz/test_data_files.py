@@ -19,9 +19,8 @@ from support.networks import LENET
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.datasets.formats import cifar10
-from hvdtrain.datasets.formats.idx import read_idx
-from hvdtrain.datasets.formats.image import read_image
-from hvdtrain.datasets.formats.npz import read_npz
+from hvdtrain.datasets.formats.image_files import read_image
+from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.reading import wrap_errors
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from fuzz.inputs import NUMBER_TEXTS, TOO_DEEP, json_like, text_like
 from fuzz.properties import FUZZ, rejects_cleanly
 from hvdtrain.jobs import gloo, job
-from hvdtrain.system import rank_info, slurm
+from hvdtrain.system import rank_info
 
 NODES = text_like(
     ("node[01-04,07],other", "a,b", "r[1-2]n[1-3]"), ("[", "]", ",", "-", "[1-65536]", ",a[1-60000]", "[0-9]")
@@ -25,9 +25,9 @@ TASKS = text_like(("2(x3),1", "2", "1(x2)"), ("(x", ")", ",", "1(x99999),", "(x2
 @example("[1-60000]" + "å" * 60000 + "[1-60000]", "1")
 def test_slurm_lists(nodes: str, tasks: str) -> None:
     with rejects_cleanly():
-        slurm.hostnames(nodes)
+        rank_info.slurm_hosts(nodes)
     with rejects_cleanly():
-        slurm.tasks_per_node(tasks)
+        rank_info.slurm_tasks_per_node(tasks)
     with rejects_cleanly():
         job.slurm_hosts({"SLURM_JOB_NODELIST": nodes, "SLURM_TASKS_PER_NODE": tasks})
 

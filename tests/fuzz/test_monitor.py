@@ -37,7 +37,7 @@ def files_of_a_run() -> dict[str, bytes]:
         (folder / "attempts.json").write_text(json.dumps([attempt]))
         finding = {"status": "fail", "text": "full", "remedy": "enlarge it"}
         (folder / "doctor.json").write_text(json.dumps({"findings": [finding]}))
-        result = {"accuracy": 0.5, "loss": 1.5, "steps": 40, "images_per_s": 100.0, "shares": {"compute": 0.5}}
+        result = {"accuracy": 0.5, "loss": 1.5, "steps": 40, "images_per_s": 100.0, "metrics": {"accuracy": 0.5}}
         (folder / "result.json").write_text(json.dumps(result))
         return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

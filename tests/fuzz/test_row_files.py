@@ -17,9 +17,9 @@ from support.row_data import arrays, write_chunks, write_hdf5, write_tar
 
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.datasets.own import load_own
-from hvdtrain.datasets.sources import tar_shards
-from hvdtrain.datasets.sources.rows import Found
+from hvdtrain.datasets.formats import tar_shards
+from hvdtrain.datasets.registry import load_path
+from hvdtrain.datasets.rows import LoadedSources
 
 
 def npy_file(array: np.ndarray) -> bytes:
@@ -30,7 +30,7 @@ def npy_file(array: np.ndarray) -> bytes:
 
 def read_all(found: object) -> None:
     """Read up to 100 rows of both parts, as training does."""
-    assert isinstance(found, Found)
+    assert isinstance(found, LoadedSources)
     for source in (found.train, found.test):
         assert source.fingerprint
         source[np.arange(min(len(source), 100))]
@@ -55,7 +55,7 @@ def test_npy(images: bytes, labels: bytes, skip: bool) -> None:
     names = ("train-images.npy", "train-labels.npy", "test-images.npy", "test-labels.npy")
     files = dict(zip(names, (images, labels, TEST_IMAGES, TEST_LABELS), strict=True))
     with folder_of(**files) as folder, rejects_cleanly():
-        read_all(load_own("--data", folder, skip))
+        read_all(load_path("--data", folder, skip))
 
 
 def shard() -> bytes:
@@ -77,7 +77,7 @@ def cache_in(folder: Path) -> AbstractContextManager[object]:
 def test_tar_shard(content: bytes, skip: bool) -> None:
     files = {"train-000000.tar": content, "test-000000.tar": SHARD}
     with folder_of(**files) as folder, cache_in(folder), rejects_cleanly():
-        read_all(load_own("--data", folder, skip))
+        read_all(load_path("--data", folder, skip))
 
 
 @FUZZ
@@ -86,7 +86,7 @@ def test_index(field: str, value: int, content: bytes) -> None:
     """An index that another program wrote: rows may be wrong, but nothing is executed, and memory is bounded."""
     files = {"train-000000.tar": SHARD, "test-000000.tar": SHARD}
     with folder_of(**files) as folder, cache_in(folder):
-        load_own("--data", folder)
+        load_path("--data", folder)
         path = folder / tar_shards.INDEX
         with np.load(path) as found:
             known = dict(found)
@@ -95,7 +95,7 @@ def test_index(field: str, value: int, content: bytes) -> None:
         np.savez(path, **known)
         path.write_bytes(path.read_bytes()[: None if content else 100] + content)
         with rejects_cleanly():
-            read_all(load_own("--data", folder, True))
+            read_all(load_path("--data", folder, True))
 
 
 def hdf5_files() -> tuple[bytes, ...]:
@@ -114,4 +114,4 @@ def hdf5_files() -> tuple[bytes, ...]:
 @given(mutated(hdf5_files(), (b"TREE", b"HEAP", b"SNOD", b"\xff" * 8)), st.booleans())
 def test_hdf5(content: bytes, skip: bool) -> None:
     with folder_of(**{"data.h5": content}) as folder, rejects_cleanly():
-        read_all(load_own("--data", folder, skip))
+        read_all(load_path("--data", folder, skip))

@@ -22,8 +22,7 @@ from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.runs.run import Run
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.csv_table import to_csv
-from hvdtrain.views.report.markdown import to_markdown
+from hvdtrain.views.report.pages import csv_page, markdown_page
 
 
 def saved_files() -> dict[str, bytes]:
@@ -150,10 +149,8 @@ RUN = {
         "images_per_s": 100.0,
         "epoch_s": 1.5,
         "global_batch": 64,
-        "shares": {"compute": 0.5, "communicate": 0.25, "update": 0.125, "data": 0.125},
         "step_s": 0.25,
         "cores": 2,
-        "peak_flops": 1e11,
         "flops_per_image": 13_258_800,
         "peak_rss_mb": 100.0,
         "test_rows": 100,
@@ -169,8 +166,8 @@ RUN = {
 def test_run_folder(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
         report = Report([Run(folder).require()], [])
-        to_markdown(report)
-        to_csv(report)
+        markdown_page(report)
+        csv_page(report)
 
 
 @FUZZ

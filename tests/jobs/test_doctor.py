@@ -26,8 +26,8 @@ from support.stack import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.registry import QUICK
-from hvdtrain.system.distributions import framework_version
-from hvdtrain.system.processes import free_port
+from hvdtrain.system.network import free_port
+from hvdtrain.system.stacks import framework_version
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,6 @@ NUMBERS: dict[str, tuple[float | str, ...]] = {
     "warmup_epochs": (0.0, 1.5),
     "devices": (0, 1, 3),
     "check_sync": (0, 1),
-    "profile": (0, 2),
 }
 """Values of options that are numbers or any text; those of other options are in their types."""
 FIXED = {"recipe", "framework", "strategy", "api", "kvstore", "data", "device"}

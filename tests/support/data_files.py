@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.formats import cifar10
-from hvdtrain.datasets.published import IDX_FILES, PUBLISHED
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape

@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.interfaces import Batch, Dataset, Learner, OptimizerState, classified
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.arrays import ArraySource
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.frameworks.torch import step_graph
 from hvdtrain.interfaces import Dataset

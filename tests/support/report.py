@@ -18,7 +18,7 @@ from support.networks import LENET_RECORD
 HOST = {"name": "node1", "system": "Linux", "processor": "AMD EPYC", "cores": 4, "OMP_NUM_THREADS": "1"}
 
 
-PROFILE = {"step_s": 0.0256, "cores": 2, "peak_flops": 4e10, "flops_per_image": 13_258_800}
+SPEED = {"step_s": 0.0256, "cores": 2, "flops_per_image": 13_258_800}
 
 
 def make_run(
@@ -37,7 +37,7 @@ def make_run(
     result = {
         "accuracy": 0.9, "loss": 0.3, "steps": 8, "parameters": "ab", "images_per_s": 1000.0, "peak_rss_mb": 400.0,
         "skipped": 0, "per_class_accuracy": {"0": float("nan")}, "epoch_s": 2.0, "test_rows": 10000,
-        "global_batch": config.global_batch(ranks), "shares": None, **given,
+        "global_batch": config.global_batch(ranks), **given,
     }  # fmt: skip
     recorded = {
         "config": to_record(config),
@@ -115,10 +115,9 @@ def images(page):
 
 def sample(tmp_path):
     """Runs that fill every chart."""
-    shares = {"compute": 0.7, "communicate": 0.2, "update": 0.07, "data": 0.03}
     for framework, speed in (("torch", 1000.0), ("mxnet", 1100.0), ("tensorflow", 1200.0)):
         for repeat in range(2):
-            given = {"framework": framework, "shares": shares, "accuracy": 0.9 + repeat / 50, **PROFILE}
+            given = {"framework": framework, "accuracy": 0.9 + repeat / 50, **SPEED}
             name = f"{framework}-{repeat}"
             alone = {"images_per_s": speed + 50 * repeat, "metrics": learning(level=0.3 + repeat / 10)}
             make_run(tmp_path / f"{name}-1", 0.0, **alone, **given)

@@ -21,12 +21,12 @@ import numpy as np
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Batch, Dataset, Position
 from hvdtrain.networks.layers import Shape
-from hvdtrain.runs import checkpoints, plots
+from hvdtrain.runs import checkpoints, metrics, plots
 from hvdtrain.system import rank_info
 from hvdtrain.tasks import registry
 from hvdtrain.training import loop, train
@@ -87,8 +87,9 @@ def outcome(config: Config, runtime: RuntimeOptions, name: str, factor: float = 
         return {}
     result = json.loads((folder / "result.json").read_text())
     np.savez(f"{name}.npz", **checkpoints.newest(folder)[1].weights)
+    trained = [record for record in metrics.read(folder / "metrics.jsonl") if record["kind"] == "train"]
     shutil.rmtree(folder)
-    return {name: result[name] for name in ("steps", "skipped", "shares")}
+    return {**{name: result[name] for name in ("steps", "skipped")}, "communicate_s": trained[-1]["communicate_s"]}
 
 
 def attempt(case: Case) -> dict[str, Any]:

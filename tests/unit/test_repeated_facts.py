@@ -9,8 +9,7 @@ from support.jobs import ROOT
 from hvdtrain.cli.sweep import training_program
 from hvdtrain.config.options import Config, Framework
 from hvdtrain.frameworks.registry import STYLES
-from hvdtrain.system.distributions import DISTRIBUTIONS
-from hvdtrain.system.stacks import STACKS, Stack
+from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, Stack
 
 
 def test_frameworks():

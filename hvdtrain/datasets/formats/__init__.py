@@ -1,6 +1,5 @@
-"""Readers of data files, one file per format: bytes in, NumPy arrays out.
+"""Readers of data: what is read whole becomes NumPy arrays, and what is read row by row a `rows.RowSource`.
 
-A new format is a new file here with a function `read_<format>(path, ...)`, which `datasets.own` calls for the user's
-files. Files are untrusted input: readers raise `Malformed`, or what a library raises, and `reading.wrap_errors` turns
-either into a UserError that names the file.
+A new format is a function here that `datasets.registry` calls. Files are untrusted input: readers raise `Malformed`, or
+what a library raises, and `reading.wrap_errors` turns either into a UserError that names the file.
 """

@@ -1,11 +1,16 @@
-"""Shared by all readers: errors that name the file, limits of size, decompression, and checksums."""
+"""Files of data: errors that name them, limits of size, checksums, and reading at offsets.
+
+A file is watched for changes while training reads it, and known by a few of its blocks.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import gzip
 import hashlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -13,7 +18,8 @@ import numpy as np
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import credentials
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
+from hvdtrain.system.text import printable
 
 Arrays = tuple[np.ndarray, ...]
 """Four arrays: training images, training labels, test images, test labels."""
@@ -24,12 +30,22 @@ LARGEST = 1 << 30
 """Largest published file, in bytes, that is downloaded or decompressed; the largest one, CIFAR-10, has 170 MB."""
 
 
+MEMORY = memory_bytes() // 2  # the kernel kills a process that uses all
+"""Largest size, in bytes, of the decompressed content of a file; a larger one is a mistake or an attack."""
+BLOCK = 4096
+"""Bytes of a file that are read at one place for a fingerprint."""
+MAX_FILES, MAX_BLOCKS = 512, 1024
+"""Files that a fingerprint looks into, and blocks that it reads of all of them together."""
+CHANGED = "leave the data as it is while a job trains on it, and resume with that of the run"
+READABLE = "check the path and its permissions"
+
+
 class Malformed(ValueError):
     """What is wrong with a file, as the rest of a sentence that begins with the file's name."""
 
 
-MEMORY = memory_bytes() // 2  # the kernel kills a process that uses all
-"""Largest size, in bytes, of the decompressed content of a file; a larger one is a mistake or an attack."""
+class DataChanged(UserError):
+    """A file of the data changed since training began; no row of it can be trusted, so none is skipped."""
 
 
 @contextlib.contextmanager
@@ -90,7 +106,118 @@ def check_sha256(file: BinaryIO, name: str, sha256: str) -> None:
     compare_sha256(digest.hexdigest(), sha256)
 
 
-def compare_sha256(found: str, expected: str) -> None:
+def compare_sha256(actual: str, expected: str) -> None:
     """Raise Malformed unless both are equal."""
-    if found != expected:
-        raise Malformed(f"is corrupt: its content has SHA-256 {found}, expected {expected}")
+    if actual != expected:
+        raise Malformed(f"is corrupt: its content has SHA-256 {actual}, expected {expected}")
+
+
+def check_unchanged(path: str | bytes | Path, now: os.stat_result, size: int, mtime_ns: int) -> None:
+    """Raise DataChanged unless a file has the size (bytes) and the time of its last change that it had at the start."""
+    if (now.st_size, now.st_mtime_ns) != (size, mtime_ns):
+        how = f"its size is {now.st_size} bytes, and was {size}" if now.st_size != size else "it was written again"
+        raise DataChanged(f"{printable(os.fsdecode(path))} changed during training: {how}", CHANGED)
+
+
+class DataFile:
+    """A file of the data, as it was when training began. Raises UserError if it cannot be read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with wrap_errors(path, READABLE), self.open() as file:
+            status = os.fstat(file.fileno())
+        self.size, self.mtime_ns = status.st_size, status.st_mtime_ns
+
+    @property
+    def state(self) -> str:
+        """Name, size and time of the last change."""
+        return f"{self.path.name} {self.size} {self.mtime_ns}"
+
+    def open(self) -> FileIO:
+        """Open it for reading by several threads, at offsets. Raises OSError."""
+        return open(self.path, "rb", buffering=0)
+
+    def check_unchanged(self, now: os.stat_result) -> None:
+        """Raise DataChanged unless the file is as it was."""
+        check_unchanged(self.path, now, self.size, self.mtime_ns)
+
+
+def read_into(file: FileIO, offset: int, buffer: memoryview) -> None:
+    """Fill the buffer with a file's bytes from this offset on. Raises Malformed if it ends before."""
+    while len(buffer):
+        count = os.preadv(file.fileno(), [buffer], offset)
+        if not count:
+            raise Malformed(f"is truncated: it ends at byte {offset}")
+        offset, buffer = offset + count, buffer[count:]
+
+
+def fingerprint_of(files: Sequence[DataFile]) -> str:
+    """`fingerprint` of these files."""
+    return fingerprint(lambda number: files[number].path, [file.path.name for file in files], [f.size for f in files])
+
+
+class FileArray:
+    """An array that is one piece of a file, in C order: rows are read into memory when they are asked for.
+
+    It reads instead of mapping the file into memory: a file that is cut while it is mapped kills the process. Raises
+    UserError if the file is too short.
+    """
+
+    def __init__(self, file: DataFile, offset: int, shape: tuple[int, ...], dtype: np.dtype) -> None:
+        self.file, self.shape, self.dtype = file, shape, dtype
+        self._opened = file.open()
+        self._offset = offset
+        self._row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        end = offset + shape[0] * self._row_bytes
+        with wrap_errors(file.path, "write it again"):
+            if file.size < end:
+                raise Malformed(f"is truncated: it holds {file.size} bytes, its header says {end}")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: np.ndarray | slice) -> np.ndarray:
+        """These rows, in their order; neighbors are read together. Raises Malformed, OSError, DataChanged."""
+        self.file.check_unchanged(os.fstat(self._opened.fileno()))
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        array = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        view = array.reshape(-1).view(np.uint8).data
+        begins = np.flatnonzero(np.diff(rows, prepend=rows[0] - 2) != 1)
+        for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+            part = view[begin * self._row_bytes : end * self._row_bytes]
+            read_into(self._opened, self._offset + int(rows[begin]) * self._row_bytes, part)
+        return array
+
+
+def fingerprint(path: Callable[[int], str | bytes | Path], names: Sequence[str | bytes], sizes: Sequence[int]) -> str:
+    """SHA-256 of names, sizes (bytes) and some of the content of files, in hexadecimal digits.
+
+    path: of the file with a number.
+    Reads at most MAX_BLOCKS blocks of BLOCK bytes, evenly spread over MAX_FILES files, which are evenly spread over
+    all: seconds for any amount of data. Copies of the files have the same fingerprint. A file that cannot be read
+    counts by its name and size.
+    """
+    digest = hashlib.sha256()
+    for name, size in zip(names, sizes, strict=True):
+        digest.update(b"%s\0%d\0" % (name if isinstance(name, bytes) else os.fsencode(name), size))
+    chosen = np.unique(np.linspace(0, len(names) - 1, MAX_FILES).astype(np.int64)).tolist()
+    for number in chosen:
+        blocks = max(MAX_BLOCKS // len(chosen), 2)
+        offsets = np.unique(np.linspace(0, max(sizes[number] - BLOCK, 0), blocks).astype(np.int64)).tolist()
+        try:
+            with open(path(number), "rb", buffering=0) as file:
+                for offset in offsets:
+                    digest.update(os.pread(file.fileno(), BLOCK, offset))
+        except OSError:
+            digest.update(b"unreadable")
+    return digest.hexdigest()
+
+
+def read_class_names(folder: Path) -> tuple[str, ...]:
+    """The lines of `classes.txt` in the folder, the name of class 0 first; none if there is no such file."""
+    path = folder / "classes.txt"
+    if not path.exists():
+        return ()
+    with wrap_errors(path, "give it one class name on each line"):
+        return tuple(line.strip() for line in path.read_text().rstrip().splitlines())

@@ -15,7 +15,7 @@ from hvdtrain.doctor.checks.horovod import built
 from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import DISTRIBUTIONS
+from hvdtrain.system.stacks import DISTRIBUTIONS
 
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 CAPABILITY_QUERY = ["--query-gpu=compute_cap", "--format=csv,noheader"]

@@ -18,7 +18,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, public_version
+from hvdtrain.system.stacks import framework_version, public_version
 
 RECORD = "hvdtrain.json"
 """File next to Horovod's metadata, which set-up adds to its wheel."""

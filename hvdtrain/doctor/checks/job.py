@@ -18,7 +18,7 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.storage import existing_folder
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.system import credentials, versions
+from hvdtrain.system import credentials, stacks
 from hvdtrain.system.text import format_ranks
 
 CLOCK_ROUNDS = 10
@@ -47,8 +47,8 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
 def check_identical(context: CheckContext) -> Iterator[Finding]:
     """versions, options and hvdtrain's code are identical on all ranks"""
     assert context.job
-    installed = versions.here()
-    code = {versions.CODE: installed.pop(versions.CODE)}
+    installed = stacks.versions_here()
+    code = {stacks.CODE: installed.pop(stacks.CODE)}
     gathered = context.job.gather({"versions": installed, "options": _options(), "program": code})
     setup = "make setup on all hosts, from the same checkout; check PYTHONPATH and PATH of the ranks"
     environment = "set it to the same value on all ranks: horovodrun passes the environment on, mpirun needs -x NAME"

@@ -10,8 +10,8 @@ from pathlib import Path
 from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.system import cores
-from hvdtrain.system.cgroups import cpu_quota, memory_limit
+from hvdtrain.system import resources
+from hvdtrain.system.resources import cpu_quota, memory_limit
 from hvdtrain.system.text import format_bytes
 
 SHM = Path("/dev/shm")
@@ -55,7 +55,7 @@ def usable_cores() -> int:
 @check("machine", "alone")
 def check_binding(context: CheckContext) -> Iterator[Finding]:
     """the cores that this process is bound to"""
-    bound, all_cores = sorted(cores.binding().before), os.cpu_count() or 1
+    bound, all_cores = sorted(resources.core_binding().before), os.cpu_count() or 1
     if context.ranks > 1 and len(bound) == 1 and all_cores > 1:
         text = f"bound to core {bound[0]} only, of {all_cores}: all ranks started from here share it"
         yield warn(text, "start without taskset, or request more cores for the batch job (--cpus-per-task)")

@@ -13,7 +13,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.software import has_module
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import DISTRIBUTIONS, framework_version, installed_version
+from hvdtrain.system.stacks import DISTRIBUTIONS, framework_version, installed_version
 
 LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
 """Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""

@@ -14,8 +14,7 @@ from hvdtrain.doctor.check import check
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import DISTRIBUTIONS, installed_version
-from hvdtrain.system.stacks import STACKS
+from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, installed_version
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""

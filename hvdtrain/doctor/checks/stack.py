@@ -11,8 +11,7 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.horovod import build_parts
 from hvdtrain.doctor.findings import Finding, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.distributions import framework_version, installed_version, is_system_s, public_version
-from hvdtrain.system.stacks import STACKS
+from hvdtrain.system.stacks import STACKS, framework_version, installed_version, is_system_s, public_version
 
 
 @check("software", "host")

@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.mxnet.network import load_array
 from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.networks.layers import BatchNorm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import io
 from collections.abc import Sequence
@@ -12,30 +13,19 @@ from mxnet import gluon
 from mxnet.contrib import amp
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.mxnet.objective import make_objective
+from hvdtrain.frameworks.batches import choose_device, statistics_by_rank
+from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
+from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
+from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Strategy
-from hvdtrain.networks.description import Weights
+from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
 
 CLIP_EPSILON = 1e-6
 """Added to the norm that gradients are divided by, as in PyTorch's clip_grad_norm_."""
-
-
-def choose_contexts(strategy: Strategy) -> list[mx.Context]:
-    """The contexts of this process: its GPU, several GPUs, or parts of the CPU. Raises what `choose_device` raises."""
-    devices, gpus = strategy.devices, mx.context.num_gpus()
-    if choose_device(strategy.runtime.device, gpus > 0, gpus, strategy.group) == "cpu":
-        return [mx.cpu(i) for i in range(devices)]
-    return [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(strategy.group.local_rank)]
-
-
-def device_name(contexts: list[mx.Context]) -> str:
-    """`cpu` or `gpu`."""
-    return str(contexts[0]).partition("(")[0]
 
 
 class LazyLoss:
@@ -85,7 +75,52 @@ def _clip(parameters: Parameters, config: Config, scale: float) -> bool:
     return True
 
 
-class MXNetSteps(Learner):
+class ContextLearner(Learner):
+    """What all learners in MXNet share: the contexts of this process, which are its GPUs or parts of the CPU."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
+        gpus = mx.context.num_gpus()
+        self.device, self.devices = "gpu", devices
+        if choose_device(strategy.runtime.device, gpus > 0, gpus, self.group) == "cpu":
+            self.device, self._contexts = "cpu", [mx.cpu(i) for i in range(devices)]
+        else:
+            self._contexts = [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(self.group.local_rank)]
+
+
+class OperatorLearner(ContextLearner):
+    """What learners of networks as data without Gluon share: running statistics, and an evaluation by operators."""
+
+    def __init__(self, network: ShapedNetwork, strategy: Strategy) -> None:
+        super().__init__(strategy)
+        self._network, self._statistics = network, RunningStatistics(network)
+        self.local_weights = statistics_by_rank(network, self._config)
+        self._multiple = channel_multiple(self.device, self._config.precision)
+
+    @abc.abstractmethod
+    def _first_parameters(self) -> dict[str, mx.nd.NDArray]:
+        """The parameters on the first device, by canonical name."""
+
+    def _arrays(self) -> dict[str, mx.nd.NDArray]:
+        """Parameters and running statistics on the first device."""
+        return self._first_parameters() | self._statistics.copies(self._contexts[0])
+
+    def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
+        forward = Forward(mx.nd, self._network, self._arrays(), multiple=self._multiple)
+        return forward(load_array(scale_pixels(images), self._contexts[0]))
+
+    def logits(self, images: np.ndarray) -> np.ndarray:
+        return self._logits(images).asnumpy()
+
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        images, labels = arrays
+        return evaluate(self._logits(images), labels)
+
+    def weights(self) -> Weights:
+        return {name: array.asnumpy() for name, array in self._arrays().items()}
+
+
+class MXNetSteps(ContextLearner):
     """What Gluon's learners share: parameters, and the update of their trainer once backward has begun."""
 
     _parameters: Parameters
@@ -93,9 +128,8 @@ class MXNetSteps(Learner):
     _trainer: gluon.Trainer
 
     def __init__(self, strategy: MXNetStrategy) -> None:
-        self.group, self._strategy, self._config = strategy.group, strategy, strategy.config
-        self._contexts = choose_contexts(strategy)
-        self.device, self.devices = device_name(self._contexts), len(self._contexts)
+        super().__init__(strategy)
+        self._strategy = strategy
 
     def _update(self) -> None:
         """Combine the gradients and update the parameters."""
@@ -113,7 +147,7 @@ class MXNetLearner(MXNetSteps):
             with contextlib.redirect_stdout(io.StringIO()):
                 amp.init(target_dtype="bfloat16")  # for all graphs of this process, so before the first one exists
         super().__init__(strategy)
-        self._objective = make_objective(target, weights, strategy, self._contexts)
+        self._objective = OBJECTIVES[target.kind](target, weights, strategy, self._contexts)
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
         optimizer = make_optimizer(config)
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
@@ -131,11 +165,6 @@ class MXNetLearner(MXNetSteps):
         self._states.set_lr(batch.lr)
         losses = self._objective.backward(batch)
         self._update()
-        return LazyLoss(losses)
-
-    def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._objective.backward(batch)
-        mx.nd.waitall()
         return LazyLoss(losses)
 
     def logits(self, images: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Networks in MXNet: one translation of a description for Gluon, Module and plain arrays."""
+"""Networks in MXNet: one translation of a description for Gluon, Module and plain arrays; and parameters of blocks."""
 
 from __future__ import annotations
 
@@ -7,27 +7,16 @@ from typing import Any
 
 import mxnet as mx
 import numpy as np
-from mxnet import autograd
+from mxnet import autograd, gluon
 from mxnet.gluon import nn
 
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    Gelu,
-    GlobalAveragePool,
-    Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
-    Residual,
-)
+from hvdtrain.networks import layers as kinds
+from hvdtrain.networks.description import ShapedNetwork, Weights, check_weights
 
+Parameters = dict[str, gluon.Parameter]
+"""Gluon's parameters by canonical name."""
 Normalize = Callable[..., Any]
 """normalize(layer, x, weight, bias, running_mean, running_var): the output of a `BatchNorm`."""
 
@@ -67,22 +56,24 @@ class Forward:
         height, width = self._network.used_pixels
         return self._run(self._network.layers, self._F.slice(images, (None, None, 0, 0), (None, None, height, width)))
 
-    def _run(self, layers: tuple[Layer, ...], x: Any) -> Any:
+    def _run(self, layers: tuple[kinds.Layer, ...], x: Any) -> Any:
         channels = added = 0  # of the convolution before, and those that x has in addition
         for layer in layers:
-            keeps_added = isinstance(layer, Pool | Relu) or (isinstance(layer, Conv) and layer.groups == 1)
+            keeps_added = isinstance(layer, kinds.Pool | kinds.Relu) or (
+                isinstance(layer, kinds.Conv) and layer.groups == 1
+            )
             if added and not keeps_added:
                 x, added = self._F.slice_axis(x, axis=1, begin=0, end=channels), 0
-            if isinstance(layer, Conv):
+            if isinstance(layer, kinds.Conv):
                 x, added = self._convolve(layer, x, added)
                 channels = layer.outputs
-            elif isinstance(layer, Residual):
+            elif isinstance(layer, kinds.Residual):
                 x = self._run(layer.body, x) + self._run(layer.shortcut, x)
             else:
                 x = self._apply(layer, x)
         return self._F.slice_axis(x, axis=1, begin=0, end=channels) if added else x
 
-    def _convolve(self, layer: Conv, x: Any, added: int) -> tuple[Any, int]:
+    def _convolve(self, layer: kinds.Conv, x: Any, added: int) -> tuple[Any, int]:
         """The convolution of an input with `added` channels more than the layer has, and those of the output."""
         F, more = self._F, -layer.outputs % self._multiple if layer.groups == 1 else 0
         weight = append_zeros(F, append_zeros(F, self._parameters[f"{layer.name}.weight"], 1, added), 0, more)
@@ -94,34 +85,34 @@ class Forward:
         )  # fmt: skip
         return x, more
 
-    def _apply(self, layer: Layer, x: Any) -> Any:
+    def _apply(self, layer: kinds.Layer, x: Any) -> Any:
         F = self._F
         match layer:
-            case Dense(name=name):
+            case kinds.Dense(name=name):
                 bias = [self._parameters[f"{name}.bias"]] if layer.bias else []
                 return F.FullyConnected(
                     x, self._parameters[f"{name}.weight"], *bias, num_hidden=layer.outputs, no_bias=not layer.bias
                 )
-            case BatchNorm():
+            case kinds.BatchNorm():
                 return self._normalized(layer, x)
-            case Dropout():
+            case kinds.Dropout():
                 return x * self._masks[layer.name] if layer.name in self._masks else x
-            case Pool(size=k, step=s, padding=p):
+            case kinds.Pool(size=k, step=s, padding=p):
                 kind = "avg" if layer.reduction == "average" else "max"
                 return F.Pooling(x, kernel=(k, k), stride=(s, s), pad=(p, p), pool_type=kind)
-            case GlobalAveragePool():
+            case kinds.GlobalAveragePool():
                 return F.flatten(F.Pooling(x, kernel=(1, 1), global_pool=True, pool_type="avg"))
-            case Relu():
+            case kinds.Relu():
                 return F.Activation(x, act_type="relu")
-            case LeakyRelu():
+            case kinds.LeakyRelu():
                 return F.LeakyReLU(x, act_type="leaky", slope=layer.slope)
-            case Gelu():
+            case kinds.Gelu():
                 return F.LeakyReLU(x, act_type="gelu")
-            case Flatten():
+            case kinds.Flatten():
                 return F.flatten(x)
         raise TypeError(f"{layer} is no layer")
 
-    def _normalized(self, layer: BatchNorm, x: Any) -> Any:
+    def _normalized(self, layer: kinds.BatchNorm, x: Any) -> Any:
         own = [self._parameters[f"{layer.name}.{kind}"] for kind in ("weight", "bias", "running_mean", "running_var")]
         if self._normalize:
             return self._normalize(layer, x, *own)
@@ -218,3 +209,43 @@ def logits_symbol(network: ShapedNetwork, multiple: int) -> mx.sym.Symbol:
     statistics = {name: mx.sym.var(mxnet_name(name), shape=shape) for name, shape in network.statistics()}
     masks = {name: mx.sym.var(mask_variable(name)) for name in mask_names(network)}
     return Forward(mx.sym, network, parameters | statistics, masks, multiple)(mx.sym.var("data"))
+
+
+def load_array(values: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
+    """A copy on the device: MXNet would free NumPy's memory from its own threads if they shared it."""
+    array = mx.nd.empty(values.shape, context, values.dtype)
+    copy_into(array, values)
+    return array
+
+
+def copy_into(array: mx.nd.NDArray, values: np.ndarray) -> None:
+    """Copy values of the same shape, as `array[:] = values` does after 50 microseconds spent on the index."""
+    array._sync_copyfrom(values)
+
+
+def named_parameters(block: gluon.Block) -> Parameters:
+    """All parameters of a block, by their places in it: Gluon's own names contain the number of blocks made before."""
+    names: dict[int, str] = {}
+    for name, parameter in block._collect_params_with_prefix().items():
+        names.setdefault(id(parameter), name)  # one that two places share has the name of the first
+    found = list(block.collect_params().values())
+    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in enumerate(found)}
+
+
+def is_sparse(parameter: gluon.Parameter) -> bool:
+    """Whether its values or its gradients are sparse arrays, which strategies do not combine."""
+    return bool(parameter._grad_stype != "default" or parameter._stype != "default")
+
+
+def parameter_weights(parameters: Parameters, context: mx.Context) -> Weights:
+    """The values of parameters on a device, by name."""
+    mx.nd.waitall()  # the engine does not know that the backward pass of a graph writes running statistics
+    return {name: parameter.data(context).asnumpy() for name, parameter in parameters.items()}
+
+
+def load_parameters(parameters: Parameters, weights: Weights) -> None:
+    """Set parameters on all their devices. Raises ValueError if names or shapes differ."""
+    check_weights(weights, {name: parameter.shape for name, parameter in parameters.items()})
+    mx.nd.waitall()
+    for name, parameter in parameters.items():
+        parameter.set_data(mx.nd.array(weights[name], dtype=weights[name].dtype))

@@ -11,25 +11,28 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import split_rows
-from hvdtrain.frameworks.mxnet.arrays import load_array
+from hvdtrain.frameworks.batches import network_rows, split_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
     GluonNetwork,
+    Parameters,
     WeightedLoss,
     canonical_name,
     channel_multiple,
     cross_entropy,
+    is_sparse,
+    load_array,
+    load_parameters,
+    named_parameters,
+    parameter_weights,
     scale_pixels,
 )
-from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
-from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy, Parameters
-from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
+from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
+from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated, classified
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Arrays = list[mx.nd.NDArray]
@@ -283,12 +286,8 @@ def total(values: mx.nd.NDArray) -> float:
     return float(values.asnumpy().astype(np.float64).sum())
 
 
-OBJECTIVES: dict[str, Callable[..., Objective]] = {"network": NetworkObjective, "task": TaskObjective}
+OBJECTIVES: dict[str, Callable[[Any, Any, MXNetStrategy, list[mx.Context]], Objective]] = {
+    "network": NetworkObjective,
+    "task": TaskObjective,
+}
 """By kind of target."""
-
-
-def make_objective(
-    target: Target, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
-) -> Objective:
-    """The objective of a network, which has weights, or of a task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, weights, strategy, contexts)

@@ -14,12 +14,17 @@ from mxnet import autograd, gluon
 
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.mxnet.arrays import load_array
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
+from hvdtrain.frameworks.mxnet.network import (
+    is_sparse,
+    load_array,
+    load_parameters,
+    named_parameters,
+    parameter_weights,
+)
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
-from hvdtrain.frameworks.mxnet.parameters import is_sparse, load_parameters, named_parameters, parameter_weights
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.devices import Rows, split_rows
+from hvdtrain.frameworks.batches import Rows, split_rows
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.network import scale_pixels
 from hvdtrain.frameworks.tensorflow.strategies import (
@@ -242,8 +242,3 @@ class KerasLearner(TensorFlowLearner):
         rows = tf.data.Dataset.from_generator(feed.rows, output_signature=signature)
         callbacks = [feed, *strategy.callbacks(feed, steps)]
         self._model.fit(strategy.distribute(rows), steps_per_epoch=steps, verbose=0, callbacks=callbacks)
-
-    def train_step(self, batch: Batch) -> SupportsFloat:
-        losses: list[SupportsFloat] = []
-        self.fit(iter([batch]), 1, losses.append)
-        return losses[0]

@@ -12,29 +12,24 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, SupportsFloat
 
 import mxnet as mx
-import numpy as np
 
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import Rows, pad_rows
-from hvdtrain.frameworks.mxnet.arrays import load_array
-from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
+from hvdtrain.frameworks.batches import Rows, network_rows, pad_rows
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
 from hvdtrain.frameworks.mxnet.network import (
-    Forward,
     canonical_name,
-    channel_multiple,
     cross_entropy,
+    load_array,
     logits_symbol,
     mask_variable,
     mxnet_name,
     scale_pixels,
 )
-from hvdtrain.frameworks.mxnet.objective import evaluate, load_labels
+from hvdtrain.frameworks.mxnet.objective import load_labels
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
-from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Unsupported
+from hvdtrain.frameworks.mxnet.strategies import MXNetHorovod, MXNetKVStore, MXNetStrategy, allreduce_groups
+from hvdtrain.interfaces import Batch, OptimizerState, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FIT, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -80,9 +75,7 @@ class ModuleHorovod(ModuleStrategy, MXNetHorovod):
         return optimizer
 
     def reduce(self, gradients: dict[str, mx.nd.NDArray]) -> None:
-        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
-
-        allreduce_groups(gradients, self._groups, self._hvd.Sum)
+        allreduce_groups(self._hvd, gradients, self._groups, self._hvd.Sum)
 
 
 class ModuleKVStore(ModuleStrategy, MXNetKVStore):
@@ -162,7 +155,7 @@ def weighted_loss(logits: mx.sym.Symbol) -> mx.sym.Symbol:
     return mx.sym.MakeLoss(mx.sym.sum(losses * mx.sym.var("weights")))
 
 
-class ModuleLearner(Learner):
+class ModuleLearner(OperatorLearner):
     """A Symbol in a Module, trained by its `fit`."""
 
     between_steps = FIT
@@ -170,16 +163,12 @@ class ModuleLearner(Learner):
     def __init__(self, target: NetworkTarget, weights: Weights, strategy: ModuleStrategy) -> None:
         config, network = strategy.config, target.network
         os.environ["MXNET_UPDATE_ON_KVSTORE"] = "0"  # update in this process, where the state can be read
-        self.group, self._strategy, self._network = strategy.group, strategy, network
-        self._contexts = choose_contexts(strategy)
-        self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._multiple = channel_multiple(self.device, config.precision)
+        super().__init__(network, strategy)
+        self._strategy = strategy
         self._module = self._bind(self.devices)  # it is reshaped for each other number of rows
         optimizer = make_optimizer(config)
         parameters = {name: mx.nd.array(weights[name]) for name, _ in network.parameters()}
         wrapped = strategy.wrap_optimizer(optimizer, parameters)
-        self._statistics = RunningStatistics(network)
-        self.local_weights = statistics_by_rank(network, config)
         self.load(weights | {name: value.asnumpy() for name, value in parameters.items()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # MXNet expects rescale_grad = 1 / batch; the rows' weights contain that
@@ -235,31 +224,9 @@ class ModuleLearner(Learner):
                 num_epoch=1,
             )
 
-    def train_step(self, batch: Batch) -> SupportsFloat:
-        losses: list[SupportsFloat] = []
-        self.fit(iter([batch]), 1, losses.append)
-        return losses[0]
-
-    def _logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        """Logits by operators on the first device: a Symbol without gradients keeps its first weights in oneDNN."""
-        context = self._contexts[0]
-        forward = Forward(mx.nd, self._network, self._arrays(), multiple=self._multiple)
-        return forward(load_array(scale_pixels(images), context))
-
-    def _arrays(self) -> dict[str, mx.nd.NDArray]:
-        """Parameters and running statistics on the first device."""
-        parameters = {name: arrays[0] for name, arrays in self._device_parameters().items()}
-        return parameters | self._statistics.copies(self._contexts[0])
-
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._logits(images).asnumpy()
-
-    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        images, labels = arrays
-        return evaluate(self._logits(images), labels)
-
-    def weights(self) -> Weights:
-        return {name: array.asnumpy() for name, array in self._arrays().items()}
+    def _first_parameters(self) -> dict[str, mx.nd.NDArray]:
+        # In `OperatorLearner`, logits are by operators: a Symbol without gradients keeps its first weights in oneDNN.
+        return {name: arrays[0] for name, arrays in self._device_parameters().items()}
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)

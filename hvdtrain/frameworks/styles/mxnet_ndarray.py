@@ -13,17 +13,15 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, nd
 
-from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.groups import single_process
+from hvdtrain.collectives.horovod import gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.batches import mask_names, network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import count_devices, split_rows
-from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
-from hvdtrain.frameworks.mxnet.learner import LazyLoss, choose_contexts, device_name
-from hvdtrain.frameworks.mxnet.network import Forward, channel_multiple, cross_entropy, scale_pixels
-from hvdtrain.frameworks.mxnet.objective import evaluate
-from hvdtrain.frameworks.mxnet.strategies import horovod_group
-from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
+from hvdtrain.frameworks.batches import count_devices, mask_names, network_rows, split_rows
+from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks
+from hvdtrain.frameworks.mxnet.learner import LazyLoss, OperatorLearner
+from hvdtrain.frameworks.mxnet.network import Forward, cross_entropy, scale_pixels
+from hvdtrain.frameworks.mxnet.strategies import allreduce_groups, horovod_group
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import STATISTICS, Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import NetworkTarget
@@ -86,9 +84,8 @@ class NDArrayHorovod(NDArrayStrategy):
         self._groups = gradient_groups(self.config, sizes, self.group.size)
 
     def reduce(self, gradients: dict[str, list[nd.NDArray]]) -> None:
-        from hvdtrain.frameworks.mxnet.horovod import allreduce_groups
-
-        allreduce_groups({name: one for name, (one,) in gradients.items()}, self._groups, self._hvd.Average)
+        on_device = {name: gradient for name, (gradient,) in gradients.items()}
+        allreduce_groups(self._hvd, on_device, self._groups, self._hvd.Average)
 
 
 def get_params(weights: Weights, context: mx.Context) -> Arrays:
@@ -117,18 +114,14 @@ def allreduce(data: list[nd.NDArray]) -> None:
         data[0].copyto(other)
 
 
-class NDArrayLearner(Learner):
+class NDArrayLearner(OperatorLearner):
     """The network as a function of parameters, with a copy of the parameters on each device."""
 
     def __init__(self, target: NetworkTarget, weights: Weights, strategy: NDArrayStrategy) -> None:
-        self.group, network = strategy.group, target.network
-        self._contexts = choose_contexts(strategy)
-        self.device, self.devices, self.skipped = device_name(self._contexts), len(self._contexts), 0
-        self._config, self._network, self._strategy = strategy.config, network, strategy
-        self._multiple = channel_multiple(self.device, strategy.config.precision)
+        network = target.network
+        super().__init__(network, strategy)
+        self._strategy = strategy
         self._names = [name for name, _ in network.parameters()]
-        self._statistics = RunningStatistics(network)
-        self.local_weights = statistics_by_rank(network, strategy.config)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and strategy.config.batch_norm == "sync":
             self._over_ranks = NormalizationOverRanks(self.group, self._statistics)
@@ -144,11 +137,6 @@ class NDArrayLearner(Learner):
         phases.begin(UPDATE)
         for params, momentum in zip(self._params, self._momentum, strict=True):
             self._sgd(params, momentum, batch.lr)
-        return LazyLoss(losses)
-
-    def compute_gradients(self, batch: Batch) -> LazyLoss:
-        losses = self._backward(batch)
-        nd.waitall()
         return LazyLoss(losses)
 
     def _backward(self, batch: Batch) -> list[nd.NDArray]:
@@ -184,23 +172,8 @@ class NDArrayLearner(Learner):
             momentum[name][:] = config.momentum * momentum[name] + gradient
             param[:] -= lr * (gradient + config.momentum * momentum[name] if config.nesterov else momentum[name])
 
-    def _logits(self, images: np.ndarray) -> nd.NDArray:
-        pixels = nd.array(scale_pixels(images), ctx=self._contexts[0])
-        return Forward(nd, self._network, self._arrays(), multiple=self._multiple)(pixels)
-
-    def _arrays(self) -> Arrays:
-        """Parameters and running statistics on the first device."""
-        return self._params[0] | self._statistics.copies(self._contexts[0])
-
-    def logits(self, images: np.ndarray) -> np.ndarray:
-        return self._logits(images).asnumpy()
-
-    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
-        images, labels = arrays
-        return evaluate(self._logits(images), labels)
-
-    def weights(self) -> Weights:
-        return {name: array.asnumpy() for name, array in self._arrays().items()}
+    def _first_parameters(self) -> Arrays:
+        return self._params[0]
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)

@@ -24,7 +24,7 @@ METADATA = Path("assets.extra", "metadata.json")
 """In the folder of a SavedModel, whose format leaves `assets.extra` to the user."""
 
 
-def save_model(network: ShapedNetwork, weights: Weights, metadata: Mapping[str, str], folder: Path) -> None:
+def save_network(network: ShapedNetwork, weights: Weights, metadata: Mapping[str, str], folder: Path) -> None:
     """A SavedModel: its signature takes float32 `images` (n, channels, height, width), and returns `logits`.
 
     Raises OSError if it cannot be written.
@@ -55,10 +55,11 @@ def _save(variables: list[tf.Variable], function: Any, metadata: Mapping[str, st
     (folder / METADATA).write_text(json.dumps(dict(metadata)))
 
 
-def saved_logits(folder: Path, images: np.ndarray) -> np.ndarray:
-    """Logits of float32 images by a SavedModel."""
+def saved_outputs(folder: Path, **arrays: np.ndarray) -> dict[str, np.ndarray]:
+    """The outputs of a SavedModel for inputs of these names."""
     signature = tf.saved_model.load(str(folder)).signatures[SIGNATURE]
-    return signature(images=tf.constant(images))["logits"].numpy()
+    outputs = signature(**{name: tf.constant(array) for name, array in arrays.items()})
+    return {name: tensor.numpy() for name, tensor in outputs.items()}
 
 
 class TaskModel:
@@ -79,16 +80,16 @@ class TaskModel:
 
     def outputs(self, *arrays: np.ndarray) -> dict[str, np.ndarray]:
         """The outputs for arrays of n rows, by name."""
-        return {name: one.numpy() for name, one in self._named_outputs(*map(tf.constant, arrays)).items()}
+        return {name: tensor.numpy() for name, tensor in self._named_outputs(*map(tf.constant, arrays)).items()}
 
     def _named_outputs(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        found = self._objective.model(inputs if len(inputs) > 1 else inputs[0], training=False)
-        if isinstance(found, Mapping):
-            return {str(name): one for name, one in found.items()}
-        several = tf.nest.flatten(found)
-        return (
-            {f"output_{number}": one for number, one in enumerate(several)} if len(several) > 1 else {"output": found}
-        )
+        outputs = self._objective.model(inputs if len(inputs) > 1 else inputs[0], training=False)
+        if isinstance(outputs, Mapping):
+            return {str(name): tensor for name, tensor in outputs.items()}
+        tensors = tf.nest.flatten(outputs)
+        if len(tensors) == 1:
+            return {"output": outputs}
+        return {f"output_{number}": tensor for number, tensor in enumerate(tensors)}
 
     def save(self, inputs: tuple[np.ndarray, ...], metadata: Mapping[str, str], folder: Path) -> None:
         """A SavedModel, whose signature takes `input_0` and so on, like these, of any number of rows.
@@ -108,9 +109,7 @@ class TaskModel:
             raise self._task.error("model", problem, "compute with TensorFlow's operations only") from error
         _save(list(self._objective.model.variables), function, metadata, folder)
 
-
-def saved_outputs(folder: Path, arrays: tuple[np.ndarray, ...]) -> dict[str, np.ndarray]:
-    """The outputs of a task's SavedModel."""
-    signature = tf.saved_model.load(str(folder)).signatures[SIGNATURE]
-    found = signature(**{f"input_{number}": tf.constant(array) for number, array in enumerate(arrays)})
-    return {name: one.numpy() for name, one in found.items()}
+    @staticmethod
+    def saved_outputs(folder: Path, *arrays: np.ndarray) -> dict[str, np.ndarray]:
+        """The outputs of what `save` has written."""
+        return saved_outputs(folder, **{f"input_{number}": array for number, array in enumerate(arrays)})

@@ -9,12 +9,11 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.devices import choose_device
+from hvdtrain.frameworks.batches import choose_device
 from hvdtrain.frameworks.tensorflow.network import channel_last
-from hvdtrain.frameworks.tensorflow.objective import make_objective
+from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy, dense
-from hvdtrain.frameworks.tensorflow.tracing import Stamps, monotonic_ns
+from hvdtrain.frameworks.tensorflow.strategies import Stamps, TensorFlowStrategy, dense, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FORWARD, STEP, UPDATE, Phase, phases
@@ -40,7 +39,7 @@ class TensorFlowLearner(Learner):
         self.device = select_device(strategy)
         self._config, self._strategy = config, strategy
         with strategy.scope():
-            self._objective = make_objective(target, strategy)
+            self._objective = OBJECTIVES[target.kind](target, strategy)
             self._model, self._parameters = self._objective.model, self._objective.parameters
             self._variables = list(self._parameters.values())
             self._optimizer = self._make_optimizer(config)
@@ -140,15 +139,6 @@ class TensorFlowLearner(Learner):
             phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
             return loss
         return self._strategy.run(self._step, rows, lr)
-
-    def compute_gradients(self, batch: Batch) -> tf.Tensor:
-        self._objective.seed_step(batch.step)
-        return self._only_gradients(*map(tf.constant, self._objective.rows(batch, self._config.accumulate)))[0]
-
-    @tf.function(reduce_retracing=True)
-    def _only_gradients(self, *rows: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        # The gradients are results, so TensorFlow cannot leave them out of the graph.
-        return self._gradients(*rows)
 
     @tf.function(reduce_retracing=True)
     def _evaluate(self, *rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:

@@ -12,21 +12,8 @@ import tensorflow as tf
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.tensorflow.batch_norm import BatchNormalization, SumOverRanks
 from hvdtrain.interfaces import PIXEL_MAX
+from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    Gelu,
-    GlobalAveragePool,
-    Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
-    Residual,
-)
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
@@ -47,26 +34,26 @@ class KerasNetwork(tf.keras.Model):
         self.parameters: dict[str, tf.Variable] = {}
         self.statistics: dict[str, tf.Variable] = {}
         for layer, _ in network.walk():
-            if isinstance(layer, Conv | Dense | BatchNorm):
+            if isinstance(layer, kinds.Conv | kinds.Dense | kinds.BatchNorm):
                 with tf.name_scope(layer.name):  # Horovod finds the gradient of a variable by its name
                     self._build_layer(layer)
         self.built = True
 
-    def _build_layer(self, layer: Conv | Dense | BatchNorm) -> None:
+    def _build_layer(self, layer: kinds.Conv | kinds.Dense | kinds.BatchNorm) -> None:
         keras = tf.keras.layers
         match layer:
-            case Conv(groups=1):
+            case kinds.Conv(groups=1):
                 own: Any = keras.Conv2D(
                     layer.outputs, layer.kernel, layer.stride, use_bias=layer.bias, name=layer.name, dtype=self._policy
                 )
                 own.build((None, None, None, layer.inputs))
-            case Conv():
+            case kinds.Conv():
                 own = GroupedConvolution(layer, self._policy)
                 own.build(None)
-            case Dense():
+            case kinds.Dense():
                 own = keras.Dense(layer.outputs, use_bias=layer.bias, name=layer.name, dtype=self._policy)
                 own.build((None, layer.inputs))
-            case BatchNorm():
+            case kinds.BatchNorm():
                 own = BatchNormalization(layer, self._sum_over_ranks)
                 own.build(None)
                 self.statistics |= {
@@ -74,7 +61,7 @@ class KerasNetwork(tf.keras.Model):
                     f"{layer.name}.running_var": own.running_var,
                 }
         self._own[layer.name] = own
-        self.parameters[f"{layer.name}.weight"] = own.weight if isinstance(layer, BatchNorm) else own.kernel
+        self.parameters[f"{layer.name}.weight"] = own.weight if isinstance(layer, kinds.BatchNorm) else own.kernel
         if own.bias is not None:
             self.parameters[f"{layer.name}.bias"] = own.bias
 
@@ -92,25 +79,25 @@ class KerasNetwork(tf.keras.Model):
         return self._run(self._network.layers, images[:, :height, :width], masks, real_rows, training)
 
     def _run(
-        self, layers: tuple[Layer, ...], x: tf.Tensor, masks: dict[str, tf.Tensor], real_rows: Any, training: bool
+        self, layers: tuple[kinds.Layer, ...], x: tf.Tensor, masks: dict[str, tf.Tensor], real_rows: Any, training: bool
     ) -> tf.Tensor:
         for layer, following in itertools.zip_longest(layers, layers[1:]):
             match layer:
-                case Residual():
+                case kinds.Residual():
                     body, shortcut = (
                         self._run(branch, x, masks, real_rows, training) for branch in (layer.body, layer.shortcut)
                     )
                     x = body + tf.cast(shortcut, body.dtype)
-                case BatchNorm():
+                case kinds.BatchNorm():
                     x = self._own[layer.name](x, real_rows, training=training)
-                case Dropout() if layer.name in masks:
+                case kinds.Dropout() if layer.name in masks:
                     x = x * tf.cast(_channel_last_mask(masks[layer.name]), x.dtype)
-                case Flatten():
+                case kinds.Flatten():
                     # A dense layer's weight is permuted when it is loaded, instead of each image in each step.
-                    ordered = x if isinstance(following, Dense) else tf.transpose(x, (0, 3, 1, 2))
+                    ordered = x if isinstance(following, kinds.Dense) else tf.transpose(x, (0, 3, 1, 2))
                     x = tf.reshape(ordered, (-1, math.prod(x.shape[1:])))
-                case Conv() | Dense():
-                    x = self._own[layer.name](_padded(x, layer.padding, 0.0) if isinstance(layer, Conv) else x)
+                case kinds.Conv() | kinds.Dense():
+                    x = self._own[layer.name](_padded(x, layer.padding, 0.0) if isinstance(layer, kinds.Conv) else x)
                 case _:
                     x = _without_parameters(layer, x)
         return x
@@ -119,7 +106,7 @@ class KerasNetwork(tf.keras.Model):
 class GroupedConvolution(tf.keras.layers.Layer):
     """A convolution in groups; TensorFlow's own exists on GPUs only."""
 
-    def __init__(self, layer: Conv, policy: str) -> None:
+    def __init__(self, layer: kinds.Conv, policy: str) -> None:
         super().__init__(name=layer.name, dtype=policy)
         self._layer, self.bias = layer, None
 
@@ -138,21 +125,21 @@ class GroupedConvolution(tf.keras.layers.Layer):
         return y if self.bias is None else tf.nn.bias_add(y, self.bias)
 
 
-def _without_parameters(layer: Layer, x: tf.Tensor) -> tf.Tensor:
+def _without_parameters(layer: kinds.Layer, x: tf.Tensor) -> tf.Tensor:
     match layer:
-        case Pool(reduction="average"):
+        case kinds.Pool(reduction="average"):
             return tf.nn.avg_pool2d(_padded(x, layer.padding, 0.0), layer.size, layer.step, "VALID")
-        case Pool():
+        case kinds.Pool():
             return tf.nn.max_pool2d(_padded(x, layer.padding, x.dtype.min), layer.size, layer.step, "VALID")
-        case GlobalAveragePool():
+        case kinds.GlobalAveragePool():
             return tf.reduce_mean(x, (1, 2))
-        case Relu():
+        case kinds.Relu():
             return tf.nn.relu(x)
-        case LeakyRelu():
+        case kinds.LeakyRelu():
             return tf.nn.leaky_relu(x, layer.slope)
-        case Gelu():
+        case kinds.Gelu():
             return tf.nn.gelu(x)
-        case Dropout():
+        case kinds.Dropout():
             return x
     raise TypeError(f"{layer} is no layer")
 

@@ -10,16 +10,15 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.batches import network_rows, statistics_by_rank
-from hvdtrain.frameworks.devices import pad_rows
-from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
+from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
+from hvdtrain.frameworks.preparation import is_keras_3
 from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.frameworks.tensorflow.versions import is_keras_3
+from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Weights, check_weights
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
@@ -314,11 +313,6 @@ OBJECTIVES: dict[str, Callable[[Any, TensorFlowStrategy], Objective]] = {
     "task": TaskObjective,
 }
 """By kind of target."""
-
-
-def make_objective(target: Target, strategy: TensorFlowStrategy) -> Objective:
-    """The objective of a network or task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, strategy)
 
 
 def _problem(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.loss_scale import scale_of_rows
+from hvdtrain.frameworks.batches import scale_of_rows
 from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON
 
 # All replicas update their copies of a variable in the same way, so any copy has its value.

@@ -6,6 +6,8 @@ import contextlib
 import itertools
 import json
 import os
+import re
+import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -14,17 +16,15 @@ import tensorflow as tf
 
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.groups import single_process
-from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
+from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.devices import count_devices
+from hvdtrain.frameworks.batches import count_devices
+from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
-from hvdtrain.frameworks.tensorflow.tracing import Stamps
-from hvdtrain.frameworks.tuning import TF_CONCURRENT_OPERATIONS
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.system import rank_info
-from hvdtrain.system.phases import GRADIENTS
+from hvdtrain.system.phases import BACKWARD, GRADIENTS, Phase
 from hvdtrain.system.rank_info import TF_CONFIG
 
 Step = Any
@@ -34,6 +34,50 @@ Step = Any
 def dense(gradients: list[Any]) -> list[tf.Tensor]:
     """Gradients as tensors: that of an embedding has only the rows that a batch uses."""
     return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+class Stamps:
+    """The times at which the parts of a step begin, taken by the step's graph.
+
+    A graph runs its operations in any order that their inputs allow. Here each part waits for the time that is taken
+    when the part before has ended.
+    """
+
+    def __init__(self) -> None:
+        self.phases: list[Phase] = []
+        self._times: list[tf.Tensor] = []
+
+    def begin(self, phase: Phase, gradients: list[tf.Tensor], variables: list[tf.Variable]) -> list[tf.Tensor]:
+        """The gradients, once all of them are computed, for this phase.
+
+        variables: those of the gradients, after which Horovod's messages are named then.
+        """
+        at = self._take(phase, gradients)
+        with tf.control_dependencies([at]):
+            names = [re.sub(r"\W", "_", variable.name.partition(":")[0]) for variable in variables]
+            return [tf.identity(gradient, name) for gradient, name in zip(gradients, names, strict=True)]
+
+    def begin_backward(self, loss: tf.Tensor) -> tf.Tensor:
+        """The loss, whose gradients depend on the time: backward needs nothing else of a loss than its computation."""
+        at = self._take(BACKWARD, [loss])
+        return loss * tf.cast(at > 0, loss.dtype)
+
+    def times(self) -> tf.Tensor:
+        """All times, in the order of `phases`: float64 (n,), seconds since the epoch."""
+        return tf.stack(self._times)
+
+    def _take(self, phase: Phase, tensors: list[tf.Tensor]) -> tf.Tensor:
+        with tf.control_dependencies(tensors):
+            at = tf.timestamp()
+        self.phases.append(phase)
+        self._times.append(at)
+        return at
+
+
+def monotonic_ns(times: np.ndarray) -> list[int]:
+    """Times that have just been taken, in seconds since the epoch, by the monotonic clock."""
+    epoch = time.monotonic_ns() - time.time_ns()
+    return [int(at * 1e9) + epoch for at in times]
 
 
 class TensorFlowStrategy(Strategy):

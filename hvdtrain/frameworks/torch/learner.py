@@ -13,22 +13,13 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.devices import choose_device
-from hvdtrain.frameworks.loss_scale import scale_of_rows
+from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
-from hvdtrain.frameworks.torch.objective import (
-    buffers_by_rank,
-    evaluate,
-    evaluating,
-    load_module,
-    make_objective,
-    module_weights,
-    to_tensor,
-)
+from hvdtrain.frameworks.torch.network import buffers_by_rank, load_module, module_weights, trained_parameters
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
-from hvdtrain.frameworks.torch.step_inputs import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Weights
@@ -110,13 +101,13 @@ class TorchLearner(TorchSteps):
         config = strategy.config
         if config.compile:
             choose_cache()
-        self._objective = make_objective(target, config)
+        self._objective = OBJECTIVES[target.kind](target, config, torch.channels_last)
         self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
             self.load(weights)
         self._model.to(self.device)
-        self._parameters = {name: own for name, own in self._model.named_parameters() if own.requires_grad}
+        self._parameters = trained_parameters(self._model)
         if self._scaler.is_enabled():
             self._scaler.load_state_dict(
                 {**self._scaler.state_dict(), "scale": self._scaler.get_scale() / scale_of_rows(self.group.size)}
@@ -124,11 +115,10 @@ class TorchLearner(TorchSteps):
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = strategy.wrap_model(self._model, self.device, self._objective.finds_unused)
-        self._synchronized = [one for one in self._model.modules() if isinstance(one, BatchNormalization)]
-        if config.batch_norm == "local":
-            self._synchronized = []
-        for one in self._synchronized:
-            one.group = self.group
+        layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
+        self._synchronized = layers if config.batch_norm == "sync" else []
+        for layer in self._synchronized:
+            layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
 
@@ -187,20 +177,17 @@ class TorchLearner(TorchSteps):
             return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
         for group in self._optimizer.param_groups:
             group["lr"] = batch.lr
-        loss = self.compute_gradients(batch)
-        self._finish_step()
-        return loss
-
-    def compute_gradients(self, batch: Batch) -> torch.Tensor:
         self._optimizer.zero_grad()
         self._objective.seed_step(batch.step, self.group.rank)
-        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        loss = sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        self._finish_step()
+        return loss
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""
         phases.begin(FORWARD)
-        for one in self._synchronized:
-            one.real_rows = (row_weights > 0).float()
+        for layer in self._synchronized:
+            layer.real_rows = (row_weights > 0).float()
         return self._backward(self._losses(self._training_model, list(tensors)), row_weights)
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

@@ -1,9 +1,10 @@
-"""Networks in PyTorch, built from their descriptions."""
+"""Networks in PyTorch, built from their descriptions; and the weights of any module."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,21 +12,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
-from hvdtrain.networks.description import ShapedNetwork
-from hvdtrain.networks.layers import (
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Flatten,
-    Gelu,
-    GlobalAveragePool,
-    Layer,
-    LeakyRelu,
-    Pool,
-    Relu,
-    Residual,
-)
+from hvdtrain.networks import layers as kinds
+from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
 
 
 class TorchNetwork(nn.Module):
@@ -36,11 +24,11 @@ class TorchNetwork(nn.Module):
         self._layers, self._mask_names = network.layers, mask_names(network)
         for layer, _ in network.walk():
             match layer:
-                case Conv():
+                case kinds.Conv():
                     self._add(layer.name, _convolution(layer))
-                case Dense():
+                case kinds.Dense():
                     self._add(layer.name, nn.Linear(layer.inputs, int(layer.outputs), layer.bias))
-                case BatchNorm():
+                case kinds.BatchNorm():
                     self._add(layer.name, BatchNormalization(layer.inputs, layer.momentum, layer.epsilon))
 
     def _add(self, name: str, module: nn.Module) -> None:
@@ -54,45 +42,45 @@ class TorchNetwork(nn.Module):
         """Logits of float32 images (n, channels, height, width); masks: of dropout, none in an evaluation."""
         return self._run(self._layers, pixels, dict(zip(self._mask_names, masks, strict=bool(masks))))
 
-    def _run(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _run(self, layers: tuple[kinds.Layer, ...], x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
         while layers:
             match layers:
-                case [Conv() as layer, Relu(), Pool(reduction="average", padding=0) as pool, *_] if (
+                case [kinds.Conv() as layer, kinds.Relu(), kinds.Pool(reduction="average", padding=0) as pool, *_] if (
                     pool.step == pool.size
                 ):
                     x, layers = relu_average_pool(self._modules[layer.name](x), pool.size), layers[3:]
-                case [Residual() as layer, *_]:
+                case [kinds.Residual() as layer, *_]:
                     x = self._run(layer.body, x, masks) + self._run(layer.shortcut, x, masks)
                     layers = layers[1:]
                 case [layer, *_]:
                     x, layers = self._apply_layer(layer, x, masks), layers[1:]
         return x
 
-    def _apply_layer(self, layer: Layer, x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
+    def _apply_layer(self, layer: kinds.Layer, x: torch.Tensor, masks: dict[str, torch.Tensor]) -> torch.Tensor:
         functional = nn.functional
         match layer:
-            case Conv() | Dense() | BatchNorm():
+            case kinds.Conv() | kinds.Dense() | kinds.BatchNorm():
                 return self._modules[layer.name](x)
-            case Dropout():
+            case kinds.Dropout():
                 return x * masks[layer.name].to(x.dtype) if layer.name in masks else x
-            case Pool(reduction="average"):
+            case kinds.Pool(reduction="average"):
                 return functional.avg_pool2d(x, layer.size, layer.step, layer.padding)
-            case Pool():
+            case kinds.Pool():
                 return functional.max_pool2d(x, layer.size, layer.step, layer.padding)
-            case GlobalAveragePool():
+            case kinds.GlobalAveragePool():
                 return x.mean((2, 3))
-            case Relu():
+            case kinds.Relu():
                 return functional.relu(x)
-            case LeakyRelu():
+            case kinds.LeakyRelu():
                 return functional.leaky_relu(x, layer.slope)
-            case Gelu():
+            case kinds.Gelu():
                 return functional.gelu(x)
-            case Flatten():
+            case kinds.Flatten():
                 return x.flatten(1)
         raise TypeError(f"{layer} is no layer")
 
 
-def _convolution(layer: Conv) -> nn.Conv2d:
+def _convolution(layer: kinds.Conv) -> nn.Conv2d:
     return nn.Conv2d(
         layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.padding, groups=layer.groups, bias=layer.bias
     )
@@ -144,3 +132,43 @@ class _ReluAveragePool(torch.autograd.Function):
         windows = pixels.unflatten(3, (width, size)).unflatten(2, (height, size))
         windows.copy_((gradient / size**2)[:, :, :, None, :, None])
         return torch.ops.aten.threshold_backward.grad_input(result, images, 0, grad_input=result), None
+
+
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Those that require gradients, by name."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
+def module_weights(model: nn.Module) -> Weights:
+    """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
+    state = {
+        name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
+        for name, value in model.state_dict().items()
+    }
+    on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
+    state |= _copied_at_once(on_device)
+    return {name: value.numpy() if name in on_device else value.cpu().numpy().copy() for name, value in state.items()}
+
+
+def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The tensors, all of one type and device, on the host: each copy by itself would wait for the device."""
+    if not tensors:
+        return {}
+    flat = torch.cat([value.flatten() for value in tensors.values()]).cpu()
+    parts = flat.split([value.numel() for value in tensors.values()])
+    return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
+
+
+def load_module(model: nn.Module, weights: Weights) -> None:
+    """Set parameters and buffers. Raises ValueError if names or shapes differ."""
+    check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
+    # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
+    writable = {name: np.require(value, requirements="W") for name, value in weights.items()}
+    model.load_state_dict({name: torch.from_numpy(value) for name, value in writable.items()})
+
+
+def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
+    """Names of the buffers in its state_dict(), of which each rank has its own unless they are synchronized."""
+    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = frozenset(model.state_dict().keys() - parameters)
+    return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))

@@ -1,26 +1,37 @@
-"""What a PyTorch learner trains: a module, and the loss and metrics of each row."""
+"""What a PyTorch learner trains: a module, the loss and metrics of each row, and the rows of a step on the device."""
 
 from __future__ import annotations
 
 import contextlib
 import random
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.batches import network_rows
-from hvdtrain.frameworks.objective import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
+from hvdtrain.frameworks.batches import network_rows, pad_rows
 from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
+from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated
-from hvdtrain.networks.description import STATISTICS, Weights, check_weights
-from hvdtrain.tasks.target import NetworkTarget, Target, step_seeds
+from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
+LARGEST_SHARE = 0.25
+"""Of a device's free memory, that the rows which it keeps may take: the rest is for the step."""
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
+
+
+def is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Whether the greatest logit of each row is that of its label."""
+    return logits.argmax(1) == labels
 
 
 class Objective:
@@ -83,7 +94,7 @@ class NetworkObjective(Objective):
         return cross_entropy(outputs, targets[0])
 
     def metrics(self, outputs: torch.Tensor, targets: Tensors) -> dict[str, torch.Tensor]:
-        return {"accuracy": outputs.argmax(1) == targets[0]}
+        return {"accuracy": is_right(outputs, targets[0])}
 
     def predicted(self, outputs: torch.Tensor) -> np.ndarray | None:
         return outputs.argmax(1).cpu().numpy()
@@ -96,6 +107,7 @@ class TaskObjective(TaskOutputs, Objective):
     """
 
     tensor, int64 = torch.Tensor, torch.int64
+    _cross_entropy, _is_right = staticmethod(cross_entropy), staticmethod(is_right)
 
     def __init__(self, task: UserTask, config: Config, layout: torch.memory_format | None = None) -> None:
         self._task, self._seed = task, config.seed
@@ -138,21 +150,8 @@ class TaskObjective(TaskOutputs, Objective):
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         return self._metrics_of(outputs, targets)
 
-    @staticmethod
-    def _cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return cross_entropy(logits, labels)
-
-    @staticmethod
-    def _is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        return logits.argmax(1) == labels
-
     def seed_step(self, step: int, rank: int) -> None:
         torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
-
-
-def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
-    return nn.functional.cross_entropy(logits, labels, reduction="none")
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
@@ -199,44 +198,72 @@ OBJECTIVES: dict[str, Callable[[Any, Config, torch.memory_format], Objective]] =
     "network": NetworkObjective,
     "task": TaskObjective,
 }
-"""By kind of target."""
+"""By kind of target; the last argument is the memory format of images."""
 
 
-def make_objective(target: Target, config: Config, layout: torch.memory_format = torch.channels_last) -> Objective:
-    """The objective of a network or task. Raises UserError for a task that does not work."""
-    return OBJECTIVES[target.kind](target, config, layout)
+class _Column(NamedTuple):
+    """Stands for an array of the source in a batch whose rows are on the device."""
+
+    number: int
 
 
-def module_weights(model: nn.Module) -> Weights:
-    """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
-    state = {
-        name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
-        for name, value in model.state_dict().items()
-    }
-    on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
-    state |= _copied_at_once(on_device)
-    return {name: value.numpy() if name in on_device else value.cpu().numpy().copy() for name, value in state.items()}
+class StepInputs:
+    """The weights, inputs and targets of an objective's steps.
+
+    parts: equal ones in which a step takes its rows (--accumulate), so their number is padded to a multiple of it.
+    """
+
+    def __init__(self, objective: Objective, parts: int, device: str) -> None:
+        self._objective, self._parts, self._device = objective, parts, device
+        self._kept: list[torch.Tensor] = []
+        """The arrays of all training rows on the device, if it keeps them."""
+        self._columns: tuple[int, ...] = ()
+        """Where the objective wants them, by their number; -1 for an array that comes from the host."""
+
+    def keep(self, arrays: tuple[np.ndarray, ...]) -> bool:
+        """Keep these arrays of all training rows on the device, if there is a device and they fit."""
+        if not _fits(sum(array.nbytes for array in arrays), self._device):
+            return False
+        self._kept = [torch.from_numpy(np.ascontiguousarray(array)).to(self._device) for array in arrays]
+        return True
+
+    def host_arrays(self, batch: Batch) -> tuple[np.ndarray, ...]:
+        """What a step copies to the device: the rows' weights, and all their arrays or the rows' numbers."""
+        if not self._kept or batch.arrays:
+            self._columns = ()
+            return pad_rows(self._parts, *self._objective.rows(batch))
+        markers: Any = tuple(map(_Column, range(len(self._kept))))
+        weights, *found = self._objective.rows(batch._replace(arrays=markers))
+        self._columns = tuple(one.number if isinstance(one, _Column) else -1 for one in found)
+        own = (one for one in found if not isinstance(one, _Column))
+        return pad_rows(self._parts, weights, batch.rows, *own)
+
+    def on_device(self, copied: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Weights, inputs and targets, from the arrays of the latest `host_arrays` on the device."""
+        if not self._columns:
+            return copied
+        weights, rows, *own = copied
+        others = iter(own)
+        gathered = (
+            self._kept[number].index_select(0, rows) if number >= 0 else next(others) for number in self._columns
+        )
+        return [weights, *gathered]
+
+    def tensors(self, batch: Batch) -> list[torch.Tensor]:
+        """Weights, inputs and targets of a batch."""
+        return self.on_device([to_tensor(array, self._device) for array in self.host_arrays(batch)])
+
+    def parts(self, tensors: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+        """The tensors of each part of a step."""
+        if self._parts == 1:
+            return [tuple(tensors)]
+        size = len(tensors[0]) // self._parts
+        return list(zip(*(tensor.split(size) for tensor in tensors), strict=True))
 
 
-def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, all of one type and device, on the host: each copy by itself would wait for the device."""
-    if not tensors:
-        return {}
-    flat = torch.cat([value.flatten() for value in tensors.values()]).cpu()
-    parts = flat.split([value.numel() for value in tensors.values()])
-    return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
-
-
-def load_module(model: nn.Module, weights: Weights) -> None:
-    """Set parameters and buffers. Raises ValueError if names or shapes differ."""
-    check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
-    # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
-    writable = {name: np.require(value, requirements="W") for name, value in weights.items()}
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in writable.items()})
-
-
-def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
-    """Names of the buffers in its state_dict(), of which each rank has its own unless they are synchronized."""
-    parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = frozenset(model.state_dict().keys() - parameters)
-    return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))
+def _fits(size: int, device: str) -> bool:
+    """Whether rows of `size` bytes are to be kept on a device; on the CPU they are in memory already."""
+    if not device.startswith("cuda"):
+        return False
+    free, _ = torch.cuda.mem_get_info(torch.device(device))
+    return size <= LARGEST_SHARE * free

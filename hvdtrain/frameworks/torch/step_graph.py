@@ -8,22 +8,26 @@ statistics are read and written in place, also where a checkpoint is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.torch.staging import StaticCopies
-from hvdtrain.frameworks.torch.step_inputs import StepInputs
+from hvdtrain.frameworks.torch.objective import StepInputs
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 
 WARM_UP = 3
 """Steps with the same number of rows that run operation by operation before they are captured: libraries choose their
 kernels and reserve memory in the first ones."""
-MOST_GRAPHS = 4
+MAX_GRAPHS = 4
 """Numbers of rows per step that get a graph; others, of which a run has few steps, run operation by operation."""
+
+SLOTS = 4
+"""Buffers on the host: the host may be this number of steps ahead of the device."""
+ALIGNMENT = 256
+"""Bytes; what vectorized kernels need at most."""
 
 Result = TypeVar("Result")
 
@@ -35,26 +39,15 @@ class Captured(NamedTuple):
     result: Any
 
 
-class Capture(Protocol):
-    """How operations become a graph."""
-
-    def warm_up(self, function: Callable[[], Result]) -> Result:
-        """Run the function as it will be captured."""
-        ...
-
-    def capture(self, function: Callable[[], Any]) -> Captured:
-        """Record the operations of the function, without their effects. Raises RuntimeError for what cannot be."""
-        ...
-
-
 class CudaCapture:
-    """CUDA graphs of one device, captured on a stream of their own as PyTorch requires it."""
+    """How operations become a CUDA graph of one device: on a stream of its own, as PyTorch requires it."""
 
     def __init__(self, device: str) -> None:
         self._device = torch.device(device)
         self._stream = torch.cuda.Stream(self._device)
 
     def warm_up(self, function: Callable[[], Result]) -> Result:
+        """Run the function as it will be captured."""
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
@@ -63,6 +56,7 @@ class CudaCapture:
         return result
 
     def capture(self, function: Callable[[], Any]) -> Captured:
+        """Record the operations of the function, without their effects. Raises RuntimeError for what cannot be."""
         graph = torch.cuda.CUDAGraph()
         # thread_local: the threads of Horovod and NCCL may call CUDA meanwhile.
         with (
@@ -73,8 +67,44 @@ class CudaCapture:
         return Captured(graph.replay, result)
 
 
-CAPTURES: dict[str, Callable[[str], Capture]] = {"cuda": CudaCapture}
+CAPTURES: dict[str, type[CudaCapture]] = {"cuda": CudaCapture}
 """By type of device."""
+
+
+class StaticCopies:
+    """Arrays of fixed shapes and types on a device, all written by one copy from page-locked memory.
+
+    arrays: examples of them.
+    """
+
+    def __init__(self, arrays: tuple[np.ndarray, ...], device: str) -> None:
+        self._is_cuda = torch.device(device).type == "cuda"
+        ends = np.cumsum([-(-array.nbytes // ALIGNMENT) * ALIGNMENT for array in arrays]).tolist()
+        places = list(zip(arrays, [0, *ends[:-1]], strict=True))
+        self._device_bytes = torch.zeros(ends[-1], dtype=torch.uint8, device=device)
+        self.tensors = [_view(self._device_bytes, array, first) for array, first in places]
+        """The arrays on the device."""
+        self._slots = [torch.zeros(ends[-1], dtype=torch.uint8, pin_memory=self._is_cuda) for _ in range(SLOTS)]
+        self._parts = [[_view(slot, array, first).numpy() for array, first in places] for slot in self._slots]
+        self._copied = [torch.cuda.Event() for _ in range(SLOTS)] if self._is_cuda else []
+        self._next = 0
+
+    def copy(self, arrays: tuple[np.ndarray, ...]) -> None:
+        """Copy these arrays to the device, after all that its current stream has to do so far."""
+        slot, self._next = self._next, (self._next + 1) % SLOTS
+        if self._is_cuda:
+            self._copied[slot].synchronize()  # the copy from this slot, SLOTS steps ago
+        for part, array in zip(self._parts[slot], arrays, strict=True):
+            part[...] = array
+        self._device_bytes.copy_(self._slots[slot], non_blocking=True)
+        if self._is_cuda:
+            self._copied[slot].record(torch.cuda.current_stream(self._device_bytes.device))
+
+
+def _view(buffer: torch.Tensor, array: np.ndarray, first: int) -> torch.Tensor:
+    """A tensor like the array in this memory, from byte `first` on."""
+    dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
+    return buffer[first : first + array.nbytes].view(dtype).view(array.shape)
 
 
 class _Shape:
@@ -109,7 +139,7 @@ class StepGraphs:
         shape.inputs.copy(arrays)
         if shape.graph is None:
             shape.steps += 1
-            if shape.steps <= WARM_UP or self._graphs >= MOST_GRAPHS:
+            if shape.steps <= WARM_UP or self._graphs >= MAX_GRAPHS:
                 return self._capture.warm_up(lambda: self._function(shape.inputs.tensors))
             shape.graph = self._captured(shape)
         shape.graph.replay()

@@ -10,12 +10,10 @@ import torch
 from torch import nn
 
 from hvdtrain.collectives.arrays import broadcast_arrays
-from hvdtrain.collectives.grouping import gradient_groups
 from hvdtrain.collectives.groups import TorchDistributedGroup
-from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import TorchNetwork
-from hvdtrain.frameworks.torch.objective import load_module, module_weights
+from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights, trained_parameters
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
@@ -75,7 +73,7 @@ class TorchHorovod(TorchStrategy):
             compression=getattr(hvd.Compression, config.compression),
             backward_passes_per_step=config.accumulate,
             op=getattr(hvd, config.op.capitalize()),
-            groups=self._groups({name: own for name, own in model.named_parameters() if own.requires_grad}),
+            groups=self._groups(trained_parameters(model)),
         )
         distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
         if self.runtime.timeline:

@@ -13,15 +13,11 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
-from hvdtrain.frameworks.torch.objective import (
-    buffers_by_rank,
-    evaluating,
-    seed_generators,
-    to_tensor,
-)
-from hvdtrain.frameworks.torch.state_dict import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.network import buffers_by_rank, trained_parameters
+from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
+from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.user_loop import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"
@@ -48,7 +44,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self.local_weights = buffers_by_rank(model, synchronized=False)
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
-        self._parameters = {name: one for name, one in model.named_parameters() if one.requires_grad}
+        self._parameters = trained_parameters(model)
         self._trained = _trained(optimizer, model)
         self._waits_for_all = self._strategy.needs_all_gradients and not unused_parameters
         self._optimizer = self._wrapped(optimizer)
@@ -159,7 +155,7 @@ def _check(model: Any, optimizer: Any) -> None:
             f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
             "give an optimizer whose step() works without a closure, as most of PyTorch's do",
         )
-    names = {parameter: name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    names = {parameter: name for name, parameter in trained_parameters(model).items()}
     trained = {
         parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
     }

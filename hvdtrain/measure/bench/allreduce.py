@@ -22,7 +22,7 @@ from hvdtrain.measure.bench.strategies import AS_SHIPPED, environment, launched_
 from hvdtrain.measure.scale.allreduce_table import to_table
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_atomically
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 
 
 class Library(NamedTuple):

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from hvdtrain.measure.bench.spread import spread
-from hvdtrain.views.report.text_table import Column, Section, TextTable
+from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
 COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
 """hvdtrain's own, and what it is compared with."""
@@ -34,7 +33,7 @@ Repeats = dict[str, list[Measured]]
 """The jobs of each library."""
 
 
-def tables(repeats: Repeats, ranks: int, sizes: Sequence[int], idle: bool) -> list[TextTable]:
+def tables(repeats: Repeats, ranks: int, sizes: Sequence[int], idle: bool) -> list[Table]:
     """All tables that have rows. idle: whether ranks were measured that do nothing."""
     found = [
         _times(repeats, ranks, sizes),
@@ -55,11 +54,11 @@ def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
     return size / seconds * 2 * (ranks - 1) / ranks / 1e9
 
 
-def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> TextTable:
+def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> Table:
     """Median time and bandwidths of each library at each size."""
     runs = len(next(iter(repeats.values())))
     columns = [
-        *(Column("bytes"), Column("library", text=True), Column("time, us")),
+        *(Column("bytes"), text_column("library"), Column("time, us")),
         *(Column("minimum to maximum", priority=1), Column("algorithm bandwidth, GB/s", priority=3)),
         Column("bus bandwidth, GB/s", priority=2),
     ]
@@ -73,10 +72,10 @@ def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> TextTable:
             figures = (f"{seconds * 1e6:,.1f}", span, *(f"{one:.3f}" for one in bandwidths))
             rows.append([f"{size:,}", name, *figures])
     caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
-    return TextTable(columns, [Section(rows)], caption=caption)
+    return Table(columns, [Section(rows)], caption=caption)
 
 
-def _cores(repeats: Repeats) -> TextTable:
+def _cores(repeats: Repeats) -> Table:
     """How far apart two cores were around the jobs of each library."""
     trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
     rows = [[name, spread(measured, ",.0f")] for name, measured in trips.items() if measured]
@@ -84,11 +83,11 @@ def _cores(repeats: Repeats) -> TextTable:
         "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual "
         "machine has moved its cores, and an allreduce through shared memory takes longer or shorter."
     )
-    columns = [Column("library", text=True), Column("time, ns (minimum to maximum)")]
-    return TextTable(columns, [Section(rows)], caption=caption)
+    columns = [text_column("library"), Column("time, ns (minimum to maximum)")]
+    return Table(columns, [Section(rows)], caption=caption)
 
 
-def _idle(repeats: Repeats) -> TextTable:
+def _idle(repeats: Repeats) -> Table:
     """What ranks cost that have started Horovod and do nothing else."""
     rows = [
         [name, *(spread([choose(job.idle) for job in jobs], ".1%") for choose in (min, max))]
@@ -97,14 +96,14 @@ def _idle(repeats: Repeats) -> TextTable:
     ]
     caption = "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads."
     columns = [
-        Column("library", text=True),
+        text_column("library"),
         Column("idlest rank (minimum to maximum)", priority=1),
         Column("busiest rank (minimum to maximum)"),
     ]
-    return TextTable(columns, [Section(rows)], caption=caption)
+    return Table(columns, [Section(rows)], caption=caption)
 
 
-def _comparison(repeats: Repeats, sizes: Sequence[int]) -> TextTable:
+def _comparison(repeats: Repeats, sizes: Sequence[int]) -> Table:
     """Ratios of hvdtrain's bus bandwidth to the library's, run by run."""
     rows = []
     for ours, theirs in COMPARED:
@@ -113,5 +112,5 @@ def _comparison(repeats: Repeats, sizes: Sequence[int]) -> TextTable:
             ratios = [other.seconds[size] / own.seconds[size] for own, other in pairs]
             if ratios:
                 rows.append([f"{ours} / {theirs}", f"{size:,}", spread(ratios, ".2f")])
-    columns = [Column("bus bandwidth", text=True), Column("bytes"), Column("ratio (minimum to maximum)")]
-    return TextTable(columns, [Section(rows)])
+    columns = [text_column("bus bandwidth"), Column("bytes"), Column("ratio (minimum to maximum)")]
+    return Table(columns, [Section(rows)])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.cgroups import ROOT
+from hvdtrain.system.resources import CGROUP_ROOT
 
 
 class LimitedMemory(NamedTuple):
@@ -30,8 +30,8 @@ class LimitedMemory(NamedTuple):
 @contextlib.contextmanager
 def limited_memory(limit: int) -> Iterator[LimitedMemory]:
     """A group of at most `limit` bytes, without swap. Raises UserError where none can be made."""
-    version_1 = (ROOT / "memory").is_dir()
-    root = ROOT / "memory" if version_1 else ROOT
+    version_1 = (CGROUP_ROOT / "memory").is_dir()
+    root = CGROUP_ROOT / "memory" if version_1 else CGROUP_ROOT
     group = root / f"hvdtrain-{os.getpid()}"
     limit_file = group / ("memory.limit_in_bytes" if version_1 else "memory.max")
     swap_file = group / ("memory.memsw.limit_in_bytes" if version_1 else "memory.swap.max")

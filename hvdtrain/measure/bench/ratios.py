@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.measure.bench.strategies import BenchJob, BenchRow
 from hvdtrain.system.files import read_json
-from hvdtrain.views.report.text_table import Column, Section, TextTable
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 Speeds = dict[str, dict[int, float]]
 """images/s of each row, by its name and by repeat."""
@@ -59,11 +59,11 @@ def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> s
     return max((name for name in others if name in speeds), key=lambda n: median(speeds[n].values()), default=None)
 
 
-def table(found: list[Ratio]) -> TextTable:
+def table(found: list[Ratio]) -> Table:
     """The ratios as a table."""
     columns = [
-        Column("Horovod", text=True),
-        Column("fastest other strategy over ranks", text=True),
+        text_column("Horovod"),
+        text_column("fastest other strategy over ranks"),
         Column("ranks"),
         Column("ratio of images/s"),
         Column("minimum to maximum, runs", priority=1),
@@ -75,4 +75,4 @@ def table(found: list[Ratio]) -> TextTable:
         ]
         for row in found
     ]
-    return TextTable(columns, [Section(rows)])
+    return Table(columns, [Section(rows)])

@@ -198,5 +198,5 @@ def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
     launcher = (mpirun_here if by_mpi else launched_here)(job.replicas) if row.over == "ranks" else []
     chosen = [f"--{name.replace('_', '-')}={value}" for name, value in settings(job, options).items()]
     devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
-    runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--profile", "10", "--quiet"]
+    runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--quiet"]
     return [*launcher, python, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.measure.scale.prediction import Job, Prediction, Range
 from hvdtrain.system.files import write_all_atomically
-from hvdtrain.system.json_text import to_json
-from hvdtrain.views.report.text_table import Column, Section, TextTable
+from hvdtrain.system.text import to_json
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,7 +24,7 @@ COLUMNS = (
     Column("efficiency"),
     Column("range", priority=6),
     Column("step, ms", priority=4),
-    Column("limited by", text=True),
+    text_column("limited by"),
 )
 NO_NUMBER = "–"
 
@@ -37,7 +37,7 @@ def write(folder: Path, job: Job, predictions: list[Prediction], sentences: list
     plot(predictions, folder / "scale.png")
 
 
-def table(predictions: list[Prediction]) -> TextTable:
+def table(predictions: list[Prediction]) -> Table:
     """The predictions; columns of time and cost only where they are known."""
     columns, rows = list(COLUMNS), [_row(one) for one in predictions]
     for name in ("hours", "cost"):
@@ -50,7 +50,7 @@ def table(predictions: list[Prediction]) -> TextTable:
         columns += [Column("checkpoint every", priority=2), Column("lost to failures", priority=2)]
         for row, one in zip(rows, predictions, strict=True):
             row += [f"{one.checkpoint_interval_s:,.0f} s", f"{1 - 1 / one.slowdown:.1%}"]
-    return TextTable(columns, [Section(rows)])
+    return Table(columns, [Section(rows)])
 
 
 def _row(one: Prediction) -> list[str]:

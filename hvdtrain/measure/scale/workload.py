@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import statistics
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.runs.run import Run
-from hvdtrain.runs.step_times import StepTime
 from hvdtrain.system.text import printable
 
 BACKWARD_SHARE = 2 / 3
@@ -141,27 +139,16 @@ def _step(run: Run) -> Step:
         raise UserError(f"{name}: its result.json has no images_per_s", "repeat the run with more steps")
     seconds = run.global_batch / run.images_per_s
     rows = run.global_batch / run.replicas
-    if run.shares is not None:
-        computing = run.shares.compute + (run.shares.update or 0.0)
-        return Step(run, rows, computing * seconds, run.shares.data * seconds)
     if run.replicas > 1:
-        shares = _rank_shares(run)
-        if shares is None:
+        shares = run.shares
+        if shares is None or shares.communicate is None or len(run.history.ranks) != run.ranks:
             raise UserError(
                 f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",
-                "train with --profile 10, or give a run of one rank",
+                "give a run of one rank",
             )
         return Step(run, rows, shares.compute * seconds, shares.data * seconds)
     outside = run.result.number("outside_share") or 0.0
     return Step(run, rows, seconds * (1 - outside), seconds * outside)
-
-
-def _rank_shares(run: Run) -> StepTime | None:
-    """The shares of a step's time, of all ranks together; None unless all know how long they communicate."""
-    ranks = run.history.ranks
-    if run.devices > 1 or len(ranks) != run.ranks or any(time.communicate is None for time in ranks):
-        return None
-    return functools.reduce(StepTime.plus, ranks).shares
 
 
 def _fit(steps: list[Step]) -> tuple[float, float]:

@@ -16,9 +16,8 @@ from hvdtrain.config import sources
 from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
-from hvdtrain.system.files import read_json
-from hvdtrain.system.json_text import to_json
-from hvdtrain.views.report.writing import write_pages
+from hvdtrain.system.files import read_json, write_outputs
+from hvdtrain.system.text import to_json
 
 FILE = "sweep.json"
 LOCK_S = 60.0
@@ -130,7 +129,7 @@ class SweepRecord:
         self.trials += [trial for trial in trials if trial not in self.trials]
         records = [{"options": as_json(trial.options), "seed": trial.seed} for trial in self.trials]
         content = to_json({"command": self.command, "trials": records}, indent=1) + "\n"
-        write_pages(self._path.parent, {FILE: content})
+        write_outputs(self._path.parent, "--output", {FILE: content})
 
 
 def _recorded(path: Path) -> tuple[list[str], list[Trial]]:

@@ -76,7 +76,7 @@ def _difference(row: Row) -> Figure:
 def _step(row: Row) -> Figure:
     """Time of a step, and the shares of its parts."""
     seconds = f"{row.step_s.median * 1e3:,.1f} ms" if row.step_s else ""
-    shares = " / ".join(NONE if part is None else f"{part:.0%}" for part in row.shares) if row.shares else ""
+    shares = " / ".join("unknown" if part is None else f"{part:.0%}" for part in row.shares or ())
     return Figure(": ".join(filter(None, (seconds, shares))) or NONE)
 
 
@@ -106,9 +106,9 @@ MAIN = (
 MORE = (
     SIZE,
     FigureColumn("images/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
-    FigureColumn("share of the cores' arithmetic peak", lambda row: _median(row.peak_share, ".0%")),
+    FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
     FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
-    FigureColumn("step: forward and backward / communication / update / loop", _step),
+    FigureColumn("step: computing / communication / waiting for rows", _step),
     FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
     FigureColumn("peak memory, MB", _memory),
 )

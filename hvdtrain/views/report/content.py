@@ -14,7 +14,7 @@ from hvdtrain.views.report.comparison import make_rows
 from hvdtrain.views.report.definitions import NOTE
 from hvdtrain.views.report.findings import findings
 from hvdtrain.views.report.rows import Group, Row, count_of, group_rows
-from hvdtrain.views.report.text_table import Column, Section, TextTable
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 HOST = ("name", "processor", "cores", "system")
 STRATEGY = "strategy"
@@ -89,18 +89,18 @@ class Report:
             for row in self.rows
         ]
 
-    def main_table(self) -> TextTable:
+    def main_table(self) -> Table:
         """The figures that are compared most, each with its details in the same cell."""
         return self._table(MAIN)
 
-    def more_table(self) -> TextTable:
+    def more_table(self) -> Table:
         """The other figures."""
         return self._table(MORE)
 
-    def terminal_table(self) -> TextTable:
+    def terminal_table(self) -> Table:
         """As `main_table`; details have columns of their own, in terminals that have room for them."""
         repeated = any(len(row.runs) > 1 for row in self.rows)
-        columns, parts = [Column(STRATEGY, text=True)], []
+        columns, parts = [text_column(STRATEGY)], []
         for column in MAIN:
             columns.append(Column(column.heading, priority=column.priority))
             parts.append((column, "text"))
@@ -113,16 +113,16 @@ class Report:
             )
             for group in self.groups
         ]
-        return TextTable(columns, sections, 1 + MAIN.index(SPEED))
+        return Table(columns, sections, 1 + MAIN.index(SPEED))
 
-    def _table(self, shown: tuple[FigureColumn, ...]) -> TextTable:
+    def _table(self, shown: tuple[FigureColumn, ...]) -> Table:
         texts = [STRATEGY, *([NOTE] if self.noted else [])]
-        columns = [*(Column(text, text=True) for text in texts), *(Column(column.full_heading) for column in shown)]
+        columns = [*(text_column(text) for text in texts), *(Column(column.full_heading) for column in shown)]
         sections = [
             self._section(group, [[*self.names(row), *(column.of(row).line for column in shown)] for row in group.rows])
             for group in self.groups
         ]
-        return TextTable(columns, sections, len(texts) + shown.index(SPEED) if SPEED in shown else None)
+        return Table(columns, sections, len(texts) + shown.index(SPEED) if SPEED in shown else None)
 
     def _section(self, group: Group, rows: list[list[str]]) -> Section:
         return Section(rows, group.title, group.rows.index(group.fastest) if group.fastest else None)

@@ -34,20 +34,20 @@ DEFINITIONS = (
         "GPUs.",
     ),
     (
-        "Share of the cores' arithmetic peak",
-        "Images/s times the floating-point operations of an image, divided by those per second that the same ranks "
-        "reach in NumPy's product of float32 matrices, all at the same time, right after training (train --profile N); "
-        "for any precision. An image takes 2 operations for each multiplication and addition of a convolution or dense "
-        "layer in forward, and twice as many in backward, without those for the gradient of the images (model FLOPs "
-        "utilization: Chowdhery et al., PaLM, 2022, appendix B). The median of the runs; none on GPUs.",
+        "GFLOP/s per core",
+        "Images/s per core times the floating-point operations of an image, in 10^9: 2 for each multiplication and "
+        "addition of a convolution or dense layer in forward, and twice as many in backward, without those for the "
+        "gradient of the images (as for model FLOPs utilization: Chowdhery et al., PaLM, 2022, appendix B). The peak "
+        "of a core in float32 is its clock rate times 32 with AVX2 and two units for fused multiply-add. The median of "
+        "the runs; none on GPUs.",
     ),
     (
-        "Step: forward and backward / communication / update / loop",
-        "The median time of a step, and the shares that its parts take, the mean of the runs that measured them (train "
-        "--profile N). Forward and backward, and the update, are timed without communication, with all ranks computing "
-        "at the same time. Communication is the rest of the step, so what overlaps computing counts as computing. In "
-        "the loops of frameworks themselves (Keras' fit, Module's fit) the update cannot be told from forward and "
-        "backward, and counts there. The loop is hvdtrain's own, with its data.",
+        "Step: computing / communication / waiting for rows",
+        "The median time of a step, and the shares that its parts take: of all ranks together, without the first "
+        "logging interval, the mean of the runs. Communication is the time from a rank's last gradient until all are "
+        "combined (transfer, and waiting for other ranks), so what overlaps computing counts as computing. It is "
+        "unknown, and counts as computing, where the strategy cannot tell it: with several devices in a process, on "
+        "GPUs, and where the framework communicates by itself. Computing also has the update and hvdtrain's own loop.",
     ),
     (
         "Scaling efficiency",

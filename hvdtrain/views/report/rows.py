@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Iterable
@@ -9,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hvdtrain.config.options import TITLES
-from hvdtrain.runs.run import LAYERS, Run, StepShares
+from hvdtrain.runs.run import LAYERS, Run
+from hvdtrain.runs.step_times import NO_TIME, StepTime
 
 Z = 1.959964
 """Of 95 %, two-sided."""
@@ -66,18 +68,10 @@ def spread(values: Iterable[float | None]) -> Spread | None:
     return Spread(statistics.median(measured), min(measured), max(measured), len(measured)) if measured else None
 
 
-def mean_shares(measured: list[StepShares]) -> StepShares | None:
-    """The mean of each part; over the runs that measured the update, if any did. None if nothing was measured."""
-    known = [shares for shares in measured if shares.update is not None] or measured
-    if not known:
-        return None
-    updates = [shares.update for shares in known if shares.update is not None]
-    return StepShares(
-        compute=statistics.fmean(shares.compute for shares in known),
-        communicate=statistics.fmean(shares.communicate for shares in known),
-        update=statistics.fmean(updates) if updates else None,
-        data=statistics.fmean(shares.data for shares in known),
-    )
+def mean_shares(measured: list[StepTime]) -> StepTime | None:
+    """The mean of each part, over the runs that know how long they communicate, if any does; None without runs."""
+    known = [shares for shares in measured if shares.communicate is not None] or measured
+    return functools.reduce(StepTime.plus, known, NO_TIME).shares
 
 
 @dataclass
@@ -102,7 +96,7 @@ class Row:
         self.chance = wilson(self.accuracy.median, min(rows)) if self.accuracy and rows else None
         self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
-        self.peak_share = spread(run.peak_share for run in self.runs)
+        self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
 
     def _result(self, name: str) -> Spread | None:

@@ -10,8 +10,8 @@ from plotille import Canvas
 from rich.text import Text
 
 from hvdtrain.runs.metrics import Curve
+from hvdtrain.views.table import cut
 from hvdtrain.views.terminal.figures import decimal, short
-from hvdtrain.views.terminal.table import cut
 
 LOG_FROM = 20.0
 """A loss whose greatest value is this multiple of its least one is drawn on a logarithmic axis."""

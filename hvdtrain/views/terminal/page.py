@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from rich.text import Text
 
@@ -13,6 +14,7 @@ from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views import details
 from hvdtrain.views.details import STACKS, value_text
+from hvdtrain.views.table import CellsOf, Column, Table
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import (
     CHART_HEIGHT,
@@ -23,7 +25,6 @@ from hvdtrain.views.terminal.screen import (
     rank_lines,
     title_lines,
 )
-from hvdtrain.views.terminal.table import Column, table_lines
 
 FILE_WIDTH = 120
 """Columns of charts in a file."""
@@ -88,23 +89,22 @@ def _attempts(records: Sequence[Record], width: int | None, plain: bool) -> list
     if not records:
         return []
 
-    def column(heading: str, cells: Sequence[object], importance: int, right: bool = True, least: int = 0) -> Column:
-        return Column(heading, [Text("" if cell is None else str(cell)) for cell in cells], importance, right, least)
+    def column(heading: str, priority: int, cells: Sequence[object], **layout: Any) -> CellsOf:
+        return Column(heading, priority, **layout), ["" if cell is None else str(cell) for cell in cells]
 
-    lines = table_lines(
+    table = Table.of_columns(
         [
-            column("attempt", range(earlier + 1, earlier + len(records) + 1), 100),
-            column("began", [_clock(record.number("began")) for record in records], 50, right=False),
-            column("took", [figures.duration(record.number("seconds")) for record in records], 60),
-            column("ranks", [record.count("ranks") or 0 for record in records], 40),
-            column("from step", [record.count("checkpoint") for record in records], 70),
-            column("to step", [record.count("step") for record in records], 80),
-            column("status", [record.count("status") or 0 for record in records], 75),
-            column("ended", [record.text("ended") for record in records], 90, right=False, least=20),
-        ],
-        width,
-        plain,
+            column("attempt", 0, range(earlier + 1, earlier + len(records) + 1)),
+            column("began", 6, [_clock(record.number("began")) for record in records], left=True),
+            column("took", 5, [figures.duration(record.number("seconds")) for record in records]),
+            column("ranks", 7, [record.count("ranks") or 0 for record in records]),
+            column("from step", 4, [record.count("checkpoint") for record in records]),
+            column("to step", 2, [record.count("step") for record in records]),
+            column("status", 3, [record.count("status") or 0 for record in records]),
+            column("ended", 1, [record.text("ended") for record in records], left=True, least=20),
+        ]
     )
+    lines = table.lines(width, plain)
     return [*lines[:1], *([Text(f"{earlier} earlier ones", "dim")] if earlier else []), *lines[1:]]
 
 
@@ -122,16 +122,15 @@ def _checkpoints(entries: Sequence[Entry], width: int | None, plain: bool) -> li
         return []
     line = entries[-1].line
     notes = ["" if entry.is_on(line) else "not continued by the newest" for entry in entries]
-    lines = table_lines(
+    table = Table.of_columns(
         [
-            Column("checkpoint", [Text(shown(entry.path.name)) for entry in entries], 100, least=12),
-            Column("step", [Text(str(entry.step)) for entry in entries], 80, right=True),
-            Column("score", [Text(figures.decimal(entry.score)) for entry in entries], 90, right=True),
-            Column("note", [Text(note) for note in notes], 50, least=10),
-        ],
-        width,
-        plain,
+            (Column("checkpoint", left=True, least=12), [shown(entry.path.name) for entry in entries]),
+            (Column("step", 2), [str(entry.step) for entry in entries]),
+            (Column("score", 1), [figures.decimal(entry.score) for entry in entries]),
+            (Column("note", 3, left=True, least=10), notes),
+        ]
     )
+    lines = table.lines(width, plain)
     return [*lines[:1], *([Text(f"{older} older ones", "dim")] if older else []), *lines[1:]]
 
 

@@ -15,9 +15,9 @@ from hvdtrain.views.details import Message, last_messages
 from hvdtrain.views.listing import STYLES
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunView
+from hvdtrain.views.table import CellsOf, Column, Table, cut
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.chart import MIN_HEIGHT, Line, chart
-from hvdtrain.views.terminal.table import Column, cut, table_lines
 
 MAX_READ, MAX_MESSAGES = 10_000, 50
 """Messages that are read, and those kept for a screen of any height."""
@@ -180,8 +180,8 @@ def rank_lines(
     shown = list(ranks)
     if most is not None and len(ranks) + 1 > most:
         shown = _chosen(ranks, max(most - 2, 1), first)
-    columns = [column for column in _columns(shown, first, plain) if any(cell.plain for cell in column.cells)]
-    lines = table_lines(columns, width, plain) if columns else []
+    columns = [(column, cells) for column, cells in _columns(shown, first, plain) if any(cells)]
+    lines = Table.of_columns(columns).lines(width, plain) if columns else []
     left = len(ranks) - len(shown)
     if left:
         unusual = sum(bool(view.remark) for view in ranks) - sum(bool(view.remark) for view in shown)
@@ -196,25 +196,25 @@ def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[Ran
     return sorted(by_importance[:most], key=lambda view: view.rank)
 
 
-def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[Column]:
+def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[CellsOf]:
     styles = [_style(view, first) for view in ranks]
     places = ["" if view.beat.waits else view.beat.doing for view in ranks]
 
-    def column(heading: str, cells: Sequence[str], importance: int, right: bool = True, least: int = 0) -> Column:
+    def column(heading: str, priority: int, cells: Sequence[str], least: int = 0) -> CellsOf:
         texts = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]
-        return Column(heading, texts, importance, right, least)
+        return Column(heading, priority, left=bool(least), least=least), texts
 
     return [
-        column("rank", [str(view.rank) for view in ranks], 100),
-        column("host", [view.beat.host for view in ranks], 50, right=False, least=8),
-        column("step", [str(view.beat.step) for view in ranks], 80),
-        column("images/s", [figures.speed(view.images_per_s) for view in ranks], 75),
-        Column("compute/communicate/data", [_bar(view, plain) for view in ranks], 35),
-        column("comp/comm/data", [_percents(view) for view in ranks], 70),
-        column("memory", [figures.memory(view.beat.memory) for view in ranks], 45),
-        column("heartbeat", [figures.age(view.age_s) for view in ranks], 60),
-        column("remark", [view.remark for view in ranks], 90, right=False, least=16),
-        column("at", places, 30, right=False, least=12),
+        column("rank", 0, [str(view.rank) for view in ranks]),
+        column("host", 6, [view.beat.host for view in ranks], least=8),
+        column("step", 2, [str(view.beat.step) for view in ranks]),
+        column("images/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
+        (Column("compute/communicate/data", 8, left=True), [_bar(view, plain) for view in ranks]),
+        column("comp/comm/data", 4, [_percents(view) for view in ranks]),
+        column("memory", 7, [figures.memory(view.beat.memory) for view in ranks]),
+        column("heartbeat", 5, [figures.age(view.age_s) for view in ranks]),
+        column("remark", 1, [view.remark for view in ranks], least=16),
+        column("at", 9, places, least=12),
     ]
 
 
@@ -232,7 +232,7 @@ def _percents(view: RankView) -> str:
 
 
 def _bar(view: RankView, plain: bool) -> Text:
-    """The shares as a bar."""
+    """The shares as a bar; empty where they are not known yet."""
     bar, begun, drawn = Text(), 0.0, 0
     if view.shares is None:
         return bar

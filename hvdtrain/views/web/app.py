@@ -19,8 +19,8 @@ from werkzeug.exceptions import HTTPException
 
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.runs.run import find_runs
-from hvdtrain.system.json_text import to_json
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import to_json
 from hvdtrain.views.details import LOGS, STACKS, RankFiles, last_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
 from hvdtrain.views.web.curves import CurveStore

@@ -19,12 +19,12 @@ from support.untrusted import PASSWORD, Harm, changed_state, rewrite, save_check
 from hvdtrain.cli import export, predict
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.formats import reading
-from hvdtrain.datasets.formats.image import read_image
+from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.errors import UserError
 from hvdtrain.networks.record import shaped_to_record
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.checkpoints import Damaged
-from hvdtrain.system.memory import memory_bytes
+from hvdtrain.system.resources import memory_bytes
 
 
 def test_no_file_is_unpickled_and_no_text_executed():

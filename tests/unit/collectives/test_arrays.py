@@ -9,7 +9,7 @@ from hvdtrain.collectives import arrays
 from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.collectives.ring import RingGroup
-from hvdtrain.system.processes import free_port
+from hvdtrain.system.network import free_port
 from hvdtrain.system.rank_info import RankInfo
 
 

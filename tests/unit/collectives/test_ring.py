@@ -11,8 +11,8 @@ import pytest
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.ring import CHUNK_BYTES, RingGroup
 from hvdtrain.errors import TrainingError
-from hvdtrain.system import running_time
-from hvdtrain.system.processes import PortReservation, free_port
+from hvdtrain.system import processes
+from hvdtrain.system.network import PortReservation, free_port
 from hvdtrain.system.rank_info import RankInfo
 
 
@@ -113,7 +113,7 @@ def test_a_silent_neighbor_is_reported():
 def test_time_in_which_the_job_is_suspended_is_no_silence(monkeypatch):
     """A rank is resumed after much longer than the limit, and its neighbor sends a moment later."""
     passed, monotonic = [0.0], time.monotonic
-    monkeypatch.setattr(running_time.time, "monotonic", lambda: monotonic() + passed[0])
+    monkeypatch.setattr(processes.time, "monotonic", lambda: monotonic() + passed[0])
     results = on_every_rank(2, lambda ring: job_with_a_jump(ring, passed), timeout_s=5)
     assert results == [2.0, 2.0]
 

@@ -10,8 +10,8 @@ from support.data_files import MNIST, MNIST_GZIP, MNIST_SHA256, write_files
 from support.mirror import Mirror
 
 from hvdtrain.datasets import downloads
+from hvdtrain.datasets.built_in import PUBLISHED, Published
 from hvdtrain.datasets.formats import cifar10
-from hvdtrain.datasets.published import PUBLISHED, Published
 
 
 @pytest.fixture(autouse=True)

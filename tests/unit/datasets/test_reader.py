@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from support.jobs import ROOT, running, wait_for
 from support.row_data import WRITERS, write_python
 
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.reader import AHEAD, Reader
 from hvdtrain.datasets.registry import load_dataset
-from hvdtrain.datasets.sources.rows import RowError, RowSource
+from hvdtrain.datasets.rows import ArraySource, RowError, RowSource
 from hvdtrain.errors import TrainingError
 from hvdtrain.interfaces import Dataset
 
@@ -77,9 +76,9 @@ def test_batches_are_the_same_with_any_number_of_workers(
 @pytest.mark.parametrize("kind", WRITERS)
 def test_all_formats_in_the_background(kind: str, tmp_path: Path) -> None:
     """With processes where the format has some."""
-    recipe = {"data": str(WRITERS[kind](tmp_path / "data"))}
-    dataset, rows = load_dataset(**recipe), [np.array([5, 0]), np.array([3, 3, 4])]
-    with Reader(dataset, 2, recipe) as reader:
+    loader_spec = {"data": str(WRITERS[kind](tmp_path / "data"))}
+    dataset, rows = load_dataset(**loader_spec), [np.array([5, 0]), np.array([3, 3, 4])]
+    with Reader(dataset, 2, loader_spec) as reader:
         assert bool(reader._processes) == (kind in ("chunks", "map_style", "source"))
         found = [one.arrays for part in ("train", "test") for one in reader.batches(part, rows)]
     expected = [source[one] for source in (dataset.train, dataset.test) for one in rows]
@@ -107,7 +106,7 @@ def test_workers_of_auto(monkeypatch: pytest.MonkeyPatch) -> None:
     source = ArraySource(images, np.zeros(2, np.int64))
     assert Reader(Dataset("arrays", source, source, ("0",)), "auto").workers == 0
     for cores, workers in ((1, 1), (2, 1), (4, 3), (100, 16)):
-        monkeypatch.setattr("hvdtrain.system.cores.of_rank", lambda cores=cores: cores)
+        monkeypatch.setattr("hvdtrain.system.resources.cores_of_rank", lambda cores=cores: cores)
         assert Reader(numbers(3), "auto").workers == workers
 
 
@@ -125,8 +124,8 @@ def test_a_bad_row_is_raised_in_its_turn(workers: int) -> None:
 def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
     data = write_python(tmp_path / "data", "broken")
     for skip in (False, True):
-        recipe = {"data": data, "skip_bad_rows": skip}
-        with Reader(load_dataset(**recipe), 1, recipe) as reader:
+        loader_spec = {"data": data, "skip_bad_rows": skip}
+        with Reader(load_dataset(**loader_spec), 1, loader_spec) as reader:
             found = reader.batches("train", [np.array([3]), np.array([4, 5])])
             next(found)
             if skip:
@@ -139,8 +138,8 @@ def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
 
 
 def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> None:
-    recipe = {"data": write_python(tmp_path / "data", "killed")}
-    with Reader(load_dataset(**recipe), 2, recipe) as reader:
+    loader_spec = {"data": write_python(tmp_path / "data", "killed")}
+    with Reader(load_dataset(**loader_spec), 2, loader_spec) as reader:
         reader.wait_until_loaded()
         with pytest.raises(TrainingError, match="a process that reads data was killed by SIGKILL; look for"):
             list(reader.batches("train", [np.array([row]) for row in range(9)]))
@@ -150,10 +149,10 @@ def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> N
 
 def test_process_that_finds_another_file_says_so(tmp_path: Path) -> None:
     path = Path(str(WRITERS["chunks"](tmp_path / "data"))) / "data.h5"
-    recipe = {"data": str(path)}
-    dataset = load_dataset(**recipe)
+    loader_spec = {"data": str(path)}
+    dataset = load_dataset(**loader_spec)
     os.utime(path, (1, 1))
-    with Reader(dataset, 1, recipe) as reader, pytest.raises(Exception, match="changed while the job started"):
+    with Reader(dataset, 1, loader_spec) as reader, pytest.raises(Exception, match="changed while the job started"):
         reader.wait_until_loaded()
 
 
@@ -162,8 +161,8 @@ import sys, time
 import numpy as np
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.registry import load_dataset
-recipe = {"data": sys.argv[1]}
-with Reader(load_dataset(**recipe), 2, recipe) as reader:
+loader_spec = {"data": sys.argv[1]}
+with Reader(load_dataset(**loader_spec), 2, loader_spec) as reader:
     reader.wait_until_loaded()
     print(*(process._process.pid for process in reader._processes), flush=True)
     time.sleep(60)

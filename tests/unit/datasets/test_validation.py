@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.data_files import BYTES, FLOATS, assert_rejected, save_npz, write_own
 
-from hvdtrain.datasets.arrays import ArraySource
 from hvdtrain.datasets.registry import load_dataset
+from hvdtrain.datasets.rows import ArraySource
 from hvdtrain.datasets.validation import suspicious
 from hvdtrain.interfaces import Dataset
 
@@ -18,11 +18,15 @@ from hvdtrain.interfaces import Dataset
     ("images", "labels", "texts"),
     [
         (BYTES, [0, 1, 2], ["train labels are 3 for 5 images"]),
-        (BYTES, [0, 1, 2, 3, 100_000], ["train labels run from 0 to 100000; there may be 100,000 classes, from 0 on"]),
-        (BYTES, [0, 1, 2, 3, -1], ["train labels run from -1 to 3"]),
-        (BYTES, np.array([0, 1, 2, 3, 2**64 - 1], np.uint64), ["run from 0 to 18446744073709551615"]),
-        (BYTES, [0.0] * 5, ["train labels are of type float64"]),
-        (BYTES, [[0]] * 5, ["train labels are of type int64 and shape (5, 1)"]),
+        (
+            BYTES,
+            [0, 1, 2, 3, 100_000],
+            ["the label of row 4 is 100000; there may be 100,000 classes, from 0 on"],
+        ),
+        (BYTES, [0, 1, 2, 3, -1], ["train: the label of row 4 is -1"]),
+        (BYTES, np.array([0, 1, 2, 3, 2**64 - 1], np.uint64), ["the label of row 4 is 18446744073709551615"]),
+        (BYTES, [0.0] * 5, ["train: the labels are of type float64"]),
+        (BYTES, [[0]] * 5, ["train: the labels are of type int64 and shape (5, 1)"]),
         (BYTES[:0], np.zeros(0, int), ["train images have shape (0, 2, 3)", "n at least 1"]),
         (BYTES[0], [0, 1], ["train images have shape (2, 3)"]),
         (np.array(3.0), [0], ["train images have shape ()"]),
@@ -42,7 +46,7 @@ def test_arrays_that_do_not_fit(tmp_path: Path, images: np.ndarray, labels: obje
 def test_test_data_is_checked_too(tmp_path: Path) -> None:
     write_own(tmp_path)
     save_npz(tmp_path, "test.npz", images=FLOATS, labels=np.array([3, 4]))
-    assert_rejected(tmp_path, "test labels run from 3 to 4; the data has 4 classes, from 0 on: correct them")
+    assert_rejected(tmp_path, "test: the label of row 1 is 4; the data has 4 classes, from 0 on: correct it")
 
 
 def test_training_and_test_images_have_the_same_shape(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from support.doctor import as_root, doctor, unshared
 
 from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks.machine import check_memory
-from hvdtrain.system import cgroups
+from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
 
 
@@ -67,14 +67,14 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     (tmp_path / "v1" / "memory.usage_in_bytes").write_text("1\n")
     (tmp_path / "v1" / "cpu.cfs_quota_us").write_text("200000\n")
     (tmp_path / "v1" / "cpu.cfs_period_us").write_text("50000\n")
-    monkeypatch.setattr(cgroups, "cgroups", lambda _: [tmp_path / "v1", tmp_path])
-    assert cgroups.memory_limit() == (536870912, 436870912)
-    assert cgroups.cpu_quota() == 4
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1", tmp_path])
+    assert resources.memory_limit() == (536870912, 436870912)
+    assert resources.cpu_quota() == 4
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
     (found,) = [one for one in check_memory(context) if "cgroup" in one.text]
     assert found.status == "fail" and "512 MiB" in found.text and "fewer ranks" in found.remedy
-    monkeypatch.setattr(cgroups, "cgroups", lambda _: [tmp_path])
-    assert cgroups.cpu_quota() == 1
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
+    assert resources.cpu_quota() == 1
 
 
 def test_damaged_data_set(tmp_path):

@@ -17,10 +17,10 @@ from hvdtrain.doctor.check_context import CheckContext
 from hvdtrain.doctor.checks import horovod, mpi, requirements, software, stack
 from hvdtrain.doctor.findings import Finding
 from hvdtrain.errors import UserError
-from hvdtrain.frameworks.requirements import require
-from hvdtrain.system import stacks, versions
-from hvdtrain.system.distributions import DISTRIBUTIONS
+from hvdtrain.frameworks.preparation import require
+from hvdtrain.system import stacks
 from hvdtrain.system.rank_info import RankInfo
+from hvdtrain.system.stacks import DISTRIBUTIONS
 
 
 class Environment:
@@ -88,7 +88,7 @@ def test_first_line_says_which_stack_it_is(environment):
     environment.module("torch", version="2.15.0", built=BUILT)
     line = "stack pytorch: Python 3.13.1, PyTorch 2.15.0, NumPy 2.5.5, Horovod 0.28.1 (Gloo, MPI)"
     assert environment.finding(stack.check_stack) == ("ok", line, "")
-    assert versions.installed()["stack"] == "pytorch"
+    assert stacks.installed_versions()["stack"] == "pytorch"
 
 
 def test_stack_of_what_is_installed_unless_set_up_recorded_it(environment):
@@ -98,7 +98,7 @@ def test_stack_of_what_is_installed_unless_set_up_recorded_it(environment):
     assert stacks.installed_stack() == stacks.STACKS["tensorflow"]
     environment.install("torch==2.15.0")
     assert stacks.installed_stack() is None
-    assert "stack" not in versions.installed()
+    assert "stack" not in stacks.installed_versions()
     mixture = environment.finding(stack.check_stack)
     assert (mixture.status, mixture.remedy) == ("warn", "make setup STACK=all")
     assert mixture.text.startswith("none of the stacks all, pytorch, tensorflow, so not tested: Python 3.11.9, PyTorch")

@@ -13,10 +13,11 @@ from support.random_networks import random_network, random_weights
 
 from hvdtrain.cli import export
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.frameworks import registry, task_export
+from hvdtrain.frameworks import export as frameworks_export
+from hvdtrain.frameworks import registry
 from hvdtrain.frameworks.export import Model, compare, export_onnx, export_program, random_images
 from hvdtrain.frameworks.torch import export as torch_export
-from hvdtrain.frameworks.torch.export import program_logits
+from hvdtrain.frameworks.torch.export import program_outputs
 from hvdtrain.frameworks.torch.network import TorchNetwork
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks import onnx_graph
@@ -31,7 +32,7 @@ SEEDS = range(30)
 @pytest.fixture(autouse=True)
 def environment(tmp_path_factory, monkeypatch):
     """Learners set variables for the whole process, as does PyTorch's import of its compiler."""
-    for module in (registry, task_export):
+    for module in (registry, frameworks_export):
         monkeypatch.setattr(module, "set_environment", lambda: None)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.getbasetemp()))
 
@@ -79,10 +80,10 @@ def test_a_model_with_other_logits_is_not_written(tmp_path, monkeypatch):
 
 
 def test_a_model_with_logits_that_are_not_finite_is_not_written(tmp_path, monkeypatch):
-    def logits(content, images):
-        return np.full((len(images), 7), np.nan) if len(images) > 1 else program_logits(content, images)
+    def outputs(content, images):
+        return {"output": np.full((len(images), 7), np.nan)} if len(images) > 1 else program_outputs(content, images)
 
-    monkeypatch.setattr(torch_export, "program_logits", logits)
+    monkeypatch.setattr(torch_export, "program_outputs", outputs)
     with pytest.raises(HvdtrainError, match="differ by nan from those of torch"):
         export_program(model(), tmp_path / "model.pt2")
     assert not list(tmp_path.iterdir())

@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import gloo, job
 from hvdtrain.jobs.job import Host
 from hvdtrain.jobs.signals import HANDLED
-from hvdtrain.system import rank_info, slurm
+from hvdtrain.system import rank_info
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -149,7 +149,7 @@ def test_slurm_variables_that_contradict_each_other(monkeypatch):
 
 @given(st.text(max_size=60))
 def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
-    for parse in (job.parse_hosts, slurm.tasks_per_node, launch.seconds, slurm.hostnames):
+    for parse in (job.parse_hosts, rank_info.slurm_tasks_per_node, launch.seconds, rank_info.slurm_hosts):
         with contextlib.suppress(UserError):
             parse(text)
 
@@ -157,7 +157,7 @@ def test_any_text_is_parsed_or_rejected_with_a_user_error(text):
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), min_size=1, max_size=5))
 def test_tasks_per_node_parses_slurm_s_notation(parts):
     text = ",".join(f"{count}(x{times})" if times > 1 else str(count) for count, times in parts)
-    assert slurm.tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
+    assert rank_info.slurm_tasks_per_node(text) == [count for count, times in parts for _ in range(times)]
 
 
 def test_layout_with_different_numbers_of_tasks_per_node():

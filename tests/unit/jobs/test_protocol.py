@@ -13,7 +13,7 @@ import pytest
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import protocol
-from hvdtrain.system.proof import proof
+from hvdtrain.system.credentials import proof
 
 
 def test_an_agent_rejects_a_supervisor_without_the_token():
@@ -48,7 +48,7 @@ def test_an_agent_reads_its_versions_before_it_connects():
 import os
 from hvdtrain.jobs import agent, protocol
 os.environ.update({protocol.SUPERVISOR: "127.0.0.1:1", "HVDTRAIN_LAUNCHER": "mpirun"})
-agent.versions.here = lambda: print("versions") or {}
+agent.stacks.versions_here = lambda: print("versions") or {}
 protocol.connect = lambda *_: print("connect") or exit(0)
 agent.main(["--", "true"])
 """

@@ -20,8 +20,8 @@ from hvdtrain.collectives.encoding import decode
 from hvdtrain.collectives.ring import RingGroup, start
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.gloo import Store
-from hvdtrain.system import rank_info, tokens
-from hvdtrain.system.processes import free_port
+from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.network import free_port
 
 
 def test_a_pickle_is_not_a_value_that_ranks_send(tmp_path):
@@ -117,7 +117,7 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
 @pytest.mark.matrix
 def test_servers_of_mxnet_unpickle_nothing(tmp_path):
     """As a command with an optimizer, which any caller can send to their port."""
-    from hvdtrain.frameworks.mxnet.servers import SERVER
+    from hvdtrain.frameworks.mxnet.strategies import SERVER
 
     command = pickle.dumps(Harm(tmp_path / "harm"))
     receive = f"from mxnet.kvstore.kvstore_server import KVStoreServer as S\nclass Store: handle = rank = 0\n\
@@ -147,25 +147,29 @@ def test_ranks_on_a_network_need_a_token(monkeypatch, tmp_path):
 
 def test_ranks_on_one_host_make_their_token(monkeypatch, tmp_path):
     """Started by torchrun or by bare variables: from a key that other users of the host cannot read."""
-    monkeypatch.setattr(tokens, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(credentials, "FOLDER", str(tmp_path))
     two = rank_info.RankInfo("torchrun", 1, 2, 1)
-    token = tokens.of_one_host(two, ("127.0.0.1", 9), {})
+    token = credentials.token_of_one_host(two, ("127.0.0.1", 9), {})
     (key,) = tmp_path.glob("hvdtrain-*/*")
     assert [path.stat().st_mode & 0o777 for path in (key.parent, key)] == [0o700, 0o600]
-    assert token == tokens.of_one_host(two, ("127.0.0.1", 9), {}) and len(token) == 64 and token not in key.read_text()
-    assert token != tokens.of_one_host(two, ("127.0.0.1", 10), {})
+    assert (
+        token == credentials.token_of_one_host(two, ("127.0.0.1", 9), {})
+        and len(token) == 64
+        and token not in key.read_text()
+    )
+    assert token != credentials.token_of_one_host(two, ("127.0.0.1", 10), {})
     on_one_host = {"LOCAL_WORLD_SIZE": "2"}, {"SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_NODEID": "0"}
-    assert all(tokens.of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_one_host)
+    assert all(credentials.token_of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_one_host)
     on_two_hosts = {"LOCAL_WORLD_SIZE": "1"}, {"SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_NODEID": "0"}, {}
-    assert not any(tokens.of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_two_hosts)
+    assert not any(credentials.token_of_one_host(two, ("192.0.2.1", 9), variables) for variables in on_two_hosts)
 
 
 @pytest.mark.parametrize("what", ["open folder", "open key", "linked folder", "damaged key"])
 def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
-    monkeypatch.setattr(tokens, "FOLDER", str(tmp_path))
+    monkeypatch.setattr(credentials, "FOLDER", str(tmp_path))
     two = rank_info.RankInfo("torchrun", 1, 2, 1)
     folder = tmp_path / f"hvdtrain-{os.geteuid()}"
-    tokens.of_one_host(two, ("127.0.0.1", 9))
+    credentials.token_of_one_host(two, ("127.0.0.1", 9))
     if what == "open folder":
         folder.chmod(0o755)
     elif what == "open key":
@@ -175,7 +179,7 @@ def test_a_key_of_another_user_is_not_used(monkeypatch, tmp_path, what):
     else:
         folder.symlink_to(folder.rename(tmp_path / "elsewhere"))
     with pytest.raises(UserError, match=r"other than its owner can access it|is damaged") as caught:
-        tokens.of_one_host(two, ("127.0.0.1", 9))
+        credentials.token_of_one_host(two, ("127.0.0.1", 9))
     assert "HVDTRAIN_TOKEN_FILE" in caught.value.remedy
 
 

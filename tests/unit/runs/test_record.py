@@ -9,7 +9,7 @@ import pytest
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics, plots, record
-from hvdtrain.system.json_text import to_json
+from hvdtrain.system.text import to_json
 
 
 def strict(text):

@@ -44,7 +44,7 @@ def test_a_damaged_file_is_named_and_its_values_are_unknown(tmp_path, file, cont
         ("config.json", "host", "node", '"host" is not a JSON object'),
         ("result.json", "steps", None, '"steps" is None, which is not a number of steps'),
         ("result.json", "global_batch", -1, '"global_batch" is -1, which is not a number of global_batch'),
-        ("result.json", "shares", [1], '"shares" is not a JSON object'),
+        ("result.json", "per_class_accuracy", [1], '"per_class_accuracy" is not a JSON object'),
         ("result.json", "per_class_accuracy", 3, '"per_class_accuracy" is not a JSON object'),
     ],
 )

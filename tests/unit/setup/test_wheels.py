@@ -17,7 +17,7 @@ from packaging.tags import sys_tags
 from support.jobs import ROOT
 
 from hvdtrain.doctor.checks.horovod import RECORD
-from hvdtrain.system.distributions import DISTRIBUTIONS
+from hvdtrain.system.stacks import DISTRIBUTIONS
 
 SCRIPT = ROOT / "setup" / "wheels.py"
 

@@ -13,7 +13,7 @@ import pytest
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw, row_generators
-from hvdtrain.datasets.sources.rows import RowSource, read_rows
+from hvdtrain.datasets.rows import RowSource, read_rows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.rows import AugmentedRows

@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset, Subset, TensorDataset
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.datasets.row_random import Draw
-from hvdtrain.datasets.sources.rows import RowError, read_rows
+from hvdtrain.datasets.rows import RowError, read_rows
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import make_task

@@ -1,4 +1,4 @@
-"""Cores that a job computes with, and their arithmetic peak."""
+"""Cores that a job computes with."""
 
 from types import SimpleNamespace
 
@@ -28,15 +28,8 @@ def run_on(device, devices=1):
     return SimpleNamespace(learner=SimpleNamespace(device=device, devices=devices), group=SingleProcess())
 
 
-def test_the_peak_is_that_of_all_devices(monkeypatch):
-    assert cores.peak_flops(run_on("cpu")) > 1e9  # any core with vector instructions
-    monkeypatch.setattr(cores, "_product_flops", lambda device: 10.0 + device)
-    assert cores.peak_flops(run_on("cpu", devices=2)) == 21
-
-
 def test_gpus_have_no_figures_of_cores():
     assert cores.count_cores(run_on("cuda:0")) is None
-    assert cores.peak_flops(run_on("cuda:0")) is None
 
 
 def test_threads_of_devices_are_cores(monkeypatch):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.datasets.sources.rows import RowError
+from hvdtrain.datasets.rows import RowError
 from hvdtrain.interfaces import Position
 from hvdtrain.system.phases import DATA, FORWARD, LOOP, phases
 from hvdtrain.training import batches

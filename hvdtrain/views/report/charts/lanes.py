@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.views.report.charts.style import WIDTH_IN, color_of, framework_legend, wrapped
 from hvdtrain.views.report.rows import Row, Spread
 
@@ -15,8 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# The parts of a step, in the order of StepShares.
-SHARE_COLORS = {"forward and backward": "#0072B2", "communication": "#E69F00", "update": "#009E73", "loop": "#56B4E9"}
+COMPUTING, COMMUNICATING, WAITING = "computing", "communicating and waiting for ranks", "waiting for rows"
+TOGETHER = "computing and communicating"
+"""Where the strategy does not tell them apart."""
+STEP_COLORS = {COMPUTING: "#0072B2", TOGETHER: "#CC79A7", COMMUNICATING: "#E69F00", WAITING: "#009E73"}
 LEAST_ACCURACY_SPAN = 0.02
 """Of the axis, where the interval that chance gives is not known."""
 
@@ -45,7 +48,23 @@ def percent(value: float, _: object = None) -> str:
     return f"{value:.0%}"
 
 
-def stack(axis: Axes, parts: dict[str, tuple[str, Sequence[float]]], lane: Sequence[float]) -> None:
+def step_parts(times: Sequence[StepTime]) -> dict[str, tuple[str, list[float]]]:
+    """Color and shares of each part of the time of steps that any lane has, by name; for `stack`."""
+    totals = [time.total or 1.0 for time in times]
+    values = {
+        COMPUTING: [time.compute * (time.communicate is not None) for time in times],
+        TOGETHER: [time.compute * (time.communicate is None) for time in times],
+        COMMUNICATING: [time.communicate or 0.0 for time in times],
+        WAITING: [time.data for time in times],
+    }
+    return {
+        name: (STEP_COLORS[name], [value / total for value, total in zip(parts, totals, strict=True)])
+        for name, parts in values.items()
+        if any(parts)
+    }
+
+
+def stack(axis: Axes, parts: Mapping[str, tuple[str, Sequence[float]]], lane: Sequence[float]) -> None:
     """Stacked bars, with their shares where they have room. parts: by name, the color and a share for each lane."""
     left = np.zeros(len(lane))
     for name, (color, widths) in parts.items():
@@ -77,9 +96,7 @@ def draw_speed(rows: list[Row]) -> Figure:
 
 def draw_shares(rows: list[Row]) -> Figure:
     figure, axis = row_lanes(rows)
-    shares = np.array([[part or 0.0 for part in row.shares] for row in rows if row.shares])
-    parts = {name: (color, widths) for (name, color), widths in zip(SHARE_COLORS.items(), shares.T, strict=True)}
-    stack(axis, parts, range(len(rows)))
+    stack(axis, step_parts([row.shares for row in rows if row.shares]), range(len(rows)))
     figure.supxlabel("share of a step's time", fontsize=9)
     figure.legend(loc="outside upper center", ncols=2, frameon=False)
     return figure

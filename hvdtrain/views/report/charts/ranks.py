@@ -5,17 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.runs.step_times import StepTime
-from hvdtrain.views.report.charts.lanes import stack
+from hvdtrain.views.report.charts.lanes import stack, step_parts
 from hvdtrain.views.report.charts.style import WIDTH_IN, wrapped
 from hvdtrain.views.report.rows import Row
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COMPUTING, COMMUNICATING, WAITING = "computing", "communicating and waiting for ranks", "waiting for rows"
-TOGETHER = "computing and communicating"
-"""Where the strategy does not tell them apart."""
-COLORS = {COMPUTING: "#0072B2", TOGETHER: "#CC79A7", COMMUNICATING: "#E69F00", WAITING: "#009E73"}
 NAME_CHARACTERS = 46
 MOST_RANKS = 8
 """Of a run: with more, those that take longest and shortest for their own rows."""
@@ -48,25 +44,10 @@ def draw_ranks(rows: list[Row]) -> Figure:
     axis.set_yticks(places, [f"rank {one.rank}" for one in chosen], fontsize=8)
     axis.set_ylim(places[-1] + 0.6, -0.6)
     axis.grid(axis="y", visible=False)
-    stack(axis, {name: part for name, part in _parts(chosen).items() if any(part[1])}, places)
+    stack(axis, step_parts([lane.time for lane in chosen]), places)
     figure.supxlabel("share of the time of training steps" + left_out, fontsize=9)
     figure.legend(loc="outside upper left", ncols=1, frameon=False, fontsize=8)
     return figure
-
-
-def _parts(chosen: list[_Lane]) -> dict[str, tuple[str, list[float]]]:
-    """Name, color and shares of each part of the time."""
-    totals = [one.time.total or 1.0 for one in chosen]
-    values = {
-        COMPUTING: [one.time.compute * (one.time.communicate is not None) for one in chosen],
-        TOGETHER: [one.time.compute * (one.time.communicate is None) for one in chosen],
-        COMMUNICATING: [one.time.communicate or 0.0 for one in chosen],
-        WAITING: [one.time.data for one in chosen],
-    }
-    return {
-        name: (COLORS[name], [value / total for value, total in zip(parts, totals, strict=True)])
-        for name, parts in values.items()
-    }
 
 
 def _chosen(rows: list[Row]) -> tuple[list[tuple[float, str]], list[_Lane], str]:

@@ -113,10 +113,10 @@ KINDS: tuple[ChartKind, ...] = (
     ),
     ChartKind(
         "Shares of a step",
-        "Stacked bars: the shares of a step's time for forward and backward, communication, update and loop",
+        "Stacked bars: the shares of a step's time for computing, communicating and waiting for rows",
         lambda row: row.shares,
         draw_shares,
-        "no run measured them (train --profile N does)",
+        "no run has a metrics.jsonl with the times of its steps",
     ),
     ChartKind(
         "Time of each rank",

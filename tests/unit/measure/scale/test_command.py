@@ -19,12 +19,13 @@ def in_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_of(folder, speeds=(), log_every=4, **given):
-    """A run whose logging intervals had these images/s."""
+def run_of(folder, speeds=(), log_every=4, times=None, **given):
+    """A run whose logging intervals had these images/s, or one interval in which ranks took these times."""
     make_run(folder, **given)
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "runtime": {"log_every": log_every}}))
     lines = [{"kind": "train", "step": step, "images_per_s": speed} for step, speed in enumerate(speeds)]
+    lines += [{"kind": "train", "step": 1, **times}] if times else []
     (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     return folder
 
@@ -81,8 +82,8 @@ def test_of_several_machines_the_slowest_counts(in_folder):
 
 
 def test_a_run_of_several_ranks_counts_only_its_computation(in_folder):
-    shares = {"compute": 0.5, "communicate": 0.4, "data": 0.1}
-    run_of(in_folder / "run", ranks=2, strategy="ring", images_per_s=1000.0, batch_size=64, shares=shares)
+    times = {"compute_s": [0.6, 0.4], "communicate_s": [0.3, 0.5], "data_s": [0.1, 0.1]}
+    run_of(in_folder / "run", ranks=2, strategy="ring", images_per_s=1000.0, batch_size=64, times=times)
     made = predicted("run", *BY_HAND, "--ranks", "1", "4")
     step = made["predictions"][0]["step"]
     assert (step["compute"], step["input"]) == pytest.approx((0.032, 0.0064))
@@ -204,10 +205,10 @@ def test_the_documented_table_is_read(in_folder):
 
 
 def test_the_library_is_that_of_the_runs(in_folder, capsys):
-    shares = {"compute": 0.5, "communicate": 0.4, "data": 0.1}
+    times = {"compute_s": [0.5, 0.5], "communicate_s": [0.4, 0.4], "data_s": [0.1, 0.1]}
     for name, strategy, batch in (("one", "single", 64), ("ring", "ring", 64), ("ddp", "ddp", 32)):
         ranks = 1 if strategy == "single" else 2
-        given = {} if strategy == "single" else {"shares": shares}
+        given = {} if strategy == "single" else {"times": times}
         run_of(in_folder / name, strategy=strategy, ranks=ranks, batch_size=batch, **given)
     assert any("hvdtrain's ring, as in the run" in note for note in predicted("one", "ring", *BY_HAND)["assumed"])
     assert any("Horovod over Gloo, which the run did not use" in note for note in predicted("one", *BY_HAND)["assumed"])

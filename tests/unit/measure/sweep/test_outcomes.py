@@ -7,7 +7,7 @@ import json
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep import chart, tables
+from hvdtrain.measure.sweep import pages
 from hvdtrain.measure.sweep.outcomes import Average, average, combinations
 from hvdtrain.measure.sweep.trials import Trial, plan
 
@@ -38,7 +38,7 @@ def test_best_accuracy_is_first_then_lowest_loss(tmp_path, monkeypatch):
     assert [one.values["lr"] for one in found] == ["0.3", "0.2", "0.1", "0.4"]
     assert [one.seeds for one in found] == ["1 of 2", "2", "2", "0 of 2"]
     monkeypatch.setenv("COLUMNS", "60")
-    text = tables.to_terminal(found)
+    text = pages.terminal_table(found)
     assert text.index("lr 0.3") < text.index("lr 0.2")
     assert "0.9000 ± 0.0000" in text and max(map(len, text.splitlines())) <= 60
 
@@ -59,11 +59,11 @@ def test_missing_figures_and_special_characters(tmp_path):
     write(tmp_path, trials[0], 0.5, None, 0.0)
     write(tmp_path, trials[1], 0.7, None, 0.0)
     found = combinations(trials, tmp_path)
-    page = tables.to_markdown(found, COMMAND, ["name_: <why>"])
+    page = pages.markdown_page(found, COMMAND, ["name_: <why>"])
     assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 ± 0.1414 | – | – |" in page
     assert "    hvdtrain train --data 'a b'\n" in page
     assert "## Failed trials\n\n- name\\_: &lt;why&gt;\n" in page
-    (row,) = csv.DictReader(io.StringIO(tables.to_csv(found)))
+    (row,) = csv.DictReader(io.StringIO(pages.csv_page(found)))
     assert (row["data"], row["seeds"], row["loss_mean"]) == ("'=a|b\\x1b$", "2", "")
     assert float(row["accuracy_mean"]) == pytest.approx(0.6)
 
@@ -87,8 +87,8 @@ def test_a_damaged_result_is_an_error(tmp_path):
 )
 def test_plot(tmp_path, settings):
     trials = plan(settings, 2)
-    assert chart.draw(combinations(trials, tmp_path)) is None
+    assert pages.draw(combinations(trials, tmp_path)) is None
     for number, trial in enumerate(trials):
         write(tmp_path, trial, None if number == 0 else number / len(trials))
-    picture = chart.draw(combinations(trials, tmp_path))
+    picture = pages.draw(combinations(trials, tmp_path))
     assert picture and picture.startswith(b"\x89PNG")

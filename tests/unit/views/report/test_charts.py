@@ -88,7 +88,7 @@ def test_ranks_of_the_run_with_a_straggler_come_first(tmp_path):
     names = [text.get_text() for text in axis.texts if "%" not in text.get_text() and text.get_text()]
     assert names == ["one slow", "unknown", "even"]
     assert [label.get_text() for label in axis.get_yticklabels()] == [f"rank {n}" for n in (0, 1, 2, 3, 0, 1, 0, 1)]
-    assert legend(figure) == [ranks.COMPUTING, ranks.TOGETHER, ranks.COMMUNICATING, ranks.WAITING]
+    assert legend(figure) == list(lanes.STEP_COLORS)
     computing, _, communicating, _ = ([bar.get_width() for bar in container] for container in axis.containers)
     assert computing[:4] == pytest.approx([1 / 2.15, 1 / 2.15, 2 / 2.15, 1 / 2.15])
     assert communicating[2] == min(communicating[:4])

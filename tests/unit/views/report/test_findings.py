@@ -8,7 +8,7 @@ from support.report import learning, make_run, write
 
 from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.csv_table import to_csv
+from hvdtrain.views.report.pages import csv_page
 
 
 def sentences(tmp_path):
@@ -16,10 +16,8 @@ def sentences(tmp_path):
 
 
 def fastest(tmp_path):
-    return [
-        row["most_images_per_s"]
-        for row in csv.DictReader(to_csv(Report(*finished_runs([tmp_path / "runs"]))).splitlines())
-    ]
+    report = Report(*finished_runs([tmp_path / "runs"]))
+    return [row["most_images_per_s"] for row in csv.DictReader(csv_page(report).splitlines())]
 
 
 def runs(tmp_path, name, speeds, **given):

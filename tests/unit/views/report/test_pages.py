@@ -18,7 +18,7 @@ ODD = "<script>alert(1)</script> | $x^$ & \"q\" 'r' \x1b[31m \n=1+1 `` \udce4 Âê
 
 def test_special_characters_in_names_are_escaped(tmp_path, capsys):
     odd = {"name": ODD, "processor": ODD}
-    given = {"data": ODD, "moved": 0.0, "shares": {"compute": 1, "communicate": 0, "update": None, "data": 0}}
+    given = {"data": ODD, "moved": 0.0}
     make_run(tmp_path / "runs" / "<b>&|x", host=odd, **given)
     slow = {"metrics": learning(ranks=2, slow=1), "started": ODD}
     make_run(tmp_path / "runs" / "<i>two\x1b|", host=odd, strategy=ODD, ranks=2, **slow, **given)

@@ -13,19 +13,25 @@ from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.rows import Interval, wilson
 
 
+def step_times(compute, communicate, data):
+    """A record of metrics of one rank."""
+    parts = {"compute_s": compute, "communicate_s": communicate, "data_s": data}
+    times = {name: None if seconds is None else [seconds] for name, seconds in parts.items()}
+    return {"kind": "train", "step": 1, **times}
+
+
 def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsys):
     for name, speed, seed in (("a", 900.0, 0), ("b", 1100.0, 1), ("c", 1000.0, 0)):
         given = {"epoch_s": speed / 100, "peak_rss_mb": speed / 2, "accuracy": speed / 2000, "seed": seed}
-        parts = {"compute": 0.5, "communicate": 0.25, "update": 0.125, "data": 0.125}
-        profile = {"shares": parts, "peak_flops": 1e9} if name != "c" else {"shares": None}
-        profile |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e5}
-        make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", **profile, **given)
+        given |= {"step_s": 25 / speed, "cores": 2, "flops_per_image": 1e7}
+        given["metrics"] = [step_times(0.5, 0.25, 0.25)] if name != "c" else []
+        make_run(tmp_path / "runs" / name, images_per_s=speed, framework="mxnet", **given)
     row = lines(write(tmp_path, tmp_path / "runs"))["mxnet", "single", "1", "1"]
     expected = {
         "runs": 3, "images_per_s_median": 1000, "images_per_s_least": 900, "images_per_s_greatest": 1100,
         "epoch_s": 10, "peak_rss_mb": 550, "accuracy_median": 0.5, "accuracy_least": 0.45, "accuracy_greatest": 0.55,
-        "compute_share": 0.5, "communicate_share": 0.25, "update_share": 0.125, "data_share": 0.125, "step_s": 0.025,
-        "images_per_core_s": 500, "peak_share": 0.1, "speedup": 1, "efficiency": 1,
+        "compute_share": 0.5, "communicate_share": 0.25, "data_share": 0.25, "step_s": 0.025,
+        "images_per_core_s": 500, "gflops_per_core": 5, "speedup": 1, "efficiency": 1,
     }  # fmt: skip
     assert {name: number(row, name) for name in expected} == pytest.approx(expected)
     page = (tmp_path / "out" / "report.md").read_text()
@@ -33,7 +39,7 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
         "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
         "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — |\n"
     ) in page
-    assert "| single | 1 × 1 | 500 | 10% | 10.00 | 25.0 ms: 50% / 25% / 12% / 12% | — | 550 |\n" in page
+    assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | — | 550 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     (shown,) = (line for line in output if line.startswith("  single"))
@@ -43,15 +49,24 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
 
 
-def test_what_was_not_measured_is_an_empty_part(tmp_path):
-    """The update of a framework's own loop; everything but shares."""
-    make_run(tmp_path / "fit", step_s=0.02, shares={"compute": 0.9, "communicate": 0, "update": None, "data": 0.1})
-    old = {"compute": 0.5, "communicate": 0.25, "data": 0.25}
-    make_run(tmp_path / "old", framework="mxnet", shares=old, without=("step_s", "cores", "peak_flops"))
+def test_communication_that_cannot_be_told_is_unknown(tmp_path):
+    """Of a strategy that does not know it, and of several devices in one process."""
+    make_run(tmp_path / "ddp", strategy="ddp", ranks=2, step_s=0.02, metrics=[step_times(0.9, None, 0.1)])
+    make_run(tmp_path / "manual", strategy="manual", devices=2, step_s=0.02, metrics=[step_times(0.8, 0.0, 0.2)])
+    make_run(tmp_path / "short", framework="mxnet", without=("step_s", "cores"), metrics=[step_times(0.5, 0.25, 0.25)])
     text = (write(tmp_path, tmp_path) / "report.md").read_text()
-    assert "| — | — | 2.00 | 20.0 ms: 90% / 0% / — / 10% | — | 400 |" in text
-    assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / — / 25% |" in text
-    assert [row["update_share"] for row in table(tmp_path / "out")] == ["", ""]
+    assert "| ddp | 2 × 1 | — | — | 2.00 | 20.0 ms: 90% / unknown / 10% | — | 400 |" in text
+    assert "| manual | 1 × 2 | — | — | 2.00 | 20.0 ms: 80% / unknown / 20% | — | 400 |" in text
+    assert "| single | 1 × 1 | — | — | 2.00 | 50% / 25% / 25% |" in text
+    assert [row["communicate_share"] for row in table(tmp_path / "out")] == ["0.25", "", ""]
+
+
+def test_runs_that_know_their_communication_give_the_shares_of_a_row(tmp_path):
+    for name, parts in (("a", (0.9, None, 0.1)), ("b", (0.5, 0.25, 0.25)), ("c", (0.3, 0.45, 0.25))):
+        make_run(tmp_path / name, strategy="horovod", ranks=2, metrics=[step_times(*parts)])
+    (row,) = table(write(tmp_path, tmp_path))
+    shares = [number(row, f"{part}_share") for part in ("compute", "communicate", "data")]
+    assert shares == pytest.approx([0.4, 0.35, 0.25])
 
 
 def test_runs_over_gloo_and_over_mpi_are_no_repetitions(tmp_path):
@@ -157,7 +172,7 @@ def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
 
 def test_what_no_run_measured_is_left_out(tmp_path):
     folder = make_run(
-        tmp_path / "run", without=("epoch_s", "shares"), ranks=2, strategy="horovod", batch_scope="per-rank",
+        tmp_path / "run", without=("epoch_s",), ranks=2, strategy="horovod", batch_scope="per-rank",
         images_per_s=0.0,
     )  # fmt: skip
     output = write(tmp_path, folder)
@@ -165,7 +180,7 @@ def test_what_no_run_measured_is_left_out(tmp_path):
     assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
     text = (output / "report.html").read_text()
     assert "Speed: no run measured its speed." in text
-    assert "Shares of a step: no run measured them" in text
+    assert "Shares of a step: no run has a metrics.jsonl" in text
     assert "Scaling: no row with several replicas" in text
     assert "Difference from a single process: no run has" in text
     assert images(text) == 1  # accuracy

@@ -1,16 +1,14 @@
 """The screen of `watch` in terminals of any size, the charts, and the page of `show`."""
 
-import io
 import json
 
 import pytest
-from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.differences import differences, wrapped_table
+from hvdtrain.views.differences import difference_lines, differences
 from hvdtrain.views.run_view import RunFollower, read_runs
 from hvdtrain.views.terminal.chart import Line, chart
 from hvdtrain.views.terminal.page import page_lines
@@ -46,6 +44,12 @@ def test_screen_fits(tmp_path, size, plain):
         assert "epoch 2/4: train loss 0.9" in text and "loss  train 0.65" in text
     if width == 200:
         assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
+
+
+def test_a_run_whose_ranks_have_done_no_step_yet(tmp_path):
+    write_beat(write_run(tmp_path / "run", ranks=1), 0, compute_s=0.0, communicate_s=0.0, data_s=0.0)
+    lines = screen_lines(Shown.read(RunFollower(tmp_path / "run").look()), 120, 40)
+    assert "training  run" in "\n".join(line.plain for line in lines)
 
 
 def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
@@ -132,11 +136,9 @@ def test_pages_and_differences_fit_the_terminal(tmp_path, width):
     views = read_runs([one, other])
     lines = page_lines(Shown.read(views[0]), width, all_options=True)
     assert max(line.cell_len for line in lines) <= width
-    console = Console(width=width, file=io.StringIO(), color_system=None)
-    console.print(wrapped_table([view.name for view in views], differences(views), plain=False))
-    drawn = console.file.getvalue().splitlines()
+    drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width, False)]
     assert max(map(len, drawn)) <= width
-    assert any(line.startswith("--data") and "fashion-mnist" in line for line in drawn)
+    assert any(line.startswith("  --data") and "fashion-mnist" in line for line in drawn)
 
 
 def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):

@@ -1,0 +1,241 @@
+"""Image files: PNG, JPEG and others, as bytes of the shape that a network takes; and rows that are such files.
+
+Rows are members of archives, or files in a folder that has a folder of images for each class.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import warnings
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from hvdtrain.datasets.formats.reading import READABLE, Malformed, check_unchanged, fingerprint, wrap_errors
+from hvdtrain.datasets.rows import LoadedSources, RowSource
+from hvdtrain.errors import UserError
+from hvdtrain.networks.layers import Shape
+from hvdtrain.system.text import printable
+
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+"""Image formats that are read. Pillow knows more, and starts Ghostscript for one of them."""
+SIXTEEN_BITS = ("I;16", "I;16L", "I;16B", "I;16N")
+"""Pillow's modes of 16 bits; in mode I, of 32 bits, it also opens 16-bit files of the formats below."""
+SIXTEEN_BIT_FORMATS = ("PNG", "PPM")
+GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
+"""Pillow's modes without color."""
+REMEDY = f"give one image of {', '.join(FORMATS)}"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
+TEST_FOLDERS = ("test", "val")
+
+ImageSize = tuple[int | None, int, int] | None
+"""What `Config.resized` returns."""
+
+
+def read_image(path: Path, shape: Shape, invert: bool) -> np.ndarray:
+    """The image upright, resized to `shape` (channels, height, width), uint8.
+
+    invert: exchange light and dark. Transparent pixels become 0, the background of the built-in data sets. Raises
+    UserError for a file that cannot be read, or whose values have no definite range.
+    """
+    channels, height, width = shape
+    with wrap_errors(path, REMEDY, "read as an image"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with open(path, "rb") as file:
+            return decode(file, channels, (height, width), invert)
+
+
+def decode(
+    file: BinaryIO, channels: int | None = None, size: tuple[int, int] | None = None, invert: bool = False
+) -> np.ndarray:
+    """The image in a file, upright: uint8 (channels, height, width); see `read_image`.
+
+    channels: 1 or 3; None for 1 if the image is gray, else 3. size: (height, width) to which it is resized, each pixel
+    the mean of the area that it covers (Pillow's BOX), whatever the ratio of the sides; None for its own. Raises
+    Malformed, or what Pillow raises; may warn. Safe in threads.
+    """
+    with Image.open(file, formats=FORMATS) as image:
+        if image.width * image.height > (Image.MAX_IMAGE_PIXELS or 0):
+            raise Malformed(f"has {image.width}x{image.height} pixels; it may be a decompression bomb")
+        frames = getattr(image, "n_frames", 1)
+        if frames > 1:
+            raise Malformed(f"holds {frames} images; save the one to use by itself")
+        upright = ImageOps.exif_transpose(image)
+        upright.format = image.format
+        picture = _without_alpha(_eight_bits(upright), 255 if invert else 0)
+    if channels is None:
+        channels = 1 if image.mode in GRAY else 3
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    if size and size != (picture.height, picture.width):
+        picture = picture.resize(size[::-1], Image.Resampling.BOX)
+    pixels = np.asarray(ImageOps.invert(picture) if invert else picture)
+    return pixels.reshape(picture.height, picture.width, channels).transpose(2, 0, 1).copy()
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The image with 8 bits per channel; Pillow's own conversion would cut values at 255."""
+    if image.mode in SIXTEEN_BITS or (image.mode == "I" and image.format in SIXTEEN_BIT_FORMATS):
+        if "transparency" in image.info:
+            raise Malformed("has 16 bits and a transparent gray; save it with 8 bits")
+        return Image.fromarray(np.rint(np.asarray(image, np.float64) / 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise Malformed("holds 32-bit numbers, whose range from black to white is not known; save it with 8 bits")
+    return image
+
+
+def _without_alpha(image: Image.Image, background: int) -> Image.Image:
+    """The image on a background of this gray."""
+    if not image.has_transparency_data:
+        return image
+    opaque = Image.new("RGBA", image.size, (background, background, background, 255))
+    return Image.alpha_composite(opaque, image.convert("RGBA"))
+
+
+class ImageRows(RowSource):
+    """Rows whose images are encoded, such as JPEG.
+
+    resized: (channels, height, width) that all images get; without channels those of the first image, and without
+    anything also its size.
+    """
+
+    other_shape = "give --image-size HEIGHTxWIDTH, or 1x... for gray and 3x... for color, which all images then get"
+
+    def __init__(self, name: str, length: int, classes: int, skip: bool, resized: ImageSize) -> None:
+        super().__init__(name, length, classes, skip)
+        self._resized = resized
+        self._in_color = False
+        # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+
+    def decode(self, file: BinaryIO) -> np.ndarray:
+        """The image in a file, in the size that is wanted."""
+        channels, *size = self._resized or (None,)
+        image = decode(file, channels, (size[0], size[1]) if size else None)
+        return np.repeat(image, 3, axis=0) if self._in_color and len(image) == 1 else image
+
+    def take_colors_of_first(self, test: ImageRows) -> None:
+        """Give gray images three channels, also in the test data, if the first image of these rows is in color."""
+        self._in_color = test._in_color = self.form[0][0] == 3
+
+
+class ClassFolder(NamedTuple):
+    """The images of a class. Arrays, as a million names and numbers take a tenth of the memory of a list."""
+
+    path: bytes
+    names: np.ndarray
+    """File names in the order of their bytes: bytes (n,)."""
+    sizes: np.ndarray
+    """In bytes, int64 (n,); -1 for a link to a file that does not exist."""
+    mtimes_ns: np.ndarray
+    """Times of the last change, int64 (n,)."""
+    ignored: int
+    """Files whose names are not those of images."""
+
+
+class ImageFolder(ImageRows):
+    """Rows by class, in the order of the file names."""
+
+    def __init__(self, name: str, folders: list[ClassFolder], skip: bool, resized: ImageSize) -> None:
+        counts = [len(folder.names) for folder in folders]
+        super().__init__(name, sum(counts), len(folders), skip, resized)
+        self._folders, self._begins = folders, np.cumsum([0, *counts])
+        self.labels_seen = np.flatnonzero(counts)
+        ignored = sum(folder.ignored for folder in folders)
+        if ignored:
+            self.advice = (
+                f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
+            )
+
+    def _find(self, row: int) -> tuple[int, int]:
+        """Class and number of a row's image."""
+        label = int(np.searchsorted(self._begins, row, side="right")) - 1
+        return label, row - int(self._begins[label])
+
+    def _path(self, label: int, number: int) -> bytes:
+        folder = self._folders[label]
+        return folder.path + b"/" + bytes(folder.names[number])
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Of all files, by class and name; and of the size that they get."""
+        folders = self._folders
+        names = [os.path.basename(folder.path) + b"/" + name for folder in folders for name in folder.names.tolist()]
+        sizes = np.concatenate([folder.sizes for folder in folders]).tolist()
+        return f"{fingerprint(lambda row: self._path(*self._find(row)), names, sizes)} {self._resized}"
+
+    def where(self, row: int) -> str:
+        return printable(os.fsdecode(self._path(*self._find(row))))
+
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        label, number = self._find(row)
+        path, folder = self._path(label, number), self._folders[label]
+        with open(path, "rb") as file:
+            check_unchanged(path, os.fstat(file.fileno()), int(folder.sizes[number]), int(folder.mtimes_ns[number]))
+            return self.decode(file), label
+
+
+def load_image_folder(name: str, folder: Path, skip: bool, resized: ImageSize) -> LoadedSources:
+    """train/CLASS/*.png and test/CLASS/*.png, or val instead of test; labels number the sorted names of the classes.
+
+    name: of the data in messages. skip, resized: see `RowSource` and `ImageRows`. Raises UserError if the parts do not
+    have the same classes, or a class of train has no image.
+    """
+    test = next((folder / part for part in TEST_FOLDERS if (folder / part).is_dir()), None)
+    if test is None:
+        raise UserError(f"{folder}: has a folder train, but neither test nor val", "put images to test with there")
+    train = folder / "train"
+    classes, tested = _class_names(train), _class_names(test)
+    if not classes:
+        raise UserError(f"{train}: has no folders", "give it a folder of images for each class")
+    for names, others, has, lacks in ((tested, classes, test, train), (classes, tested, train, test)):
+        if missing := sorted(set(names) - set(others)):
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise UserError(
+                f"{printable(str(lacks / missing[0]))}: no such folder{more}, but {has.name} has this class",
+                "give both parts the same classes; a folder of test may be empty",
+            )
+    train_folders, test_folders = ([_scan(part / name) for name in classes] for part in (train, test))
+    for class_folder in train_folders:
+        if not len(class_folder.names):
+            raise UserError(f"{printable(os.fsdecode(class_folder.path))}: holds no image", "remove it, or add images")
+    if not any(len(class_folder.names) for class_folder in test_folders):
+        raise UserError(f"{test}: holds no image", "put images to test with there")
+    train_rows = ImageFolder(f"{name}: train", train_folders, skip, resized)
+    test_rows = ImageFolder(f"{name}: {test.name}", test_folders, skip, resized)
+    train_rows.take_colors_of_first(test_rows)
+    return LoadedSources(train_rows, test_rows, tuple(map(printable, classes)))
+
+
+def _class_names(folder: Path) -> list[str]:
+    with wrap_errors(folder, READABLE), os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _scan(folder: Path) -> ClassFolder:
+    """The images of a class folder, without hidden files. Raises UserError if it holds a folder."""
+    path, images, ignored = os.fsencode(folder), [], 0
+    suffixes = tuple(map(str.encode, SUFFIXES))
+    with wrap_errors(folder, READABLE), os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith(b"."):
+                continue
+            if entry.is_dir():
+                inner = printable(os.fsdecode(entry.path))
+                raise UserError(
+                    f"{inner}: a folder in the folder of a class", "put all images directly into the latter"
+                )
+            if not entry.name.lower().endswith(suffixes):
+                ignored += 1
+                continue
+            try:
+                status = entry.stat()
+                images.append((entry.name, status.st_size, status.st_mtime_ns))
+            except OSError:  # a link to a file that does not exist: the row cannot be read
+                images.append((entry.name, -1, 0))
+    names = np.array([name for name, _, _ in images], bytes) if images else np.zeros(0, "S1")
+    order = np.argsort(names, kind="stable")
+    sizes, times = (np.array([image[part] for image in images], np.int64)[order] for part in (1, 2))
+    return ClassFolder(path, names[order], sizes, times, ignored)

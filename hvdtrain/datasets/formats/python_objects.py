@@ -1,0 +1,173 @@
+"""Data that the user's Python code makes: sources, PyTorch's map-style data sets, and arrays."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets.formats.reading import Malformed, one_line
+from hvdtrain.datasets.row_random import Draw, seeded_rows
+from hvdtrain.datasets.rows import (
+    ArraySource,
+    CheckedRows,
+    ImagesAndLabels,
+    LoadedSources,
+    RowChecks,
+    Rows,
+    as_array,
+    describe_forms,
+    forms_of,
+)
+from hvdtrain.datasets.validation import MAX_CLASSES, names_or_numbers, valid_images, valid_labels
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+from hvdtrain.system.python_files import load_object
+
+FINGERPRINT_ROWS = 16
+"""Rows that the fingerprint of data without one of its own looks at."""
+PAIR = "return (train, test), or (train, test, classes)"
+
+
+class PythonRows(CheckedRows):
+    """The rows of an object with `__len__` and `__getitem__`.
+
+    Read in processes that each make an object of their own: Python code holds the interpreter's lock, and need not
+    be safe in threads. An object says otherwise by its attribute `background = "threads"`.
+    """
+
+    def __init__(self, name: str, rows: Any, skip: bool, checks: RowChecks) -> None:
+        super().__init__(name, _length(name, rows), skip, checks)
+        self._rows = rows
+        self.background = str(getattr(rows, "background", "processes"))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """That of the object; if it has none, of its type, its length and a few rows.
+
+        Where an array differs when it is read again, as with random augmentation, only its form counts.
+        """
+        given = getattr(self._rows, "fingerprint", None)
+        if given is not None:
+            return str(given() if callable(given) else given)
+        rows = np.unique(np.linspace(0, len(self) - 1, FINGERPRINT_ROWS).astype(np.int64))
+        arrays, again = (self.read(rows, Draw(0, epoch)).arrays for epoch in range(2))  # the same in every process
+        kind = type(self._rows).__qualname__
+        digest = hashlib.sha256(f"{kind} {len(self)} {describe_forms(forms_of(arrays))}".encode())
+        for array, repeated in zip(arrays, again, strict=True):
+            if np.array_equal(array, repeated):
+                digest.update(array.tobytes())
+        return digest.hexdigest()
+
+
+class MapStyle(PythonRows):
+    """An object that returns one row for its number, as PyTorch's map-style data sets do.
+
+    The global generators of random numbers are seeded for each row, unless it is read in threads, which share them with
+    training.
+    """
+
+    def read_row(self, row: int) -> Any:
+        return self._rows[row]
+
+    def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        return super().seeding(draw) if draw is None or self.background == "threads" else seeded_rows(draw)
+
+
+class BatchedRows(PythonRows):
+    """A `Source` of the user's, whose rows are checked."""
+
+    def read_row(self, row: int) -> Any:
+        return tuple(array[0] for array in self._read(np.array([row])))
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        """These rows at once; one by one where something is wrong with them."""
+        try:
+            return Rows(self.checks.batch(self.name, self._read(rows), self.forms))
+        except Exception:  # of the user's code: reading one by one finds the row
+            return super().read(rows, draw)
+
+    def _read(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        batch = self._rows[rows]
+        arrays = tuple(map(as_array, batch if isinstance(batch, tuple | list) else (batch,)))
+        if any(array.shape[:1] != (len(rows),) for array in arrays):
+            shapes = " and ".join(str(array.shape) for array in arrays)
+            raise Malformed(f"has arrays of shape {shapes} for {len(rows)} row number(s)")
+        return arrays
+
+
+def load_python(name: str, reference: str, skip: bool) -> LoadedSources:
+    """The data that FILE.py:NAME holds or, if it is a function, returns: (train, test) or (train, test, classes).
+
+    A part is a `Source`, an object with the length and the rows of PyTorch's map-style data sets, or a tuple of two
+    NumPy arrays, images and labels. classes: names, or their number; by default the attribute `classes` of the training
+    data, or the largest of its attribute `targets` plus 1. Raises UserError if it is none of these.
+    """
+    data = load_object(reference, name)
+    if callable(data):
+        try:
+            data = data()
+        except Exception as error:
+            raise UserError(f"{name}: {type(error).__name__}: {one_line(error)}", "correct the function") from None
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise UserError(f"{name}: is of type {type(data).__name__}", PAIR)
+    train, test = data[:2]
+    names = _class_names(name, train, data[2] if len(data) == 3 else None)
+    train_source = _source(f"{name}: train", train, len(names), skip)
+    return LoadedSources(train_source, _source(f"{name}: test", test, len(names), skip), names)
+
+
+def _source(name: str, part: Any, classes: int, skip: bool) -> Source:
+    if _is_arrays(part):
+        images = valid_images(name, part[0])
+        return ArraySource(images, valid_labels(name, part[1], len(images), classes))
+    if _takes_row_numbers(part):
+        return BatchedRows(name, part, skip, ImagesAndLabels(classes))
+    return MapStyle(name, part, skip, ImagesAndLabels(classes))
+
+
+def _is_arrays(part: Any) -> bool:
+    return isinstance(part, tuple) and len(part) == 2 and all(isinstance(array, np.ndarray) for array in part)
+
+
+def _takes_row_numbers(part: Any) -> bool:
+    """Whether an object is a `Source`: it has a fingerprint, and returns arrays for an array of row numbers."""
+    if not hasattr(part, "fingerprint"):
+        return False
+    try:
+        arrays = tuple(map(as_array, part[np.zeros(1, np.int64)]))
+    except Exception:  # of the user's code, which does not take an array
+        return False
+    return len(arrays) == 2 and all(array.ndim and len(array) == 1 for array in arrays)
+
+
+def _class_names(name: str, train: Any, given: Any) -> tuple[str, ...]:
+    """The names of the classes, or their numbers."""
+    known = getattr(train, "classes", None) if given is None else given
+    if known is None:
+        labels = train[1] if _is_arrays(train) else getattr(train, "targets", None)
+        if labels is None:
+            raise UserError(f"{name}: the number of classes is not known", "return (train, test, classes)")
+        known = int(as_array(labels).max()) + 1
+    if isinstance(known, int):
+        if not 0 < known <= MAX_CLASSES:
+            raise UserError(f"{name}: has {known} classes", f"give from 1 to {MAX_CLASSES:,}")
+        return tuple(map(str, range(known)))
+    return names_or_numbers(name, tuple(map(str, known)), np.zeros(1, np.int64))
+
+
+def _length(name: str, rows: Any) -> int:
+    try:
+        length = len(rows)
+        rows.__getitem__  # noqa: B018  (whether it has one)
+    except (TypeError, AttributeError):
+        raise UserError(
+            f"{name}: {type(rows).__name__} has no length or no rows", "give it __len__ and __getitem__"
+        ) from None
+    if length < 1:
+        raise UserError(f"{name}: has no rows", "give it at least 1")
+    return length

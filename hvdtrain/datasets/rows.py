@@ -1,0 +1,294 @@
+"""Sources of rows: arrays in memory, and rows that are read when a step needs them, and are checked one by one."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hvdtrain.datasets.formats.reading import DataChanged, Malformed, one_line
+from hvdtrain.datasets.row_random import Draw
+from hvdtrain.datasets.validation import valid_images, valid_labels
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Source
+from hvdtrain.networks.layers import text
+
+MAX_FIRST = 1000
+"""How many rows at the beginning of the data may be bad, with --on-bad-row skip."""
+FIX_OR_SKIP = "correct it, or use --on-bad-row skip"
+
+
+class RowError(UserError):
+    """A row that cannot be read, or is unlike the others."""
+
+
+class Rows(NamedTuple):
+    """Rows of a source, and which of them are bad."""
+
+    arrays: tuple[np.ndarray, ...]
+    """As `interfaces.Source` has them; a bad row is a copy of a good one, or zeros if there is none."""
+    bad: Mapping[int, RowError] = {}
+    """What is wrong with each bad row, by its position in the arrays."""
+
+
+Forms = tuple[tuple[tuple[int, ...], np.dtype], ...]
+"""Shape of a row and type of each array."""
+
+
+def forms_of(arrays: tuple[np.ndarray, ...]) -> Forms:
+    """The forms of arrays of rows."""
+    return tuple((array.shape[1:], array.dtype) for array in arrays)
+
+
+def describe_forms(forms: Forms) -> str:
+    """Forms as text: `float32 (3,) and int64 ()`."""
+    return " and ".join(f"{dtype} {shape}" for shape, dtype in forms) or "nothing"
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
+    for method in ("numpy", "asnumpy"):
+        if hasattr(value, method):
+            return np.asarray(getattr(value, method)())
+    return np.asarray(value)
+
+
+class ArraySource:
+    """Rows of arrays in memory (see `interfaces.Source`); the arrays are writable, contiguous and equally long."""
+
+    in_memory = True
+
+    def __init__(self, *arrays: np.ndarray) -> None:
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays[0])
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(array.take(rows, axis=0) for array in self.arrays)  # faster than array[rows]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 over shapes, types and bytes of the arrays, in hexadecimal digits."""
+        digest = hashlib.sha256()
+        for array in self.arrays:
+            digest.update(f"{array.shape}{array.dtype}".encode())
+            digest.update(array.data)
+        return digest.hexdigest()
+
+
+class RowReader(abc.ABC):
+    """A `Source` that says which rows are bad, and whose rows may have random numbers."""
+
+    in_memory = False
+    """Whether reading takes no time worth mentioning."""
+
+    @abc.abstractmethod
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        """These rows, int64 (n,). draw: what their random numbers depend on; None where it does not matter.
+
+        Raises RowError for the first bad row, unless they are skipped; DataChanged.
+        """
+
+    def __getitem__(self, rows: np.ndarray) -> tuple[np.ndarray, ...]:
+        return self.read(rows).arrays
+
+
+class RowChecks:
+    """What rows must be like: arrays of numbers, as tasks have them.
+
+    `row` and `batch` raise Malformed or UserError for what they are not.
+    """
+
+    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
+        """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
+        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
+        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
+            kinds = ", ".join(type(value).__name__ for value in item) if isinstance(item, tuple | list) else ""
+            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
+        return arrays
+
+    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
+        """The arrays of several rows, checked. forms: of the first row."""
+        if forms_of(arrays) != forms:
+            raise Malformed(f"are {describe_forms(forms_of(arrays))}, the first row is {describe_forms(forms)}")
+        return tuple(map(np.ascontiguousarray, arrays))
+
+    def difference(self, forms: Forms, first: Forms) -> str:
+        """That a row is unlike the first, as the end of a sentence."""
+        return f"is {describe_forms(forms)}, the first row is {describe_forms(first)}"
+
+
+class ImagesAndLabels(RowChecks):
+    """Rows of an image, in any form that `valid_images` takes, and a label below the number of classes."""
+
+    def __init__(self, classes: int) -> None:
+        self._classes = classes
+
+    def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
+        image, label = map(as_array, item)
+        if label.dtype.kind not in "iu" or label.size != 1:
+            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
+        if image.ndim not in (2, 3):
+            raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
+        number = int(label.reshape(()))
+        valid = valid_images(place, image[np.newaxis])[0]
+        if not 0 <= number < self._classes:
+            raise Malformed(f"the label is {number}, and the data has {self._classes} classes, from 0 on")
+        return valid, np.array(number, np.int64)
+
+    def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
+        images, labels = arrays
+        images = valid_images(name, images)
+        if forms_of((images,)) != forms[:1]:
+            raise Malformed("has images of another shape or type than the first")
+        return images, valid_labels(name, labels, len(images), self._classes)
+
+    def difference(self, forms: Forms, first: Forms) -> str:
+        (shape, dtype), (expected, expected_type) = forms[0], first[0]
+        return f"the image is {dtype} of {text(shape)}, the first one is {expected_type} of {text(expected)}"
+
+
+class CheckedRows(RowReader):
+    """Rows that are read from files or made by the user's code, and checked one by one.
+
+    name: of the data in messages, with its part. length: number of rows. skip: whether bad rows are replaced instead of
+    raised (--on-bad-row). A subclass has `read_row`, `where` and `fingerprint`. Rows are read in several threads at a
+    time.
+    """
+
+    background = "threads"
+    """How rows are best read ahead: `threads`, where reading leaves Python to others most of the time; `processes`."""
+    advice: tuple[str, ...] = ()
+    """What may be a mistake in the data."""
+    other_shape = "give all rows the same shapes and types, or use --on-bad-row skip"
+    """The remedy for a row that has another shape than the first."""
+
+    def __init__(self, name: str, length: int, skip: bool, checks: RowChecks) -> None:
+        self.name, self.skip, self.checks = name, skip, checks
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    @abc.abstractmethod
+    def fingerprint(self) -> str: ...
+
+    @property
+    def state(self) -> str:
+        """Text that changes when a file does, without reading it: what a worker process compares."""
+        return ""
+
+    @abc.abstractmethod
+    def read_row(self, row: int) -> Any:
+        """A row, in any form that the checks take. May raise any exception."""
+
+    def where(self, row: int) -> str:
+        """The file, or the member of a file, that holds a row."""
+        return self.name
+
+    @functools.cached_property
+    def forms(self) -> Forms:
+        """Shape and type of the arrays of each row: those of the first row that can be read."""
+        first: RowError | None = None
+        for row in range(min(len(self), MAX_FIRST)):
+            try:
+                return _forms_of_row(self._valid_row(row))
+            except RowError as error:
+                if not self.skip:
+                    raise
+                first = first or error
+        count, reason = min(len(self), MAX_FIRST), first.reason if first else ""
+        raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
+
+    def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+        arrays = tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.forms)
+        bad: dict[int, RowError] = {}
+        with self.seeding(draw) as seed_row:
+            for position, row in enumerate(rows.tolist()):
+                seed_row(row)
+                try:
+                    for array, value in zip(arrays, self._like_first(row, self._valid_row(row)), strict=True):
+                        array[position] = value
+                except RowError as error:
+                    if not self.skip:
+                        raise
+                    bad[position] = error
+        good = next((position for position in range(len(rows)) if position not in bad), None)
+        if bad and good is not None:
+            for array in arrays:
+                array[list(bad)] = array[good]
+        return Rows(arrays, bad)
+
+    def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
+        """What is called with the number of each row before it is read, where reading may need random numbers."""
+        return contextlib.nullcontext(lambda row: None)
+
+    def _valid_row(self, row: int) -> tuple[np.ndarray, ...]:
+        """The arrays of a row, checked by themselves. Raises RowError, DataChanged."""
+        try:
+            return self.checks.row(self._place(row), self.read_row(row))
+        except (DataChanged, RowError):
+            raise
+        except UserError as error:
+            raise RowError(error.reason, error.remedy) from None
+        except Exception as error:
+            raise self.row_error(row, error) from None
+
+    def _like_first(self, row: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        if (forms := _forms_of_row(arrays)) != self.forms:
+            raise RowError(f"{self._place(row)}: {self.checks.difference(forms, self.forms)}", self.other_shape)
+        return arrays
+
+    def _place(self, row: int) -> str:
+        return f"{self.where(row)} (row {row})"
+
+    def row_error(self, row: int, error: Exception) -> RowError:
+        """The error of a row that could not be read for this reason."""
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({one_line(error)})"
+        return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
+
+
+class RowSource(CheckedRows):
+    """Images and labels (see `interfaces.Source`). classes: number of classes, above all labels."""
+
+    labels_seen: np.ndarray | None = None
+    """The labels that occur, in order; None if that is not known without reading all rows."""
+    other_shape = "give all images one shape, or use --on-bad-row skip"
+
+    def __init__(self, name: str, length: int, classes: int, skip: bool) -> None:
+        super().__init__(name, length, skip, ImagesAndLabels(classes))
+
+    @property
+    def form(self) -> tuple[tuple[int, ...], np.dtype]:
+        """Shape and type of all images."""
+        return self.forms[0]
+
+    @abc.abstractmethod
+    def read_row(self, row: int) -> tuple[np.ndarray, int]:
+        """The image of a row, in any form that `valid_images` takes, and its label. May raise any exception."""
+
+
+def _forms_of_row(arrays: tuple[np.ndarray, ...]) -> Forms:
+    return tuple((array.shape, array.dtype) for array in arrays)
+
+
+def read_rows(source: Source, rows: np.ndarray, draw: Draw | None = None) -> Rows:
+    """These rows of any source; see `RowReader.read`."""
+    return source.read(rows, draw) if isinstance(source, RowReader) else Rows(source[rows])
+
+
+class LoadedSources(NamedTuple):
+    """Data in one of the formats."""
+
+    train: Source
+    test: Source
+    classes: tuple[str, ...]

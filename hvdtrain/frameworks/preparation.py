@@ -1,0 +1,122 @@
+"""What a framework needs before it trains: its modules, and settings of its environment and of the C library."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Iterable
+
+from hvdtrain.config.options import Framework
+from hvdtrain.errors import UserError
+from hvdtrain.system import rank_info, resources, stacks
+
+# Parameters of mallopt in glibc's malloc.h, and their values; 32 MB is the largest threshold that glibc accepts.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+MALLOC_OPTIONS = ((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 32 << 20), (M_TRIM_THRESHOLD, 512 << 20))
+
+TF_CONCURRENT_OPERATIONS = "TF_NUM_INTEROP_THREADS"
+"""The number of operations that TensorFlow runs at once."""
+
+
+def set_environment() -> None:
+    """Set tuned environment variables, unless the user set them. Horovod reads its own in init().
+
+    Where Horovod's cycles start as published (HOROVOD_EVENT_DRIVEN=0, or no response cache), its default of 1 ms delays
+    each step by up to 1 ms, which is long for a network of 0.5 MB; 0.1 ms costs almost nothing. But if all cores are
+    busy, the shorter cycle reduces throughput by a quarter, so it needs a spare core per rank. TensorFlow does not read
+    OMP_NUM_THREADS and would use all cores in each rank, for each operation and for several at once. The last two
+    variables suppress start-up notices of TensorFlow and MXNet.
+    """
+    if len(resources.core_binding().before) >= 2 * rank_info.detect().size:
+        os.environ.setdefault("HOROVOD_CYCLE_TIME", "0.1")
+    if "OMP_NUM_THREADS" in os.environ:
+        os.environ.setdefault("TF_NUM_INTRAOP_THREADS", os.environ["OMP_NUM_THREADS"])
+        os.environ.setdefault(TF_CONCURRENT_OPERATIONS, os.environ["OMP_NUM_THREADS"])
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("MXNET_SUBGRAPH_VERBOSE", "0")
+
+
+def keep_freed_memory() -> None:
+    """Let glibc reuse the memory of freed tensors instead of returning it to the system.
+
+    By default, each activation of some MB is mapped and unmapped once per step; on a virtual machine the page faults
+    took a third to a half of a step in PyTorch's bf16. One arena only, because backward runs in a separate thread,
+    and the arenas of threads cannot hold arrays of that size. Other C libraries are left as they are.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for parameter, value in MALLOC_OPTIONS:
+            mallopt(parameter, value)
+
+
+def require(modules: Iterable[str], framework: Framework) -> None:
+    """Import modules that `framework`, or one of its strategies, needs; raises UserError if one cannot be imported."""
+    prepare(framework)
+    for name in modules:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            raise _missing(name, framework, error) from None
+    if framework == "tensorflow":
+        _check_keras()
+
+
+def prepare(framework: Framework) -> None:
+    """Set what a framework reads when it is imported; call it before anything that may import it."""
+    importlib.import_module(f"hvdtrain.frameworks.{framework}")
+
+
+def _missing(name: str, framework: Framework, error: ImportError) -> UserError:
+    reason = str(error).splitlines()[0] if str(error) else "no reason given"
+    if name == framework:
+        why = stacks.why_missing(framework)
+        command = stacks.setup_command(stacks.stack_with(framework))
+        return UserError(
+            f"{framework} cannot be imported ({reason})" + (f": it {why}" if why else ""), f"run: {command}"
+        )
+    if name == "mpi4py.MPI":
+        return UserError(f"mpi4py cannot be imported ({reason})", "run: make setup, which installs it and an MPI")
+    try:
+        importlib.import_module("horovod")
+    except ImportError:
+        return UserError("Horovod is not installed", "run: make setup, or train one process with --strategy single")
+    return UserError(
+        f"Horovod was built without {framework} ({reason})",
+        "run: make setup, which builds it for the frameworks that are installed",
+    )
+
+
+def _check_keras() -> None:
+    """Raise UserError unless `tf.keras` is Keras 2, for which hvdtrain and Horovod are written."""
+    import tensorflow as tf
+
+    from hvdtrain.frameworks.tensorflow import LEGACY_KERAS
+
+    try:
+        if not is_keras_3(tf.keras.Model):
+            return
+    except ImportError:  # the variable is set, and tf_keras not installed
+        pass
+    name, given = f"TensorFlow {tf.__version__}", os.environ.get(LEGACY_KERAS, "")
+    if importlib.util.find_spec("tf_keras") is None:
+        raise UserError(
+            f"{name} comes without Keras 2, which hvdtrain needs, and the package tf_keras is not installed",
+            f"run: pip install --no-deps 'tf-keras=={tf.__version__.rpartition('.')[0]}.*'",
+        )
+    if given not in ("1", "true", "True"):
+        problem, remedy = f"{LEGACY_KERAS}={given} selects Keras 3", f"set {LEGACY_KERAS}=1, or leave it out"
+    else:
+        problem = "tf.keras is Keras 3, because this program used it before hvdtrain started"
+        remedy = f"start the program with {LEGACY_KERAS}=1"
+    raise UserError(f"{name}: {problem}, and hvdtrain needs Keras 2", remedy)
+
+
+def is_keras_3(kind: type) -> bool:
+    """Whether a class comes from Keras 3."""
+    if not any(base.__module__.startswith("keras.") for base in kind.__mro__):
+        return False
+    return not sys.modules["keras"].__version__.startswith("2.")

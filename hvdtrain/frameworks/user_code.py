@@ -1,0 +1,220 @@
+"""What a user's code gives to a learner: the model and outputs of a task, and the losses of a script with its own loop.
+
+The errors, and the checks that need no tensors, are the same for all frameworks.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.config.options import Framework
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Batch, Evaluated, Learner
+from hvdtrain.system.phases import SCRIPT
+from hvdtrain.tasks.target import step_seeds
+from hvdtrain.tasks.user import UserTask
+
+MODELS: dict[Framework, str] = {
+    "torch": "a torch.nn.Module",
+    "tensorflow": "a tf.keras.Model",
+    "mxnet": "a gluon.Block",
+}
+"""What model() returns."""
+PACKAGES: dict[str, Framework] = {"torch": "torch", "mxnet": "mxnet", "keras": "tensorflow", "tensorflow": "tensorflow"}
+"""The packages whose classes a framework's models derive from."""
+
+
+class TaskOutputs:
+    """Losses and metrics of a task's outputs, by row. Each framework's objective of tasks derives from it."""
+
+    tensor: ClassVar[type[Any]]
+    """The framework's class of tensors."""
+    int64: ClassVar[Any]
+    """Its type of labels."""
+    _task: UserTask
+
+    def _losses_of(self, outputs: Any, targets: Any) -> Any:
+        """The loss of each row, (n,). Raises UserError for losses of another shape, and if there are none."""
+        if self._task.has("losses"):
+            return self._by_row("losses", self._task.call("losses", outputs, *targets), outputs, targets)
+        logits = isinstance(outputs, self.tensor) and self._dimensions(outputs) == 2
+        if logits and len(targets) == 1 and targets[0].dtype == self.int64 and self._dimensions(targets[0]) == 1:
+            self._task.labels.expect(outputs.shape[1])
+            return self._cross_entropy(outputs, targets[0])
+        raise no_default_loss(self._task, outputs, targets)
+
+    def _metrics_of(self, outputs: Any, targets: Any) -> dict[str, Any]:
+        """The metrics of each row, (n,), by name. Raises UserError for metrics of another shape."""
+        if not self._task.has("metrics"):
+            return {} if self._task.has("losses") else {"accuracy": self._is_right(outputs, targets[0])}
+        metrics = self._task.call("metrics", outputs, *targets)
+        if not isinstance(metrics, Mapping):
+            problem = f"returned {type(metrics).__name__}"
+            raise self._task.error("metrics", problem, "return a dict of tensors by name")
+        return {str(name): self._by_row("metrics", value, outputs, targets) for name, value in metrics.items()}
+
+    def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> Any:
+        """The values that a method returned, if there is one for each row."""
+        rows, is_tensor = self._count_rows(targets or outputs), isinstance(values, self.tensor)
+        if is_tensor and self._has_shape(values, rows):
+            return values
+        given = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
+        remedy = f"return one value per row, ({rows},), not their mean or sum"
+        raise self._task.error(method, f"returned {given} for {rows} rows", remedy)
+
+    def _has_shape(self, values: Any, rows: Any) -> bool:
+        """Whether values are of shape (rows,)."""
+        return tuple(values.shape) == (rows,)
+
+    def _count_rows(self, outputs: Any) -> Any:
+        """Number of rows of a tensor, or of tensors in a mapping or sequence."""
+        while not isinstance(outputs, self.tensor):
+            outputs = next(iter(outputs.values())) if isinstance(outputs, Mapping) else outputs[0]
+        return outputs.shape[0]
+
+    @staticmethod
+    def _dimensions(values: Any) -> int | None:
+        """Number of dimensions."""
+        return len(values.shape)
+
+    @staticmethod
+    def _cross_entropy(logits: Any, labels: Any) -> Any:
+        """Of each row, (n,), from logits (n, classes) and labels, int64 (n,)."""
+        raise NotImplementedError
+
+    @staticmethod
+    def _is_right(logits: Any, labels: Any) -> Any:
+        """Whether the greatest logit of each row is that of its label."""
+        raise NotImplementedError
+
+
+def no_model(task: UserTask, model: Any, framework: Framework) -> UserError:
+    """model() returned what this framework cannot train."""
+    packages = [base.__module__.partition(".")[0] for base in type(model).__mro__]
+    known = next((PACKAGES[package] for package in packages if package in PACKAGES), framework)
+    remedy = f"use --framework {known}" if known != framework else f"return {MODELS[framework]}"
+    return task.error("model", f"returned {type(model).__name__}, and --framework is {framework}", remedy)
+
+
+def nothing_to_train(task: UserTask) -> UserError:
+    """The model has no trainable parameters."""
+    return task.error("model", "returned a model without trainable parameters", "return one that can learn")
+
+
+def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> UserError:
+    """The model does not take these arrays."""
+    shapes = _describe(inputs)
+    message = " ".join(str(error).split())
+    problem = f"returned a model that fails on inputs {shapes} ({message:.300})"
+    return task.error("model", problem, "let it take the first array(s) of data()'s rows")
+
+
+def _describe(tensors: Iterable[Any]) -> str:
+    """Shapes and types of a framework's tensors."""
+    types = ((one, getattr(one.dtype, "__name__", None) or getattr(one.dtype, "name", one.dtype)) for one in tensors)
+    return " and ".join(f"{tuple(one.shape)} {dtype}" for one, dtype in types) or "no targets"
+
+
+def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> UserError:
+    """There are no losses(), and outputs and targets are not those of a classifier."""
+    found = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
+    return task.error(
+        "model", f"has outputs and targets for which there is no default loss: {found} and {_describe(targets)}",
+        "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
+    )  # fmt: skip
+
+
+def no_gradient(task: UserTask) -> UserError:
+    """The losses do not depend on any parameter."""
+    return task.error("losses", "returned losses without gradient", "compute them from the outputs")
+
+
+class UserLearner(Learner):
+    """A learner whose model, optimizer and losses are those of a user's script; it begins without them.
+
+    The script calls `setup`, then for each batch `prepare` and, with its losses, `step`. A framework's learner
+    makes the step of these losses as its own one, and overrides the methods that know tensors.
+    """
+
+    between_steps = SCRIPT
+    tensor: ClassVar[type[Any]]
+    """The framework's class of tensors."""
+    _seed: int
+    _row_weights: np.ndarray
+    """Of the prepared batch."""
+    _evaluate: Callable[..., Any]
+    _has_state = False
+    """Whether the optimizer has made a step, or its state was loaded."""
+
+    @abc.abstractmethod
+    def setup(self, model: Any, optimizer: Any, unused_parameters: bool) -> tuple[Any, Any]:
+        """The model and the optimizer that the script uses from then on. Raises UserError if they do not fit.
+
+        unused_parameters: whether parameters may get no gradient in a step.
+        """
+
+    @abc.abstractmethod
+    def register(self, states: dict[str, Any]) -> None:
+        """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
+
+    @property
+    @abc.abstractmethod
+    def learning_rate(self) -> float:
+        """That of the optimizer's first parameter group."""
+
+    @abc.abstractmethod
+    def step(self, losses: Any) -> SupportsFloat:
+        """Train on the losses of the prepared batch's rows; returns what `train_step` returns.
+
+        Raises UserError for losses that are not a value for each row.
+        """
+
+    def prepare(self, batch: Batch) -> tuple[Any, ...]:
+        """The arrays of the batch on the device, with which the script then computes the losses."""
+        # By step and rank, so that a resumed run draws the same numbers.
+        seeds = step_seeds(self._seed, batch.step, self.group.rank)
+        self._seed_generators(int(seeds.generate_state(1, np.uint64)[0]))
+        self._row_weights = batch.weights
+        return self._on_device(batch.arrays)
+
+    def evaluate_by(self, function: Callable[..., Any]) -> None:
+        """Evaluate by a function of the script: from arrays to losses, or to losses and a dict of metrics, by row."""
+        self._evaluate = function
+
+    def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
+        result, rows = self._evaluate(*self._on_device(arrays)), len(arrays[0])
+        losses, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
+        if not isinstance(metrics, Mapping):
+            raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
+        for name, values in {"": losses, **metrics}.items():
+            self._check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, rows)
+        return Evaluated(self._total(losses), {str(name): self._total(values) for name, values in metrics.items()})
+
+    def _check_by_row(self, what: str, values: Any, rows: int) -> None:
+        """Raise UserError unless these are a tensor with a value for each row."""
+        shape = tuple(values.shape) if isinstance(values, self.tensor) else None
+        if shape != (rows,):
+            given = type(values).__name__ if shape is None else f"a tensor of shape {shape}"
+            raise UserError(
+                f"{what}: got {given}, not a value for each of {rows} row(s)",
+                "give a tensor of one dimension; losses of PyTorch are one with reduction='none', "
+                "those of Gluon always",
+            )
+
+    @staticmethod
+    @abc.abstractmethod
+    def _seed_generators(seed: int) -> None:
+        """Seed the generators that a user's code draws from. seed: below 2^64."""
+
+    @abc.abstractmethod
+    def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[Any, ...]:
+        """Copies of the arrays on the device."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def _total(values: Any) -> float:
+        """The sum of a tensor in float64."""

@@ -1,0 +1,202 @@
+"""The memory and the cores that this process may use; `--bind` gives each rank of a host cores of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdtrain.system import rank_info
+from hvdtrain.system.text import format_ranks
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+DEVICE_ROOT = Path("/sys/devices/system")
+UNLIMITED_V1 = 1 << 60
+"""cgroup v1 reports a number as large as this where there is no limit."""
+MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Limit and use of memory, of cgroups version 2 and 1."""
+MIN_THREADS = 2
+"""Fewest hardware threads per rank for which ranks are bound: Horovod's background thread and those of MPI, Gloo and
+the ring run next to the computation, and must not wait for it."""
+
+
+def cgroups(controller: str) -> list[Path]:
+    """Folders of this process's control group and its ancestors, innermost first."""
+    folders = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, names, path = line.split(":", 2)
+        root = CGROUP_ROOT
+        if names and controller not in names.split(","):
+            continue
+        if names:
+            root = root / names if (root / names).is_dir() else root / controller
+        inside = root / path.lstrip("/")
+        folders += [parent for parent in (inside, *inside.parents) if parent.is_relative_to(root) and parent.is_dir()]
+        folders.append(root)  # in a container the path may be the host's
+    return folders
+
+
+def cpu_quota() -> int:
+    """Cores that the innermost limit grants, at least 1; 0 without a limit."""
+    for folder in cgroups("cpu"):
+        limit, period = _fields(folder / "cpu.max", 2)  # version 2
+        if not limit:
+            (limit,), (period,) = _fields(folder / "cpu.cfs_quota_us", 1), _fields(folder / "cpu.cfs_period_us", 1)
+        if limit.isdecimal() and period.isdecimal() and int(period):
+            return max(int(limit) // int(period), 1)
+    return 0
+
+
+def memory_limit() -> tuple[int, int]:
+    """Limit and current use, in bytes, of the cgroup with the least memory left; 0, 0 without a limit."""
+    return min(_memory_limits(), key=lambda limit: limit[0] - limit[1], default=(0, 0))
+
+
+def memory_bytes() -> int:
+    """Bytes of memory that this machine has, or fewer that this process's cgroups allow."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([machine, *(limit for limit, _ in _memory_limits())])
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """Limit and current use of each cgroup that limits memory."""
+    for folder in cgroups("memory"):
+        for limit_file, used_file in MEMORY_FILES:
+            (limit,), (used,) = _fields(folder / limit_file, 1), _fields(folder / used_file, 1)
+            if limit.isdecimal() and used.isdecimal() and int(limit) < UNLIMITED_V1:
+                yield int(limit), int(used)
+
+
+def _fields(path: Path, count: int) -> list[str]:
+    """The first fields of a file; empty ones if it has fewer, or cannot be read."""
+    try:
+        fields = path.read_text().split()
+    except OSError:
+        fields = []
+    return (fields + [""] * count)[:count]
+
+
+def resident_bytes() -> int:
+    """Bytes of this process in memory now, or its greatest number so far where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+class Core(NamedTuple):
+    """A physical core. node: its NUMA node. threads: the hardware threads of it that this process may use."""
+
+    node: int
+    threads: tuple[int, ...]
+
+
+class Binding(NamedTuple):
+    """The hardware threads that a rank may use before and after `bind_cores`; the same where it is not bound."""
+
+    before: frozenset[int]
+    after: frozenset[int]
+
+    @property
+    def text(self) -> str:
+        """The bound hardware threads in the format of the kernel, as 0-3,8; empty if not bound."""
+        return "" if self.after == self.before else core_list(self.after)
+
+
+_binding: Binding | None = None
+
+
+def core_binding() -> Binding:
+    """The binding of this process."""
+    allowed = frozenset(os.sched_getaffinity(0))
+    return _binding or Binding(allowed, allowed)
+
+
+def bind_cores(uses_gpu: bool) -> Binding:
+    """Bind this process to its rank's share of the host's cores, and let OpenMP use as many threads, unless it is set.
+
+    Call it before any thread is started, as only those started later are also bound. Nothing is bound where that may
+    be worse than the kernel's own choice: with one rank on the host; with fewer than MIN_THREADS hardware threads for
+    a rank; where a launcher, Slurm or taskset has bound the process; in an elastic job, whose ranks change; under a CPU
+    quota, as other jobs then use the same cores; and on GPUs, each of which belongs to a NUMA node of its own.
+    """
+    global _binding
+    before = frozenset(os.sched_getaffinity(0))
+    local_rank, ranks = rank_info.detect().local_rank, rank_info.local_size()
+    cores = read_cores(before)
+    quota = cpu_quota()
+    kept = rank_info.ELASTIC in os.environ or uses_gpu or (0 < quota < len(before)) or _is_bound(before)
+    part = () if kept else core_share(cores, local_rank, ranks)
+    after = frozenset(thread for core in part for thread in core.threads) or before
+    if part:
+        os.sched_setaffinity(0, after)
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(part)))
+    _binding = Binding(before, after)
+    return _binding
+
+
+def cores_of_rank() -> int:
+    """Hardware threads that this rank has for itself: those it is bound to, or its share of the host's; at least 1."""
+    binding = core_binding()
+    count = len(binding.after)
+    if binding.after == binding.before and not _is_bound(binding.after):
+        count //= rank_info.local_size()
+    return max(min(count, cpu_quota() or count), 1)
+
+
+def core_share(cores: Sequence[Core], local_rank: int, ranks: int) -> Sequence[Core]:
+    """The cores of one of `ranks` ranks of the host, next to each other; none if they are not to be bound.
+
+    All ranks make the same choice. The numbers of cores differ by one at most, and a rank's cores are of one NUMA node
+    if the number of ranks is a multiple of that of equal nodes.
+    """
+    count = len(cores)
+    parts = [cores[rank * count // ranks : (rank + 1) * count // ranks] for rank in range(ranks)]
+    fewest = min(sum(len(core.threads) for core in part) for part in parts)
+    return () if ranks < 2 or local_rank >= ranks or fewest < MIN_THREADS else parts[local_rank]
+
+
+def read_cores(allowed: Iterable[int], root: Path = DEVICE_ROOT) -> list[Core]:
+    """The physical cores of these hardware threads, by NUMA node; one core each where the kernel does not tell."""
+    allowed = set(allowed)
+    nodes = {
+        thread: int(path.parent.name.removeprefix("node"))
+        for path in root.glob("node/node*/cpulist")
+        for thread in _read_list(path)
+    }
+    cores = set()
+    for thread in allowed:
+        siblings = _read_list(root / f"cpu/cpu{thread}/topology/thread_siblings_list") | {thread}
+        cores.add(Core(nodes.get(thread, 0), tuple(sorted(siblings & allowed))))
+    return sorted(cores)
+
+
+def _is_bound(allowed: frozenset[int]) -> bool:
+    """Whether the process may use less than its control group: the kernel grants at most that to who asks for all."""
+    try:
+        os.sched_setaffinity(0, _read_list(DEVICE_ROOT / "cpu/possible") or allowed)
+        return frozenset(os.sched_getaffinity(0)) != allowed
+    except OSError:
+        return True
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def _read_list(path: Path) -> set[int]:
+    """A list of the kernel's (cpuset(7), List format), such as 0-3,8; empty if it cannot be read."""
+    try:
+        ranges = [part.split("-") for part in path.read_text().strip().split(",") if part]
+        return {number for ends in ranges for number in range(int(ends[0]), int(ends[-1]) + 1)}
+    except (OSError, ValueError):
+        return set()
+
+
+def core_list(threads: Iterable[int]) -> str:
+    """The inverse of the kernel's format: {0, 1, 2, 3, 8} as 0-3,8."""
+    return format_ranks(threads).replace(" ", "")

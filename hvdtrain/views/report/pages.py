@@ -1,0 +1,123 @@
+"""The files of a report: Markdown, CSV, and one self-contained HTML page with charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import require_writable
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.charts.registry import draw
+from hvdtrain.views.report.columns import MAIN, MORE
+from hvdtrain.views.report.content import Report, figures
+from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
+from hvdtrain.views.report.rows import Row
+from hvdtrain.views.table import escape, to_csv
+
+FILES = ("report.md", "report.csv", "report.html")
+SHOWN_RUNS = 12
+"""The names of more runs are folded on the HTML page."""
+
+
+def check_pages(folder: Path) -> None:
+    """Create the folder. Raises UserError if the files of a report cannot be written there."""
+    require_writable(folder, "--output")
+    for name in FILES:
+        if (folder / name).is_dir():
+            raise UserError(f"{folder / name} is a folder, not a file", "give another --output")
+
+
+def markdown_page(report: Report) -> str:
+    """The page: what came out, the figures, the runs, and at the end what was used and what the figures mean."""
+    parts = [f"# {report.title}\n", *(f"{escape(sentence)}\n" for sentence in report.findings)]
+    parts += [f"{escape(report.summary())}\n", f"## Figures\n\n{report.main_table().markdown()}"]
+    parts.append(f"## More figures\n\n{report.more_table().markdown()}")
+    if report.classes:
+        parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
+    parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
+    if report.unfinished:
+        parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
+    parts.append("## Machine\n\n" + _list(report.machines()))
+    for title, pairs in (("Versions", report.versions()), ("Settings", report.settings())):
+        parts.append(f"## {title}\n\n" + _list(f"{name}: {text}" for name, text in pairs))
+    parts.append("## Definitions\n\n" + "".join(f"- **{name}**: {escape(text)}\n" for name, text in DEFINITIONS))
+    return "\n".join(parts)
+
+
+def _list(items: Iterable[str]) -> str:
+    return "".join(f"- {escape(item)}\n" for item in items)
+
+
+def csv_page(report: Report) -> str:
+    """A header and one line per row, with numbers in full precision."""
+    fastest = [group.fastest for group in report.groups]
+    return to_csv([{**_record(row), "most_images_per_s": any(row is best for best in fastest)} for row in report.rows])
+
+
+def _record(row: Row) -> dict[str, Any]:
+    run, speed, compared = row.run, row.images_per_s, row.scaling
+    shares = row.shares or (None, None, None)
+    return {
+        "framework": row.framework,
+        "strategy": run.options["strategy"],
+        "api": run.options["api"],
+        "kvstore": run.options["kvstore"] if run.options["strategy"] == "kvstore" else None,
+        "controller": run.controller or None,
+        "ranks": run.ranks,
+        "devices": run.devices,
+        "replicas": run.replicas,
+        "settings": row.note,
+        "global_batch": run.global_batch,
+        "runs": len(row.runs),
+        "images_per_s_median": speed and speed.median,
+        "images_per_s_least": speed and speed.minimum,
+        "images_per_s_greatest": speed and speed.maximum,
+        "images_per_core_s": row.images_per_core_s and row.images_per_core_s.median,
+        "gflops_per_core": row.gflops_per_core and row.gflops_per_core.median,
+        "step_s": row.step_s and row.step_s.median,
+        "epoch_s": row.epoch_s and row.epoch_s.median,
+        "compute_share": shares[0],
+        "communicate_share": shares[1],
+        "data_share": shares[2],
+        "scaling": compared and compared.kind,
+        "scaling_base": compared and compared.base.label,
+        "speedup": compared and compared.speedup,
+        "efficiency": compared and compared.efficiency,
+        "karp_flatt": compared and compared.serial_fraction,
+        "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
+        "accuracy_median": row.accuracy and row.accuracy.median,
+        "accuracy_least": row.accuracy and row.accuracy.minimum,
+        "accuracy_greatest": row.accuracy and row.accuracy.maximum,
+        "test_rows": run.test_rows,
+        "accuracy_interval_low": row.chance and row.chance.low,
+        "accuracy_interval_high": row.chance and row.chance.high,
+        "max_parameter_difference": row.difference and row.difference.largest,
+        "difference_from": row.difference and printable(str(row.difference.reference.folder)),
+        "started": " ".join(run.started for run in row.runs),
+        "folders": " ".join(printable(str(run.folder)) for run in row.runs),
+    }
+
+
+def html_page(report: Report) -> str:
+    """The page."""
+    charts, omitted = draw(report.rows)
+    template = resources.files("hvdtrain.views.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(template).render(
+        report=report,
+        main=MAIN,
+        more=MORE,
+        figures=figures,
+        note=NOTE,
+        charts=charts,
+        omitted=omitted,
+        definitions=DEFINITIONS,
+        runs_open=sum(len(runs) for _, runs in report.runs()) <= SHOWN_RUNS,
+    )

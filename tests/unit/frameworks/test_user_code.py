@@ -1,0 +1,109 @@
+"""Mistakes in a task: one sentence that names the method, in every framework, before training."""
+
+import os
+import re
+
+import pytest
+from support.jobs import ROOT
+
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import prepare
+from hvdtrain.frameworks.registry import build_learner
+from hvdtrain.system.python_files import load_object
+from hvdtrain.tasks.user import make_task
+
+OTHER = {"torch": "tensorflow", "tensorflow": "torch", "mxnet": "torch"}
+FOREIGN = {"torch": "torch.nn.modules.container", "tensorflow": "keras.src.engine.sequential"}
+"""Where a framework's Sequential is."""
+MISTAKES = {
+    "ListMetrics": {"metrics": lambda self, outputs, values: [values]},
+    "NoLoss": {"losses": None},
+    "NoModel": {"model": None},
+    "OneInput": {"inputs": 1},
+}
+"""What each of these tasks has instead of what Regression has; other mistakes are classes in the framework's file."""
+
+MATRIX = pytest.mark.matrix
+
+
+@pytest.fixture(params=["torch", pytest.param("tensorflow", marks=MATRIX), pytest.param("mxnet", marks=MATRIX)])
+def framework(request):
+    return request.param
+
+
+@pytest.fixture
+def build(framework):
+    """Make a class of the framework's file a task, and build its learner."""
+    prepare(framework)
+    before = dict(os.environ)
+    file = ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py"
+
+    def build(name, changes=None, **options):
+        kind = load_object(f"{file}:{'Regression' if changes else name}", "--model")
+        task = make_task(f"{file}:{name}", type(name, (kind,), changes) if changes else kind)
+        config = Config(framework=framework, strategy="single", model=task.name, **options)
+        return build_learner(config, task, None, RuntimeOptions(device="cpu"))
+
+    yield build
+    os.environ.clear()  # the frameworks and their tuning set variables for this process
+    os.environ.update(before)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("MeanLoss", r"losses\(\) returned a tensor of shape \((1,)?\) for 4 rows; return one value per row, \(4,\)"),
+        ("FailingLoss", r"losses\(\) failed in line \d+ \(KeyError: 'price'\); correct the task"),
+        ("ListMetrics", r"metrics\(\) returned list; return a dict"),
+        ("NoLoss", r"model\(\) has outputs and targets for which there is no default loss"),
+        ("OddLabels", r"the label of training row 127 is 5, but the model has 5 outputs; correct the labels, or give"),
+        ("ShortLabels", r"no default loss: \(4, 5\) .*float32 and \(4, 1\) .*int32; give the task a method losses, or"),
+        ("NoModel", r"has no method model; give the task that method"),
+        ("OneInput", r"model\(\) returned a model that fails on inputs \(4, 4\) .*float32"),
+    ],
+)
+def test_a_mistake_is_one_sentence(build, name, message):
+    with pytest.raises(UserError, match=message) as error:
+        build(name, MISTAKES.get(name))
+    assert "\n" not in str(error.value)
+    assert name in str(error.value)
+
+
+def test_the_line_is_that_of_the_method(build, framework):
+    with pytest.raises(UserError) as error:
+        build("FailingLoss")
+    number = int(re.search(r"line (\d+)", str(error.value))[1])
+    lines = (ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py").read_text().splitlines()
+    assert "the line that fails" in lines[number - 1]
+
+
+def test_a_model_of_another_framework_names_that(build, framework):
+    expected = rf"model\(\) returned Sequential, and --framework is {framework}; use --framework {OTHER[framework]}"
+    model = type("Sequential", (), {"__module__": FOREIGN[OTHER[framework]]})
+    with pytest.raises(UserError, match=expected):
+        build("Foreign", {"model": lambda self: model()})
+
+
+def test_a_model_of_keras_3_is_no_model_of_tensorflow(build, framework):
+    if framework != "tensorflow":
+        pytest.skip("of Keras")
+    keras = pytest.importorskip("keras", "3", exc_type=ImportError)
+    with pytest.raises(UserError, match=r"model\(\) returned Sequential, a model of Keras 3; make it by tf.keras"):
+        build("Later", {"model": lambda self: keras.Sequential([])})
+
+
+def test_a_task_changes_no_state_when_it_is_tried_out(build):
+    statistics = {
+        name: value for name, value in build("Classifier").weights().items() if "running" in name or "mov" in name
+    }
+    assert len(statistics) == 2
+    assert sorted({float(value.sum()) for value in statistics.values()}) == [0.0, 6.0]
+
+
+@pytest.mark.parametrize(("style", "of"), [("fit", "tensorflow"), ("module", "mxnet"), ("ndarray", "mxnet")])
+def test_other_styles_do_not_train_tasks(build, framework, style, of):
+    if framework != of:
+        pytest.skip("a style of another framework")
+    with pytest.raises(UserError, match=f"--api {style}: tasks need --api (loop|gluon)"):
+        build("Regression", api=style)

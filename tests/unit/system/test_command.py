@@ -1,0 +1,89 @@
+"""Standard output and error: whole lines, errors in one sentence, and no colors where Open MPI reads them."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.report import make_run
+
+from hvdtrain.system.command import OutputFile
+
+PRINTS = """
+import logging, sys
+from rich.console import Console
+from hvdtrain.system.command import prepare_streams
+prepare_streams()
+print("one", file=sys.stderr)
+print("two\\nthree", file=sys.stderr)
+print("fo", end="", file=sys.stderr)
+print("ur", file=sys.stderr)
+logging.warning("five")
+Console(stderr=True).print("six")
+print("seven")
+"""
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_lines_are_written_in_one_piece(unbuffered):
+    read, write = os.pipe2(os.O_DIRECT)  # each read returns what one call of write wrote
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    subprocess.run([sys.executable, "-c", PRINTS], env=environment, stdout=write, stderr=write, check=True)
+    os.close(write)
+    pieces = iter(lambda: os.read(read, 4096).decode(), "")
+    assert list(pieces) == ["one\n", "two\n", "three\n", "four\n", "WARNING:root:five\n", "six\n", "seven\n"]
+    os.close(read)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"TERM": "xterm"}, True),
+        ({"TERM": "dumb"}, False),
+        ({"TERM": "xterm", "OMPI_COMM_WORLD_RANK": "0"}, False),
+        ({"TERM": "xterm", "OMPI_COMM_WORLD_RANK": "0", "HVDTRAIN_RANK": "0"}, True),
+    ],
+)
+def test_terminals_that_show_colors(monkeypatch, environment, expected):
+    for name in ("TERM", "OMPI_COMM_WORLD_RANK", "HVDTRAIN_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    master, terminal = pty.openpty()
+    with OutputFile(terminal, "w") as file:
+        assert file.isatty() == expected
+    os.close(master)
+
+
+COMMANDS = ("--help", "train --help", "launch local -n 2 --dry-run -- python", "launch local --help", "bench --help",
+            "doctor --only python", "report run")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*COMMANDS, pytest.param("train --framework torch --strategy help", marks=pytest.mark.matrix)],
+)
+def test_output_that_is_not_accepted(tmp_path: Path, command: str):
+    """A full disk is one sentence; a reader that is gone, as of `| head`, is nothing to speak of."""
+    make_run(tmp_path / "run")
+    read, closed_pipe = os.pipe()
+    os.close(read)
+    with open("/dev/full", "w") as full_disk, open(closed_pipe, "w") as pipe:
+        for output, text in (
+            (full_disk, "standard output cannot be written (No space left on device); redirect it to another file\n"),
+            (pipe, ""),
+        ):
+            started = [sys.executable, "-m", "hvdtrain", *command.split()]
+            done = subprocess.run(started, cwd=tmp_path, stdout=output, stderr=subprocess.PIPE, text=True)
+            assert done.returncode == (1 if text else 141)
+            assert done.stderr.removeprefix("hvdtrain: ").removeprefix("rank 0: ") == text
+
+
+def test_closed_streams(tmp_path: Path):
+    command = f"{sys.executable} -m hvdtrain --help >&-; {sys.executable} -m hvdtrain nothing 2>&-"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

@@ -1,0 +1,41 @@
+"""--on-end in a program that calls training itself: which status an error means."""
+
+import pytest
+
+from hvdtrain.errors import RankRemoved, Stopped, TrainingError, UserError
+from hvdtrain.training import process
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (None, "finished 0 "),
+        (Stopped("rank 1 was asked to stop"), "stopped 75 "),
+        (KeyboardInterrupt(), "stopped 130 "),
+        (TrainingError("loss is not finite", rank=3), "failed 1 3"),
+        (UserError("no such file"), "failed 2 "),
+        (ZeroDivisionError("rank"), "failed 1 "),
+    ],
+)
+def test_the_command_is_told_how_training_ended(tmp_path, error, told):
+    command = f'echo "$HVDTRAIN_STATUS $HVDTRAIN_EXIT_STATUS $HVDTRAIN_RANK" > {tmp_path}/told'
+    try:
+        with process.notifying(command):
+            if error:
+                raise error
+    except BaseException as raised:
+        assert raised is error
+    assert (tmp_path / "told").read_text() == f"{told}\n"
+
+
+def test_only_rank_0_runs_it(tmp_path, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    process.notify(f"touch {tmp_path}/told", 0)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_rank_that_an_elastic_job_has_removed_says_nothing(tmp_path):
+    with pytest.raises(RankRemoved), process.notifying(f"touch {tmp_path}/told"):
+        raise RankRemoved("the job continues")
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,82 @@
+"""Tables as text, in terminals and in Markdown."""
+
+import os
+import pty
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.cells import cell_len
+
+from hvdtrain.views.table import Column, Section, Table, paragraph, text_column
+
+COLUMNS = [
+    text_column("name"),
+    Column("images/s"),
+    Column("extra long heading", priority=2),
+    Column("x", priority=1),
+]
+TABLE = Table(
+    COLUMNS,
+    [
+        Section([["one | [bold]*two*", "1", "22", "333"], ["名" * 30, "4,444", "55", "6"]], "First", best=1),
+        Section([["three", "7", "8", "9"]], "Second"),
+    ],
+    best_column=1,
+    caption="What it shows.",
+)
+
+
+@pytest.mark.parametrize("width", [20, 30, 40, 60, 80, 120])
+def test_table_fits_and_leaves_out_the_last_columns(width):
+    lines = TABLE.terminal(width).splitlines()
+    assert max(map(cell_len, lines)) <= width
+    assert lines[0] == "What it shows."
+    text = "\n".join(lines)
+    assert "* 4,444" in text and "First" in text and "\n\nSecond" in text
+    assert ("333" in text, "22" in text) == (width >= 40, width >= 60)
+    assert "".join(re.findall("名", text)) == "名" * 30
+
+
+def test_markdown_has_a_table_for_each_section():
+    assert TABLE.markdown() == (
+        "What it shows.\n\n### First\n\n"
+        "| name | images/s | extra long heading | x |\n| --- | ---: | ---: | ---: |\n"
+        "| one \\| \\[bold\\]\\*two\\* | 1 | 22 | 333 |\n"
+        f"| {'名' * 30} | **4,444** | 55 | 6 |\n\n### Second\n\n"
+        "| name | images/s | extra long heading | x |\n| --- | ---: | ---: | ---: |\n"
+        "| three | 7 | 8 | 9 |\n"
+    )
+
+
+SHOW = f"from {__name__} import TABLE; print(TABLE.terminal())"
+
+
+def shown(environment):
+    """What a terminal of 70 columns gets."""
+    master, terminal = pty.openpty()
+    variables = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "NO_COLOR")}
+    variables |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TERM": "xterm", **environment}
+    subprocess.run([sys.executable, "-c", SHOW], stdout=terminal, env={"COLUMNS": "70", **variables}, check=True)
+    os.close(terminal)
+    with open(master, "rb", buffering=0) as file:
+        return file.read(1 << 16).decode(errors="replace")
+
+
+def test_the_best_row_is_bold_in_terminals_with_colors():
+    assert re.search(r"\x1b\[1m[^\n]*\* 4,444", shown({}))
+    assert "\x1b" not in shown({"NO_COLOR": "1"})
+
+
+def test_a_terminal_without_unicode_gets_ascii():
+    text = shown({"PYTHONIOENCODING": "ascii:backslashreplace", "NO_COLOR": "1"})
+    assert "-" * 60 in text and "\\u2500" not in text
+
+
+def test_sentences_are_one_line_in_files(monkeypatch):
+    text = "word " * 50
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert paragraph(text) == text
+    monkeypatch.setenv("COLUMNS", "60")
+    assert max(map(len, paragraph(text).splitlines())) <= 60
