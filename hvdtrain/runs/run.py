@@ -45,7 +45,10 @@ class Run:
 
     @functools.cached_property
     def result(self) -> Record:
-        return Record.read(self.folder / "result.json", self._problems)
+        """Without the confusion matrix, which may be large, and which no view shows."""
+        result = Record.read(self.folder / "result.json", self._problems)
+        result.values.pop("confusion", None)
+        return result
 
     @functools.cached_property
     def end(self) -> RunEnd | None:

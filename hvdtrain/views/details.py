@@ -16,7 +16,7 @@ from hvdtrain.runs.run import Run
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.files import read_json
 
-LARGE_RESULTS = ("per_class_accuracy", "confusion", "metrics")
+NOT_SINGLE = ("per_class_accuracy", "metrics")
 """Results that are not single figures, or that are listed by others of their names."""
 TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
 MAX_ENTRIES = 1000
@@ -91,7 +91,7 @@ def host(run: Run) -> dict[str, object]:
 
 def results(run: Run) -> dict[str, object]:
     """The single figures of the result; shares and the task's own metrics by their names."""
-    single = {name: value for name, value in run.result.values.items() if name not in LARGE_RESULTS}
+    single = {name: value for name, value in run.result.values.items() if name not in NOT_SINGLE}
     figures = flat({**single, **run.result.table("metrics").values, **single})
     return {name: value for name, value in figures.items() if value is not None}
 

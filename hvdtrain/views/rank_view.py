@@ -110,10 +110,10 @@ class RankWatch:
     def look(self, beats: dict[int, Heartbeat] | None = None) -> list[RankView]:
         """The ranks now. beats: as `read_beats` has just found them."""
         now = time.monotonic()
-        found = read_beats(self._folder) if beats is None else beats
-        for rank, beat in found.items():
+        beats = read_beats(self._folder) if beats is None else beats
+        for rank, beat in beats.items():
             self._add(rank, beat, now)
-        for rank in set(self._history) - set(found):  # of a job that has fewer ranks now
+        for rank in set(self._history) - set(beats):  # of a job that has fewer ranks now
             del self._history[rank]
         self._looked = now
         return _with_remarks([self._view(rank, now) for rank in sorted(self._history)])
