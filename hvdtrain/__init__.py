@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from hvdtrain.config.options import RuntimeOptions as RuntimeOptions
     from hvdtrain.datasets.registry import load_dataset as load_dataset
     from hvdtrain.networks.description import Network as Network
-    from hvdtrain.runs.folder import RunFolder as RunFolder
+    from hvdtrain.runs.record import RunFolder as RunFolder
 
 __version__ = "0.1.0"
 
 MODULES = {
     "Config": "config.options",
     "Network": "networks.description",
-    "RunFolder": "runs.folder",
+    "RunFolder": "runs.record",
     "RuntimeOptions": "config.options",
     "fit": "api",
     "launch": "api",

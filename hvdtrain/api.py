@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import TrainingError, UserError
-from hvdtrain.runs.folder import RunFolder
+from hvdtrain.runs.record import RunFolder
 from hvdtrain.tasks.user import make_task
 from hvdtrain.training.process import bind_to_cores, ending_process, notifying, read_options
 

@@ -1,8 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint,
-ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
 """
 
 from __future__ import annotations
@@ -207,11 +206,6 @@ class Evaluated(NamedTuple):
     """By name; `accuracy` of a classifier is the number of rows whose class was predicted."""
     predicted: np.ndarray | None = None
     """Classes, int64 (n,), of a network as data."""
-
-
-def classified(loss: float, labels: np.ndarray, predicted: np.ndarray) -> Evaluated:
-    """The evaluation of a classifier. loss: summed; labels and predicted classes: int64 (n,)."""
-    return Evaluated(loss, {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
 class Learner(abc.ABC):

@@ -24,7 +24,7 @@ def main(
     """
     with ending_process() as ending:
         _train(ending, framework, program, _with_model(sys.argv[1:] if argv is None else argv))
-    from hvdtrain.runs.trackers.delivery import hanging
+    from hvdtrain.runs.trackers.tracking import hanging
 
     if hanging():  # threads of theirs, or functions that they have Python call at its end, may never return
         end(rank_info.detect().rank, None, 0)

@@ -18,21 +18,21 @@ MESSAGE_BYTES = 1 << 26
 
 def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
     """Rank 0's arrays, on every rank; the other ranks may give None. A collective."""
-    own = arrays or {}
-    described = {name: (array.dtype.str, array.shape) for name, array in own.items()} if group.rank == 0 else None
-    described = group.broadcast(described)
+    local_arrays = arrays or {}
+    described = {name: (array.dtype.str, array.shape) for name, array in local_arrays.items()}
+    described = group.broadcast(described if group.rank == 0 else None)
     if group.rank:
-        own = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
-    _send(group, own.values(), root=0, receives=group.rank > 0)
-    return own
+        local_arrays = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
+    _send(group, local_arrays.values(), root=0, receives=group.rank > 0)
+    return local_arrays
 
 
 def share_local_arrays(learner: Learner) -> None:
     """Give all ranks rank 0's values of what each rank has by itself (`local_weights`). Call it on every rank."""
     if learner.local_weights and learner.group.size > 1:
         weights = learner.weights()
-        own = {name: weights[name] for name in learner.local_weights}
-        learner.load(weights | broadcast_arrays(learner.group, own))
+        local_weights = {name: weights[name] for name in learner.local_weights}
+        learner.load(weights | broadcast_arrays(learner.group, local_weights))
 
 
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:

@@ -58,7 +58,7 @@ def _described(value: Any, arrays: list[np.ndarray]) -> Any:
 
 
 def _fields(record: Any) -> tuple[str, ...]:
-    return getattr(record, "_fields", ()) or tuple(one.name for one in dataclasses.fields(record))
+    return getattr(record, "_fields", ()) or tuple(field.name for field in dataclasses.fields(record))
 
 
 def decode(message: bytes) -> Any:

@@ -163,8 +163,8 @@ def _wait_for_slow_ranks() -> None:
 
     In an elastic job Gloo's timer must find lost hosts.
     """
-    launchers_own = str(math.ceil(rank_info.start_timeout_s()))
-    if rank_info.ELASTIC not in os.environ and os.environ.get(rank_info.GLOO_TIMEOUT, launchers_own) == launchers_own:
+    of_launcher = str(math.ceil(rank_info.start_timeout_s()))
+    if rank_info.ELASTIC not in os.environ and os.environ.get(rank_info.GLOO_TIMEOUT, of_launcher) == of_launcher:
         os.environ[rank_info.GLOO_TIMEOUT] = str(LIBRARY_TIMEOUT_S)
 
 

@@ -158,7 +158,7 @@ class RingGroup(CommunicationTime):
         packed[rank] = encode(value)
         for step in range(size - 1):
             packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size])
-        return [decode(one) for one in packed]
+        return [decode(message) for message in packed]
 
     def _exchange_bytes(self, out: bytes) -> bytes:
         """Send bytes to the next rank; returns those of the previous rank, which may differ in length."""

@@ -39,7 +39,7 @@ class Peers(NamedTuple):
 
 
 def connect_neighbors(
-    own: RankInfo, address: tuple[str, int], token: str, deadline: float
+    rank: RankInfo, address: tuple[str, int], token: str, deadline: float
 ) -> tuple[socket.socket, socket.socket]:
     """Non-blocking connections to the next rank and from the previous one.
 
@@ -47,17 +47,17 @@ def connect_neighbors(
     not complete by then: the next attempt of --restarts has another port, and perhaps other hosts.
     """
     try:
-        peers, listener = (_serve if own.rank == 0 else _join)(own, address, token, deadline)
-        next_rank = (own.rank + 1) % own.size
+        peers, listener = (_serve if rank.rank == 0 else _join)(rank, address, token, deadline)
+        next_rank = (rank.rank + 1) % rank.size
         following = socket.create_connection(peers.addresses[next_rank], timeout=_remaining(deadline))
-        _send_line(following, _hello(token, peers.nonce, "ring", own.rank))
-        previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(own.rank - 1) % own.size})
+        _send_line(following, _hello(token, peers.nonce, "ring", rank.rank))
+        previous, _ = _accept(listener, token, peers.nonce, deadline, expected={(rank.rank - 1) % rank.size})
         listener.close()
     except (OSError, *INVALID_LINE) as error:
         raise TrainingError(
-            f"rank {own.rank} cannot join the ring of {own.size} at {address[0]}:{address[1]} ({error})",
+            f"rank {rank.rank} cannot join the ring of {rank.size} at {address[0]}:{address[1]} ({error})",
             "check that all ranks were started and can reach that address",
-            rank=own.rank,
+            rank=rank.rank,
         ) from None
     for link in (following, previous):
         link.setblocking(False)
@@ -66,31 +66,32 @@ def connect_neighbors(
     return following, previous
 
 
-def _serve(own: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _serve(rank: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
     """Rank 0's part: accept all other ranks, and send them the addresses. Also returns rank 0's own listener."""
     with contextlib.ExitStack() as connections:
-        server = connections.enter_context(socket.create_server(address, backlog=own.size))
+        server = connections.enter_context(socket.create_server(address, backlog=rank.size))
         listener = socket.create_server((server.getsockname()[0], 0))
         callers: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
-        for _ in range(own.size - 1):
-            missing = set(range(1, own.size)) - set(callers)
+        for _ in range(rank.size - 1):
+            missing = set(range(1, rank.size)) - set(callers)
             caller, hello = _accept(server, token, "", deadline, missing)
             callers[hello["rank"]] = connections.enter_context(caller), hello
-        others = [(callers[rank][0].getpeername()[0], callers[rank][1]["port"]) for rank in range(1, own.size)]
+        ordered = [callers[number] for number in range(1, rank.size)]
+        others = [(caller.getpeername()[0], hello["port"]) for caller, hello in ordered]
         peers = Peers([listener.getsockname()[:2], *others], secrets.token_hex(16))
         for caller, hello in callers.values():
-            own_proof = proof(token, hello["challenge"], "rank 0")
-            _send_line(caller, {"proof": own_proof, **peers._asdict()})
+            proof_of_rank_0 = proof(token, hello["challenge"], "rank 0")
+            _send_line(caller, {"proof": proof_of_rank_0, **peers._asdict()})
     return peers, listener
 
 
-def _join(own: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _join(rank: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
     """The part of ranks 1 and above: connect to rank 0. Also returns this rank's listener."""
     with _connect(address, deadline) as server:
         # On the interface that reaches rank 0: the port is not open on other networks.
         listener = socket.create_server((server.getsockname()[0], 0))
         challenge = secrets.token_hex(16)
-        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", own.rank)
+        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", rank.rank)
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
         answer = _read_line(server, deadline)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):

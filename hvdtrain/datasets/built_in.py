@@ -13,8 +13,7 @@ import numpy as np
 import pooch
 
 from hvdtrain.datasets.downloads import download
-from hvdtrain.datasets.formats import cifar10
-from hvdtrain.datasets.formats.in_memory import read_idx
+from hvdtrain.datasets.formats.in_memory import CIFAR_ARCHIVE, CIFAR_FILES, cifar_members, parse_cifar10, read_idx
 from hvdtrain.datasets.formats.reading import Arrays, check_sha256, wrap_errors
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
@@ -69,7 +68,7 @@ PUBLISHED = {
     "cifar10": Published(
         ("https://www.cs.toronto.edu/~kriz/",),
         ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
-        {cifar10.ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+        {CIFAR_ARCHIVE: "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
     ),
 }
 IDX_FILES = tuple(PUBLISHED["mnist"].sha256)
@@ -90,14 +89,14 @@ def load_published(name: str, offline: bool) -> Arrays:
 def _load_cifar10(offline: bool) -> Arrays:
     """From the six extracted files if a folder has them all, else from the archive."""
     for folder in _folders("cifar10"):
-        files = [folder / file for file in cifar10.FILES]
+        files = [folder / file for file in CIFAR_FILES]
         if all(map(os.path.isfile, files)):
             with wrap_errors(folder, _remedy(folder)):
-                return cifar10.parse_cifar10((path.name, path.read_bytes()) for path in files)
-    path = _locate("cifar10", offline)[cifar10.ARCHIVE]
+                return parse_cifar10((path.name, path.read_bytes()) for path in files)
+    path = _locate("cifar10", offline)[CIFAR_ARCHIVE]
     with wrap_errors(path, _remedy(path)), open(path, "rb") as file:
-        check_sha256(file, cifar10.ARCHIVE, PUBLISHED["cifar10"].sha256[cifar10.ARCHIVE])
-        return cifar10.parse_cifar10(cifar10.archive_members(file))
+        check_sha256(file, CIFAR_ARCHIVE, PUBLISHED["cifar10"].sha256[CIFAR_ARCHIVE])
+        return parse_cifar10(cifar_members(file))
 
 
 def _locate(name: str, offline: bool) -> dict[str, Path]:

@@ -5,6 +5,7 @@ usage: python -m hvdtrain.frameworks.allreduce_benchmark METHOD IDLE_SECONDS BYT
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
@@ -28,18 +29,8 @@ Allreduce = Callable[[np.ndarray], Any]
 Close = Callable[[], None]
 
 
-def horovod_mpi() -> tuple[Allreduce, Close]:
-    """Horovod's allreduce of a PyTorch tensor, over MPI."""
-    return _horovod("mpi")
-
-
-def horovod_gloo() -> tuple[Allreduce, Close]:
-    """Horovod's allreduce of a PyTorch tensor, over Gloo."""
-    return _horovod("gloo")
-
-
-def _horovod(controller: str) -> tuple[Allreduce, Close]:
-    """Raises TrainingError if Horovod runs over another controller than the row of the table says."""
+def horovod(controller: str) -> tuple[Allreduce, Close]:
+    """Horovod's allreduce of a PyTorch tensor. Raises TrainingError if Horovod runs over another controller."""
     import horovod.torch as hvd
     import torch
 
@@ -81,9 +72,9 @@ def ring_() -> tuple[Allreduce, Close]:
     return group.allreduce, group.close
 
 
-METHODS = {
-    "horovod-mpi": horovod_mpi,
-    "horovod-gloo": horovod_gloo,
+METHODS: dict[str, Callable[[], tuple[Allreduce, Close]]] = {
+    "horovod-mpi": functools.partial(horovod, "mpi"),
+    "horovod-gloo": functools.partial(horovod, "gloo"),
     "gloo": gloo,
     "mpi": mpi,
     "mpi-by-hand": mpi_bare,

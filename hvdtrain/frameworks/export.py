@@ -132,7 +132,7 @@ def compare(
 
 
 def export_onnx(model: Model, path: Path, framework: Framework | None) -> Comparison:
-    """Write an ONNX model, which imports no framework but for the comparison.
+    """Write an ONNX model, which needs a framework only for the comparison.
 
     framework: to compare with; None for that of the checkpoint, if it is installed. Raises UserError if a package is
     missing or the model too large, OSError if the file cannot be written.

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from hvdtrain.config.options import Framework
@@ -22,71 +22,30 @@ def waiter(framework: Framework, device: str) -> Callable[[], object] | None:
     return None
 
 
-class Profiler(abc.ABC):
-    """A framework's own profiler. path: where it writes, without a suffix."""
+@contextlib.contextmanager
+def profiling(framework: Framework, path: Path) -> Iterator[None]:
+    """Let the framework's own profiler record what runs inside, and write it at the end.
 
-    @abc.abstractmethod
-    def __init__(self, path: Path) -> None: ...
-
-    @abc.abstractmethod
-    def start(self) -> None:
-        """Begin to record."""
-
-    @abc.abstractmethod
-    def stop(self) -> None:
-        """Write what was recorded."""
-
-
-class TorchProfiler(Profiler):
-    """torch.profiler, whose file Perfetto and chrome://tracing open."""
-
-    def __init__(self, path: Path) -> None:
+    path: without the suffix .json of a file for Perfetto and chrome://tracing; TensorFlow writes a folder for
+    TensorBoard.
+    """
+    if framework == "torch":
         import torch
 
-        self._path, self._profile = path.with_suffix(".json"), torch.profiler.profile(record_shapes=True)
-
-    def start(self) -> None:
-        self._profile.start()
-
-    def stop(self) -> None:
-        self._profile.stop()
-        self._profile.export_chrome_trace(str(self._path))
-
-
-class MXNetProfiler(Profiler):
-    """mx.profiler, whose file Perfetto and chrome://tracing open."""
-
-    def __init__(self, path: Path) -> None:
+        with torch.profiler.profile(record_shapes=True) as profile:
+            yield
+        profile.export_chrome_trace(f"{path}.json")
+    elif framework == "mxnet":
         from mxnet import profiler
 
-        self._profiler, file = profiler, str(path.with_suffix(".json"))
-        profiler.set_config(profile_symbolic=True, profile_imperative=True, profile_api=False, filename=file)
-
-    def start(self) -> None:
-        self._profiler.set_state("run")
-
-    def stop(self) -> None:
-        self._profiler.set_state("stop")
-        self._profiler.dump()
-
-
-class TensorFlowProfiler(Profiler):
-    """tf.profiler.experimental, whose profile TensorBoard opens."""
-
-    def __init__(self, path: Path) -> None:
+        profiler.set_config(profile_symbolic=True, profile_imperative=True, profile_api=False, filename=f"{path}.json")
+        profiler.set_state("run")
+        yield
+        profiler.set_state("stop")
+        profiler.dump()
+    else:
         import tensorflow as tf
 
-        self._path, self._profiler = path, tf.profiler.experimental
-
-    def start(self) -> None:
-        self._profiler.start(str(self._path))
-
-    def stop(self) -> None:
-        self._profiler.stop()
-
-
-PROFILERS: dict[Framework, type[Profiler]] = {
-    "torch": TorchProfiler,
-    "mxnet": MXNetProfiler,
-    "tensorflow": TensorFlowProfiler,
-}
+        tf.profiler.experimental.start(str(path))
+        yield
+        tf.profiler.experimental.stop()

@@ -6,7 +6,7 @@ The errors, and the checks that need no tensors, are the same for all frameworks
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
@@ -115,15 +115,16 @@ def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> Us
 
 def _describe(tensors: Iterable[Any]) -> str:
     """Shapes and types of a framework's tensors."""
-    types = ((one, getattr(one.dtype, "__name__", None) or getattr(one.dtype, "name", one.dtype)) for one in tensors)
-    return " and ".join(f"{tuple(one.shape)} {dtype}" for one, dtype in types) or "no targets"
+    types = ((tensor.shape, tensor.dtype) for tensor in tensors)
+    names = ((shape, getattr(kind, "__name__", None) or getattr(kind, "name", kind)) for shape, kind in types)
+    return " and ".join(f"{tuple(shape)} {name}" for shape, name in names) or "no targets"
 
 
 def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> UserError:
     """There are no losses(), and outputs and targets are not those of a classifier."""
-    found = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
+    given = _describe([outputs]) if hasattr(outputs, "shape") else type(outputs).__name__
     return task.error(
-        "model", f"has outputs and targets for which there is no default loss: {found} and {_describe(targets)}",
+        "model", f"has outputs and targets for which there is no default loss: {given} and {_describe(targets)}",
         "give the task a method losses, or logits (n, classes) and labels, int64 (n,)",
     )  # fmt: skip
 
@@ -131,6 +132,20 @@ def no_default_loss(task: UserTask, outputs: Any, targets: Iterable[Any]) -> Use
 def no_gradient(task: UserTask) -> UserError:
     """The losses do not depend on any parameter."""
     return task.error("losses", "returned losses without gradient", "compute them from the outputs")
+
+
+def check_optimizer(kind: str, trained: Set[int], names: Mapping[int, str], all_of_model: str, freeze: str) -> None:
+    """Raise UserError unless an optimizer trains all parameters of the model that can be trained, and no others.
+
+    kind: what the framework calls an optimizer. trained: the identities of its parameters. names: those of the model's,
+    by identity. all_of_model, freeze: the code that corrects it.
+    """
+    if not names or trained - names.keys():
+        problem = "has parameters that are not the model's" if names else "has nothing to train"
+        raise UserError(f"setup(): the {kind} {problem}", f"make it with {all_of_model}")
+    if missing := [name for parameter, name in names.items() if parameter not in trained]:
+        remedy = f"give it all parameters, or freeze this one with {freeze}"
+        raise UserError(f"setup(): the {kind} lacks the parameter {missing[0]}", remedy)
 
 
 class UserLearner(Learner):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from hvdtrain.errors import UserError
 from hvdtrain.networks.description import Network
@@ -42,32 +43,22 @@ def residual_block(inputs: int, outputs: int) -> tuple[Layer, ...]:
     return Residual(body, shortcut), Relu()
 
 
+def lenet_stage(outputs: int, kernel: int, reduction: Literal["average", "max"]) -> tuple[Layer, ...]:
+    """A convolution, after which the image is halved."""
+    return Conv(outputs, kernel), Relu(), Pool(reduction, 2)
+
+
 NETWORKS: dict[str, Network] = {
     # The LeNet of Dive into Deep Learning, "Multi-GPU Computation" (https://d2l.ai): 129,068 parameters.
     "lenet": Network(
-        (
-            Conv(20, 3),
-            Relu(),
-            Pool("average", 2),
-            Conv(50, 5),
-            Relu(),
-            Pool("average", 2),
-            Flatten(),
-            Dense(128),
-            Relu(),
-            Dense(CLASSES),
-        ),
+        (*lenet_stage(20, 3, "average"), *lenet_stage(50, 5, "average"), Flatten(), Dense(128), Relu(), Dense(CLASSES)),
         (1, 28, 28),
     ),
     # The network of PyTorch's CIFAR-10 tutorial: LeCun's LeNet-5 for three channels, 62,006 parameters.
     "cifar_lenet": Network(
         (
-            Conv(6, 5),
-            Relu(),
-            Pool("max", 2),
-            Conv(16, 5),
-            Relu(),
-            Pool("max", 2),
+            *lenet_stage(6, 5, "max"),
+            *lenet_stage(16, 5, "max"),
             Flatten(),
             Dense(120),
             Relu(),

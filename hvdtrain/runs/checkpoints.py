@@ -107,18 +107,18 @@ def _parent_line(folder: Path, parent: Entry | None) -> Line:
 def _free_path(folder: Path, name: str) -> Path:
     """`name`, or `name-2`, ... if there is such a checkpoint, of another line or before steps were renumbered."""
     names = itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
-    return next(folder / one for one in names if not (folder / one).exists())
+    return next(folder / free for free in names if not (folder / free).exists())
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint, history: dict[str, Any]) -> None:
     """Write the files of a checkpoint, and flush them and their names to disk."""
-    state = {one.name: getattr(checkpoint, one.name) for one in dataclasses.fields(checkpoint)}
+    state = {field.name: getattr(checkpoint, field.name) for field in dataclasses.fields(checkpoint)}
     weights, others = state.pop("weights"), state.pop("other_ranks")
     state["optimizer"] = checkpoint.optimizer._replace(arrays={})._asdict()
     state["position"] = vars(checkpoint.position)
     arrays = dict(checkpoint.optimizer.arrays)
-    for rank, own in enumerate(others, 1):
-        arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in own.items()}
+    for rank, of_rank in enumerate(others, 1):
+        arrays |= {f"{OF_RANK}{rank}/{name}": array for name, array in of_rank.items()}
     text = json.dumps({**state, "history": history}, indent=1).encode()
     written = {**shards.write(folder, WEIGHTS, weights), **shards.write(folder, OPTIMIZER, arrays)}
     written[STATE] = hashlib.sha256(text).hexdigest(), len(text)
@@ -214,32 +214,39 @@ def _checkpoint(state: dict[str, Any], weights: Weights, arrays: list[Weights]) 
     state["optimizer"] = OptimizerState(**{**state["optimizer"], "arrays": arrays[0]})
     state["position"] = Position(**state["position"])
     state["classes"] = tuple(state["classes"])
-    found = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
-    _check_values(found)
-    return found
+    checkpoint = Checkpoint(weights=weights, other_ranks=tuple(arrays[1:]), **state)
+    _check_values(checkpoint)
+    return checkpoint
 
 
 def _by_rank(arrays: Weights) -> list[Weights]:
     """The optimizer's arrays of rank 0, and of the other ranks if they have their own."""
-    found: dict[int, Weights] = {0: {}}
+    by_rank: dict[int, Weights] = {0: {}}
     for name, array in arrays.items():
-        rank, _, own = name.removeprefix(OF_RANK).partition("/") if name.startswith(OF_RANK) else ("0", "", name)
-        found.setdefault(int(rank), {})[own] = array
-    return [found[rank] for rank in range(len(found))]
+        rank, _, of_rank = name.removeprefix(OF_RANK).partition("/") if name.startswith(OF_RANK) else ("0", "", name)
+        by_rank.setdefault(int(rank), {})[of_rank] = array
+    return [by_rank[rank] for rank in range(len(by_rank))]
 
 
-def _check_values(found: Checkpoint) -> None:
+def _check_values(saved: Checkpoint) -> None:
     """Raise ValueError for a value that `save` never writes; correct sums do not prove who wrote it."""
-    optimizer = found.optimizer
-    counts = (*vars(found.position).values(), optimizer.updates)
-    texts = (found.model, found.framework, found.optimizer_name, found.data, found.init, *found.classes)
+    optimizer = saved.optimizer
+    counts = (*vars(saved.position).values(), optimizer.updates)
+    texts = (
+        saved.model,
+        saved.framework,
+        saved.optimizer_name,
+        saved.data,
+        saved.init,
+        *saved.classes,
+    )
     if (
         not all(type(count) is int and 0 <= count < LARGEST_COUNT for count in counts)
         or not all(isinstance(text, str) for text in texts)
-        or not all(type(number) in (int, float) and math.isfinite(number) for number in (found.score, optimizer.scale))
+        or not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.score, optimizer.scale))
         or not _holds_numbers(optimizer.extra)
-        or not isinstance(found.network, dict)
-        or not isinstance(found.network.get("task", ""), str)
+        or not isinstance(saved.network, dict)
+        or not isinstance(saved.network.get("task", ""), str)
         or not all(array.dtype.kind in "fiub" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")
@@ -265,11 +272,11 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
             "load its weights in code of your own; hvdtrain export --model writes models of tasks",
         )
     try:
-        found = shaped_from_record(saved.network, saved.model)
-        found.check(saved.weights)
-        if found.classes != len(saved.classes):
-            raise ValueError(f"it has {found.classes} classes, of which {len(saved.classes)} have names")
-        return found
+        network = shaped_from_record(saved.network, saved.model)
+        network.check(saved.weights)
+        if network.classes != len(saved.classes):
+            raise ValueError(f"it has {network.classes} classes, of which {len(saved.classes)} have names")
+        return network
     except (ValueError, UserError) as error:
         reason = error.reason if isinstance(error, UserError) else str(error)
         raise UserError(

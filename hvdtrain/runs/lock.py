@@ -52,7 +52,7 @@ class Holder(NamedTuple):
     released: bool = False
 
     @classmethod
-    def own(cls) -> Holder:
+    def this_process(cls) -> Holder:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         identity, job = ProcessIdentity.own(), os.environ.get(JOB, "")
         return cls(identity, job, since, secrets.token_hex(8), os.environ.get(agent_pipe.VARIABLE, ""))
@@ -66,13 +66,16 @@ class Holder(NamedTuple):
         """None for what `to_json` has not written, or not yet completely."""
         try:
             values: dict[str, Any] = json.loads(text)
-            found = cls(**{**values, "process": ProcessIdentity(**values["process"])})
+            holder = cls(**{**values, "process": ProcessIdentity(**values["process"])})
         except (ValueError, KeyError, TypeError, RecursionError):
             return None
-        process = found.process
-        texts, numbers = (process.host, process.place, found.job, found.since, found.token, found.start), process[2:]
+        process = holder.process
+        texts, numbers = (
+            (process.host, process.place, holder.job, holder.since, holder.token, holder.start),
+            process[2:],
+        )
         valid = all(isinstance(text, str) and text.isprintable() for text in texts)
-        return found if valid and all(type(number) is int for number in numbers) else None
+        return holder if valid and all(type(number) is int for number in numbers) else None
 
 
 class RunLock:
@@ -80,7 +83,7 @@ class RunLock:
 
     def __init__(self) -> None:
         self._path = Path()
-        self._own: Holder | None = None
+        self._holder: Holder | None = None
         self._lost, self._checked_at = "", 0.0
         self._ended = threading.Event()
 
@@ -95,23 +98,23 @@ class RunLock:
 
         Raises UserError if another job holds it, or the folder is not writable.
         """
-        own = Holder.own()
+        this = Holder.this_process()
         try:
-            while not self._try_to_create(folder, own):
+            while not self._try_to_create(folder, this):
                 pass
         except OSError as error:
             raise UserError(
                 f"{folder}: its lock cannot be created ({error.strerror})",
                 "free disk space, or choose another folder with --runs",
             ) from None
-        self._own = own
+        self._holder = this
         threading.Thread(target=self._beat, name="lock", daemon=True).start()
 
-    def _try_to_create(self, folder: Path, own: Holder) -> bool:
+    def _try_to_create(self, folder: Path, this: Holder) -> bool:
         """Create the next lock file when there is no holder; False where another process was faster."""
         newest = _newest(folder)
         if newest:
-            _wait_for_end(newest, own)
+            _wait_for_end(newest, this)
         path = folder / f"lock-{_number(newest) + 1}.json"
         try:
             file = open(path, "x")  # noqa: SIM115  (closed below)
@@ -119,7 +122,7 @@ class RunLock:
             return False
         try:
             with file:
-                file.write(own.to_json())
+                file.write(this.to_json())
         except OSError:  # a full disk
             path.unlink()
             raise
@@ -137,7 +140,7 @@ class RunLock:
 
         within_s: how old the answer may be, in seconds; a recent one needs no access to the folder.
         """
-        if self._own and not self._lost and time.monotonic() - self._checked_at >= within_s:
+        if self._holder and not self._lost and time.monotonic() - self._checked_at >= within_s:
             with contextlib.suppress(OSError):  # whoever writes next reports it
                 self._check_file()
         if self._lost:
@@ -155,7 +158,7 @@ class RunLock:
                 self._lost = f"{self._path.name} was removed"
             return
         holder = _read(newest)
-        if newest != self._path or (holder and self._own and holder.token != self._own.token):
+        if newest != self._path or (holder and self._holder and holder.token != self._holder.token):
             self._lost = f"{_described(holder)} took it over"
 
     def _beat(self) -> None:
@@ -168,36 +171,36 @@ class RunLock:
 
     def release(self) -> None:
         """Let the next job have the folder. Does nothing if the lock is not held."""
-        own, self._own = self._own, None
-        if own and not self._lost:
+        this, self._holder = self._holder, None
+        if this and not self._lost:
             self._ended.set()
-            marking = threading.Thread(target=self._mark_released, args=(own,), daemon=True)
+            marking = threading.Thread(target=self._mark_released, args=(this,), daemon=True)
             marking.start()
             marking.join(RELEASE_S)
 
-    def _mark_released(self, own: Holder) -> None:
+    def _mark_released(self, this: Holder) -> None:
         """In place, as a full disk has no space for a new file."""
         with contextlib.suppress(OSError), open(self._path, "r+") as file:
-            found = Holder.from_json(file.read())
-            if found and found.token == own.token:
+            holder = Holder.from_json(file.read())
+            if holder and holder.token == this.token:
                 file.seek(0)
-                file.write(own._replace(released=True).to_json())
+                file.write(this._replace(released=True).to_json())
                 file.truncate()
 
 
 def trained_by_this_program(folder: Path) -> bool:
     """Whether this start of the job's program has trained the run in a folder already, and has left it."""
-    newest, this = _newest(folder), Holder.own()
+    newest, this = _newest(folder), Holder.this_process()
     holder = _read(newest) if newest else None
     return bool(holder and holder.released and this.start and (holder.job, holder.start) == (this.job, this.start))
 
 
-def _wait_for_end(path: Path, own: Holder) -> None:
+def _wait_for_end(path: Path, this: Holder) -> None:
     """Return when the process that wrote this lock file has ended. Raises UserError as soon as it is known to run."""
     first_touch, began, said = _modified(path), time.monotonic(), False
     while True:
         holder = _read(path)
-        runs = _runs(path, holder, own, first_touch)
+        runs = _runs(path, holder, this, first_touch)
         if runs is None and time.monotonic() - began > STALE_S:
             runs = bool(holder and holder.process.running())
         if runs is False:
@@ -216,13 +219,13 @@ def _wait_for_end(path: Path, own: Holder) -> None:
         time.sleep(POLL_S)
 
 
-def _runs(path: Path, holder: Holder | None, own: Holder, first_touch: float) -> bool | None:
+def _runs(path: Path, holder: Holder | None, this: Holder, first_touch: float) -> bool | None:
     """Whether the process that holds a lock file runs; None as long as that is not clear."""
     modified = _modified(path)
-    if not modified or (holder and (holder.released or holder.process == own.process)):
+    if not modified or (holder and (holder.released or holder.process == this.process)):
         return False
     running = holder.process.running() if holder else None
-    if holder and own.job and holder.job == own.job:  # an earlier attempt of this job, which its launcher has ended
+    if holder and this.job and holder.job == this.job:  # an earlier attempt of this job, which its launcher has ended
         return None if running else False
     if running is None and modified != first_touch:
         return True

@@ -1,4 +1,4 @@
-"""A run's folder, `runs/<name>/`, and its `config.json`: options, versions and host, which other commands read."""
+"""A run's folder, `runs/<name>/`, as programs read it, and its `config.json`: options, versions and host."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import platform
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import run_folder, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
+from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import credentials, rank_info, resources, stacks
-from hvdtrain.system.files import write_all_atomically, write_atomically
+from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import run_id
 from hvdtrain.system.text import to_json
@@ -30,6 +32,22 @@ THREAD_SETTINGS = (
     "MXNET_CPU_WORKER_NTHREADS",
 )
 """Environment variables that say how many threads the frameworks compute with."""
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a finished run."""
+
+    folder: Path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The content of `result.json`: test loss and metrics, steps, speed and more."""
+        return read_json(self.folder / "result.json")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The records of `metrics.jsonl`: loss, learning rate and speed of each logging step, and each evaluation."""
+        return metrics.read(self.folder / "metrics.jsonl")
 
 
 def continued_folder(runtime: RuntimeOptions) -> Path | None:

@@ -101,13 +101,13 @@ def read(manifest: Manifest, stem: str) -> Weights:
     Raises Damaged if files are not what the manifest says; SafetensorError, OSError, ValueError or KeyError if they
     hold something else.
     """
-    found: Weights = {}
+    arrays: Weights = {}
     for name in manifest.files_of(stem):
         part = _read_file(manifest, name)
-        if twice := found.keys() & part.keys():
+        if twice := arrays.keys() & part.keys():
             raise ValueError(f"{name} has arrays of another file: {min(twice)!r:.80}")
-        found |= part
-    return found
+        arrays |= part
+    return arrays
 
 
 def check_memory(manifest: Manifest, stems: tuple[str, ...]) -> None:
@@ -147,5 +147,5 @@ def _allocated(path: Path) -> Weights:
     open_regular(path).close()  # safe_open would wait for the writer of a pipe
     with safe_open(path, framework="np") as file:
         slices = {name: file.get_slice(name) for name in file.offset_keys()}
-        types = {name: np.dtype(TYPES[one.get_dtype()]).newbyteorder("<") for name, one in slices.items()}
-        return {name: np.empty(one.get_shape(), types[name]) for name, one in slices.items()}
+        types = {name: np.dtype(TYPES[piece.get_dtype()]).newbyteorder("<") for name, piece in slices.items()}
+        return {name: np.empty(piece.get_shape(), types[name]) for name, piece in slices.items()}

@@ -15,10 +15,9 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
 from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position, Source
-from hvdtrain.runs import record
+from hvdtrain.runs import record, trackers
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.runs.trackers import registry as trackers
 from hvdtrain.runs.trackers.tracking import Tracking
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun

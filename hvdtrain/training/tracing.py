@@ -13,7 +13,7 @@ from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.config.options import StepRange
-from hvdtrain.frameworks.tracing import PROFILERS, Profiler, waiter
+from hvdtrain.frameworks.tracing import profiling, waiter
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, read_clocks
@@ -132,7 +132,7 @@ class Tracing(Observer):
             group.stop_timeline()
         if self._profiler:
             with _warning("the profile of the framework"):
-                self._profiler.stop()
+                self._profiler.close()
         gathered = group.gather([rank_info.host_name(), [_as_list(step) for step in steps]])
         with self._folder, _warning("the timeline"):
             if self._run.is_rank_0:
@@ -181,13 +181,13 @@ class Tracing(Observer):
         begin, end = rank_0.steps[0].begin, rank_0.steps[-1].end
         return [message for message in horovod.messages(start) if begin <= message.begin < end]
 
-    def _start_profiler(self) -> Profiler | None:
+    def _start_profiler(self) -> contextlib.ExitStack | None:
         if not self._run.runtime.framework_profiler:
             return None
         with _warning("the profile of the framework"):
             path = self._run.folder / f"profiler-rank-{self._run.group.rank}"
-            profiler = PROFILERS[self._run.config.framework](path)
-            profiler.start()
+            profiler = contextlib.ExitStack()
+            profiler.enter_context(profiling(self._run.config.framework, path))
             return profiler
         return None
 

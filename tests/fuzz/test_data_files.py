@@ -18,7 +18,7 @@ from support.networks import LENET
 
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
-from hvdtrain.datasets.formats import cifar10
+from hvdtrain.datasets.formats import in_memory
 from hvdtrain.datasets.formats.image_files import read_image
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.reading import wrap_errors
@@ -91,9 +91,9 @@ def test_npz(content: bytes) -> None:
 def tar_file() -> bytes:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
-        for name in cifar10.FILES:
-            member = tarfile.TarInfo(f"{cifar10.FOLDER}/{name}")
-            member.size = 2 * cifar10.RECORD_BYTES
+        for name in in_memory.CIFAR_FILES:
+            member = tarfile.TarInfo(f"{in_memory.CIFAR_FOLDER}/{name}")
+            member.size = 2 * in_memory.CIFAR_RECORD_BYTES
             archive.addfile(member, io.BytesIO(bytes(member.size)))
     return file.getvalue()
 
@@ -104,12 +104,12 @@ TAR = tar_file()
 @FUZZ
 @given(mutated((TAR,), (b"ustar", b"x", b"7777777777", b"\x80" + b"\xff" * 11)).map(lambda tar: gzip.compress(tar, 1)))
 def test_cifar_archive(content: bytes) -> None:
-    records, cifar10.RECORDS = cifar10.RECORDS, 2  # the published files are too large for many examples
+    records, in_memory.CIFAR_RECORDS = in_memory.CIFAR_RECORDS, 2  # the published files are too large for many examples
     try:
-        with rejects_cleanly(), wrap_errors(Path(cifar10.ARCHIVE), "put the published file in its place"):
-            cifar10.parse_cifar10(cifar10.archive_members(io.BytesIO(content)))
+        with rejects_cleanly(), wrap_errors(Path(in_memory.CIFAR_ARCHIVE), "put the published file in its place"):
+            in_memory.parse_cifar10(in_memory.cifar_members(io.BytesIO(content)))
     finally:
-        cifar10.RECORDS = records
+        in_memory.CIFAR_RECORDS = records
 
 
 def image_file(kind: str, mode: str) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from hvdtrain.datasets.built_in import IDX_FILES, PUBLISHED
-from hvdtrain.datasets.formats import cifar10
+from hvdtrain.datasets.formats import in_memory
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
@@ -64,19 +64,19 @@ def cifar_records(number: int) -> bytes:
     return b"".join(bytes([label]) + b"".join(bytes([10 * number + c]) * 1024 for c in range(3)) for label in (0, 9))
 
 
-CIFAR = {name: cifar_records(number) for number, name in enumerate(cifar10.FILES)}
+CIFAR = {name: cifar_records(number) for number, name in enumerate(in_memory.CIFAR_FILES)}
 """The six files of CIFAR-10, with two records each."""
 
 
 def cifar_archive(folder: Path, files: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> Path:
     """An archive of these files, after members that would do harm if they were extracted; becomes the published one."""
-    path = folder / cifar10.ARCHIVE
+    path = folder / in_memory.CIFAR_ARCHIVE
     harmful = {"../../harm": b"x", "/tmp/hvdtrain-harm": b"x", "elsewhere/data_batch_1.bin": b"x"}
     with tarfile.open(path, "w:gz") as tar:
-        link = tarfile.TarInfo(f"{cifar10.FOLDER}/data_batch_1.bin")
+        link = tarfile.TarInfo(f"{in_memory.CIFAR_FOLDER}/data_batch_1.bin")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-        for name, content in {**harmful, **{f"{cifar10.FOLDER}/{name}": files[name] for name in files}}.items():
+        for name, content in {**harmful, **{f"{in_memory.CIFAR_FOLDER}/{name}": files[name] for name in files}}.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))

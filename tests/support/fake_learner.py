@@ -9,7 +9,7 @@ import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.interfaces import Batch, Dataset, Learner, OptimizerState, classified
+from hvdtrain.interfaces import Batch, Dataset, Evaluated, Learner, OptimizerState
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.networks.random_numbers import initial_weights
@@ -46,7 +46,7 @@ class FakeLearner(Learner):
 
     def eval_step(self, arrays):
         self._limit_calls()
-        return classified(1.0, arrays[1], arrays[1])
+        return Evaluated(1.0, {"accuracy": float(len(arrays[1]))}, arrays[1])
 
     def weights(self):
         return WEIGHTS

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -95,20 +96,25 @@ def _without_alpha(image: Image.Image, background: int) -> Image.Image:
 
 
 class ImageRows(RowSource):
-    """Rows whose images are encoded, such as JPEG.
+    """Rows whose images are encoded, such as JPEG, in folders or archives.
 
-    resized: (channels, height, width) that all images get; without channels those of the first image, and without
-    anything also its size.
+    counts: the rows in each of those. resized: (channels, height, width) that all images get; without channels
+    those of the first image, and without anything also its size.
     """
 
     other_shape = "give --image-size HEIGHTxWIDTH, or 1x... for gray and 3x... for color, which all images then get"
 
-    def __init__(self, name: str, length: int, classes: int, skip: bool, resized: ImageSize) -> None:
-        super().__init__(name, length, classes, skip)
-        self._resized = resized
+    def __init__(self, name: str, counts: Sequence[int], classes: int, skip: bool, resized: ImageSize) -> None:
+        super().__init__(name, sum(counts), classes, skip)
+        self._begins, self._resized = np.cumsum([0, *counts]), resized
         self._in_color = False
         # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
         warnings.filterwarnings("ignore", module=r"PIL\.")
+
+    def find(self, row: int) -> tuple[int, int]:
+        """The number of the folder or archive that has a row, and the number of the row there."""
+        number = int(np.searchsorted(self._begins, row, side="right")) - 1
+        return number, row - int(self._begins[number])
 
     def decode(self, file: BinaryIO) -> np.ndarray:
         """The image in a file, in the size that is wanted."""
@@ -140,19 +146,14 @@ class ImageFolder(ImageRows):
 
     def __init__(self, name: str, folders: list[ClassFolder], skip: bool, resized: ImageSize) -> None:
         counts = [len(folder.names) for folder in folders]
-        super().__init__(name, sum(counts), len(folders), skip, resized)
-        self._folders, self._begins = folders, np.cumsum([0, *counts])
+        super().__init__(name, counts, len(folders), skip, resized)
+        self._folders = folders
         self.labels_seen = np.flatnonzero(counts)
         ignored = sum(folder.ignored for folder in folders)
         if ignored:
             self.advice = (
                 f"{name}: {ignored} file(s) are ignored, whose names end with none of {', '.join(SUFFIXES)}",
             )
-
-    def _find(self, row: int) -> tuple[int, int]:
-        """Class and number of a row's image."""
-        label = int(np.searchsorted(self._begins, row, side="right")) - 1
-        return label, row - int(self._begins[label])
 
     def _path(self, label: int, number: int) -> bytes:
         folder = self._folders[label]
@@ -164,13 +165,13 @@ class ImageFolder(ImageRows):
         folders = self._folders
         names = [os.path.basename(folder.path) + b"/" + name for folder in folders for name in folder.names.tolist()]
         sizes = np.concatenate([folder.sizes for folder in folders]).tolist()
-        return f"{fingerprint(lambda row: self._path(*self._find(row)), names, sizes)} {self._resized}"
+        return f"{fingerprint(lambda row: self._path(*self.find(row)), names, sizes)} {self._resized}"
 
     def where(self, row: int) -> str:
-        return printable(os.fsdecode(self._path(*self._find(row))))
+        return printable(os.fsdecode(self._path(*self.find(row))))
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        label, number = self._find(row)
+        label, number = self.find(row)
         path, folder = self._path(label, number), self._folders[label]
         with open(path, "rb") as file:
             check_unchanged(path, os.fstat(file.fileno()), int(folder.sizes[number]), int(folder.mtimes_ns[number]))

@@ -1,12 +1,16 @@
-"""Formats of arrays that are read whole: IDX, that of MNIST (http://yann.lecun.com/exdb/mnist/), and NumPy's .npz."""
+"""Formats that are read whole: IDX, that of MNIST, NumPy's .npz, and CIFAR-10's binary version.
+
+http://yann.lecun.com/exdb/mnist/ and https://www.cs.toronto.edu/~kriz/cifar.html describe the first and the last.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import struct
+import tarfile
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +18,13 @@ import numpy as np
 
 from hvdtrain.datasets.formats import reading
 from hvdtrain.datasets.formats.reading import Arrays, Malformed, compare_sha256, decompressed, wrap_errors
+
+CIFAR_ARCHIVE, CIFAR_FOLDER = "cifar-10-binary.tar.gz", "cifar-10-batches-bin"
+CIFAR_FILES = (*(f"data_batch_{number}.bin" for number in range(1, 6)), "test_batch.bin")
+CIFAR_RECORDS = 10_000
+"""Records in each of the six files."""
+CIFAR_RECORD_BYTES = 1 + 3 * 32 * 32
+"""A record is the label, then the red, green and blue pixels."""
 
 
 def read_idx(path: Path, remedy: str, sha256: str | None = None) -> np.ndarray:
@@ -88,3 +99,38 @@ def _array(arrays: np.lib.npyio.NpzFile, name: str) -> np.ndarray:
     if not isinstance(array, np.ndarray):  # NumPy returns the bytes of a member that is not a .npy file
         raise Malformed(f"holds {name}, but not as an array")
     return array
+
+
+def parse_cifar10(files: Iterable[tuple[str, bytes]]) -> Arrays:
+    """CIFAR-10 from the names and contents of CIFAR_FILES, in any order.
+
+    Images are (n, 3, 32, 32), uint8; labels (n,), int64. Raises Malformed, naming the file at fault.
+    """
+    images = np.empty((len(CIFAR_FILES) * CIFAR_RECORDS, 3, 32, 32), np.uint8)
+    labels = np.empty(len(images), np.int64)
+    missing = set(CIFAR_FILES)
+    for name, content in files:
+        if len(content) != CIFAR_RECORDS * CIFAR_RECORD_BYTES:
+            raise Malformed(f"{name} holds {len(content)} bytes, expected {CIFAR_RECORDS * CIFAR_RECORD_BYTES}")
+        records = np.frombuffer(content, np.uint8).reshape(CIFAR_RECORDS, CIFAR_RECORD_BYTES)
+        if records[:, 0].max() > 9:
+            raise Malformed(f"{name} holds labels up to {records[:, 0].max()}, the largest valid one is 9")
+        first = CIFAR_FILES.index(name) * CIFAR_RECORDS
+        labels[first : first + CIFAR_RECORDS] = records[:, 0]
+        images[first : first + CIFAR_RECORDS] = records[:, 1:].reshape(-1, 3, 32, 32)
+        missing.discard(name)
+    if missing:
+        raise Malformed(f"lacks {', '.join(sorted(missing))}")
+    train, test = slice(-CIFAR_RECORDS), slice(-CIFAR_RECORDS, None)
+    return images[train], labels[train], images[test], labels[test]
+
+
+def cifar_members(file: BinaryIO) -> Iterator[tuple[str, bytes]]:
+    """Names and contents of CIFAR_FILES in the archive, by their exact names; nothing is extracted to the disk."""
+    with tarfile.open(fileobj=file, mode="r:gz") as archive:
+        for member in archive:
+            folder, _, name = member.name.rpartition("/")
+            content = archive.extractfile(member) if member.isfile() else None
+            if content and folder == CIFAR_FOLDER and name in CIFAR_FILES:
+                # One byte more shows that a file is too long.
+                yield name, content.read(CIFAR_RECORDS * CIFAR_RECORD_BYTES + 1)

@@ -65,9 +65,8 @@ class TarShards(ImageRows):
     def __init__(
         self, name: str, shards: list[Shard], labels: np.ndarray, classes: int, skip: bool, resized: ImageSize
     ) -> None:
-        super().__init__(name, len(labels), classes, skip, resized)
+        super().__init__(name, [len(shard.rows.keys) for shard in shards], classes, skip, resized)
         self._shards, self._labels = shards, labels
-        self._begins = np.cumsum([0, *(len(shard.rows.keys) for shard in shards)])
         self.labels_seen = np.unique(labels)
 
     @functools.cached_property
@@ -76,17 +75,14 @@ class TarShards(ImageRows):
         of_files = fingerprint_of([shard.file for shard in self._shards])
         return f"{of_files} {fingerprint_of_labels(self._labels)} {self._resized}"
 
-    def _find(self, row: int) -> tuple[Shard, int]:
-        number = int(np.searchsorted(self._begins, row, side="right")) - 1
-        return self._shards[number], row - int(self._begins[number])
-
     def where(self, row: int) -> str:
-        shard, number = self._find(row)
+        place, number = self.find(row)
+        shard = self._shards[place]
         return f"{shard.file.path}: {printable(os.fsdecode(bytes(shard.rows.keys[number])))}"
 
     def read_row(self, row: int) -> tuple[np.ndarray, int]:
-        shard, number = self._find(row)
-        index = shard.rows
+        place, number = self.find(row)
+        shard, index = self._shards[place], self._shards[place].rows
         offset, size = int(index.offsets[number]), int(index.sizes[number])
         if not 0 <= offset <= offset + size <= shard.file.size:
             raise Malformed(f"ends at byte {offset + size}, and the shard has {shard.file.size}; remove {INDEX}")

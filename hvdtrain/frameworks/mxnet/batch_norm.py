@@ -83,11 +83,7 @@ class NormalizationOverRanks:
 class _NormalizeOverRanks(autograd.Function):
     """(x - mean) / sqrt(variance + epsilon) * weight + bias; mean and variance of the real rows of all ranks.
 
-    With g the gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) -
-    x^ mean(g x^)) / sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
-
-    The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
-    rank's own sums is the same up to their rounding to float32, which depends on how the rows are divided.
+    torch/batch_norm.py has the formulas of the gradients.
     """
 
     def __init__(self, group: Group, real_rows: nd.NDArray, epsilon: float) -> None:
@@ -101,7 +97,7 @@ class _NormalizeOverRanks(autograd.Function):
     ) -> tuple[nd.NDArray, nd.NDArray]:
         real = self._real_rows.reshape((-1, *(1,) * (x.ndim - 1)))
         mean, variance, self._count = self.moments = self._moments(x.astype("float64"), real)
-        mean, variance = (load_array(one, x.context) for one in (mean, variance))
+        mean, variance = (load_array(moment, x.context) for moment in (mean, variance))
         scale = 1 / nd.sqrt(variance + self._epsilon)
         self._real, self._scale, self._weight = real.astype("float32"), scale, weight
         self._normalized = nd.broadcast_mul(nd.broadcast_sub(x, _of_channels(mean, x)), _of_channels(scale, x))
@@ -111,8 +107,8 @@ class _NormalizeOverRanks(autograd.Function):
     def _moments(self, x: nd.NDArray, real: nd.NDArray) -> tuple[np.ndarray, np.ndarray, float]:
         """Mean of each channel over all ranks, its biased variance, and the number of its values."""
         real_x = nd.broadcast_mul(x, real)
-        own = [real.sum() * math.prod(x.shape[2:]), _channel_sum(real_x), _channel_sum(real_x * x)]
-        (count,), total, squares = self._sum(*own)
+        local_count = real.sum() * math.prod(x.shape[2:])
+        (count,), total, squares = self._sum(local_count, _channel_sum(real_x), _channel_sum(real_x * x))
         mean = total / count
         return mean.astype(np.float32), (squares / count - mean**2).astype(np.float32), float(count)
 
@@ -127,15 +123,15 @@ class _NormalizeOverRanks(autograd.Function):
         of_x = nd.broadcast_mul(gradient - shared, _of_channels(self._weight * self._scale, gradient))
         of_bias, of_weight = (_quotient(total, self._group.size, gradient) for total in totals)
         gradients = of_x, of_weight, of_bias, of_next + 0
-        for one in gradients:
-            one.wait_to_read()  # MXNet passes them on as they are when this function returns
+        for result in gradients:
+            result.wait_to_read()  # MXNet passes them on as they are when this function returns
         return gradients
 
     def _sum(self, *values: nd.NDArray) -> list[np.ndarray]:
         """The sums over all ranks, float64, by one collective."""
-        own = [value.asnumpy().ravel() for value in values]
-        total = np.asarray(self._group.sum(np.concatenate(own)))
-        return np.split(total, np.cumsum([len(value) for value in own])[:-1])
+        arrays = [value.asnumpy().ravel() for value in values]
+        total = np.asarray(self._group.sum(np.concatenate(arrays)))
+        return np.split(total, np.cumsum([len(array) for array in arrays])[:-1])
 
 
 def _channel_sum(x: nd.NDArray) -> nd.NDArray:

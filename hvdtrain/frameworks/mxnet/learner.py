@@ -12,7 +12,6 @@ import numpy as np
 from mxnet import gluon
 from mxnet.contrib import amp
 
-from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
@@ -36,43 +35,6 @@ class LazyLoss:
 
     def __float__(self) -> float:
         return sum(float(value.asscalar()) for value in self._values)
-
-
-def update(trainer: gluon.Trainer, parameters: Parameters, config: Config, divisor: float, waits: bool) -> bool:
-    """Combine the gradients, divide them, and update; False if they are not finite, which --on-nan then skips.
-
-    waits: whether gradients are combined, and not only those of one device.
-    """
-    if not config.clip_norm and config.on_nan != "skip" and not phases.is_recording:
-        trainer.step(divisor)
-        return True
-    if waits:
-        phases.begin(GRADIENTS)
-    trainer.allreduce_grads()
-    phases.begin(UPDATE)
-    checked = config.clip_norm or config.on_nan == "skip"
-    is_finite = not checked or _clip(parameters, config, trainer._scale / divisor)
-    if is_finite:
-        trainer.update(divisor)
-    return is_finite
-
-
-def _clip(parameters: Parameters, config: Config, scale: float) -> bool:
-    """Clip the combined gradients; False if they are not finite and the step is to be skipped.
-
-    Combined gradients are identical on all ranks, so either all ranks skip the step or none does. scale: what the
-    update multiplies them by.
-    """
-    gradients = [parameter.list_grad()[0] for parameter in parameters.values()]
-    squares = sum((gradient.astype("float64") ** 2).sum() for gradient in gradients)
-    norm = scale * float(np.sqrt(squares.asscalar()))
-    if not np.isfinite(norm) and config.on_nan == "skip":
-        return False
-    if config.clip_norm and norm > config.clip_norm:
-        for parameter in parameters.values():
-            for gradient in parameter.list_grad():
-                gradient *= config.clip_norm / (norm + CLIP_EPSILON)
-    return True
 
 
 class ContextLearner(Learner):
@@ -132,10 +94,37 @@ class MXNetSteps(ContextLearner):
         self._strategy = strategy
 
     def _update(self) -> None:
-        """Combine the gradients and update the parameters."""
-        strategy = self._strategy
-        is_finite = update(self._trainer, self._parameters, self._config, strategy.gradient_divisor, strategy.waits)
-        self.skipped += not is_finite
+        """Combine the gradients, and update the parameters; not if gradients are not finite and --on-nan skips that."""
+        config, trainer, divisor = self._config, self._trainer, self._strategy.gradient_divisor
+        is_checked = bool(config.clip_norm) or config.on_nan == "skip"
+        if not is_checked and not phases.is_recording:
+            trainer.step(divisor)
+            return
+        if self._strategy.waits:
+            phases.begin(GRADIENTS)
+        trainer.allreduce_grads()
+        phases.begin(UPDATE)
+        if is_checked and not self._clip(trainer._scale / divisor):
+            self.skipped += 1
+        else:
+            trainer.update(divisor)
+
+    def _clip(self, scale: float) -> bool:
+        """Clip the combined gradients; False if they are not finite and the step is to be skipped.
+
+        Combined gradients are identical on all ranks, so either all ranks skip the step or none does. scale: what the
+        update multiplies them by.
+        """
+        config, parameters = self._config, self._parameters.values()
+        squares = sum((parameter.list_grad()[0].astype("float64") ** 2).sum() for parameter in parameters)
+        norm = scale * float(np.sqrt(squares.asscalar()))
+        if not np.isfinite(norm) and config.on_nan == "skip":
+            return False
+        if config.clip_norm and norm > config.clip_norm:
+            for parameter in parameters:
+                for gradient in parameter.list_grad():
+                    gradient *= config.clip_norm / (norm + CLIP_EPSILON)
+        return True
 
 
 class MXNetLearner(MXNetSteps):

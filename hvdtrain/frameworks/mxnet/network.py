@@ -110,15 +110,15 @@ class Forward:
                 return F.LeakyReLU(x, act_type="gelu")
             case kinds.Flatten():
                 return F.flatten(x)
-        raise TypeError(f"{layer} is no layer")
+        raise TypeError(f"{layer} is not a layer")
 
     def _normalized(self, layer: kinds.BatchNorm, x: Any) -> Any:
-        own = [self._parameters[f"{layer.name}.{kind}"] for kind in ("weight", "bias", "running_mean", "running_var")]
+        arrays = [self._parameters[f"{layer.name}.{kind}"] for kind in KINDS]
         if self._normalize:
-            return self._normalize(layer, x, *own)
+            return self._normalize(layer, x, *arrays)
         # Without momentum, a training step leaves the batch's own mean and biased variance in the statistics, from
         # which `Statistics` computes the running ones.
-        return self._F.BatchNorm(x, *own, eps=layer.epsilon, momentum=0, fix_gamma=False)
+        return self._F.BatchNorm(x, *arrays, eps=layer.epsilon, momentum=0, fix_gamma=False)
 
 
 def append_zeros(F: Any, values: Any, axis: int, count: int) -> Any:
@@ -179,8 +179,8 @@ class GluonNetwork(nn.HybridBlock):
         for name, shape in network.parameters():
             setattr(self, mxnet_name(name), self.params.get(mxnet_name(name), shape=shape))
         for name, shape in network.statistics():
-            own = self.params.get(mxnet_name(name), shape=shape, grad_req="null", differentiable=False)
-            setattr(self, mxnet_name(name), own)
+            array = self.params.get(mxnet_name(name), shape=shape, grad_req="null", differentiable=False)
+            setattr(self, mxnet_name(name), array)
 
     def hybrid_forward(self, F: Any, images: Any, *masks: Any, **parameters: Any) -> Any:
         canonical = {canonical_name(name): parameter for name, parameter in parameters.items()}
@@ -228,8 +228,8 @@ def named_parameters(block: gluon.Block) -> Parameters:
     names: dict[int, str] = {}
     for name, parameter in block._collect_params_with_prefix().items():
         names.setdefault(id(parameter), name)  # one that two places share has the name of the first
-    found = list(block.collect_params().values())
-    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in enumerate(found)}
+    parameters = enumerate(block.collect_params().values())
+    return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in parameters}
 
 
 def is_sparse(parameter: gluon.Parameter) -> bool:

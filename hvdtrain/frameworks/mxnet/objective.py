@@ -11,6 +11,7 @@ import mxnet as mx
 import numpy as np
 from mxnet import autograd, gluon
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, split_rows, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import NormalizationOverRanks, RunningStatistics
 from hvdtrain.frameworks.mxnet.network import (
@@ -29,7 +30,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated, classified
+from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -74,7 +75,8 @@ def load_labels(labels: np.ndarray, context: mx.Context) -> mx.nd.NDArray:
 def evaluate(logits: mx.nd.NDArray, labels: np.ndarray) -> Evaluated:
     """The evaluation of logits on any device."""
     loss = cross_entropy(mx.nd, logits, load_labels(labels, logits.context)).sum()
-    return classified(float(loss.asscalar()), labels, logits.argmax(axis=1).asnumpy().astype(np.int64))
+    predicted = logits.argmax(axis=1).asnumpy().astype(np.int64)
+    return Evaluated(float(loss.asscalar()), {"accuracy": float(np.count_nonzero(labels == predicted))}, predicted)
 
 
 class NetworkObjective(Objective):
@@ -88,7 +90,7 @@ class NetworkObjective(Objective):
         multiple = channel_multiple(contexts[0].device_type, config.precision)
         self._block = GluonNetwork(network, multiple)
         self._block.initialize(ctx=contexts)
-        arrays = {canonical_name(name): own for name, own in self._block.collect_params().items()}
+        arrays = {canonical_name(name): array for name, array in self._block.collect_params().items()}
         self.parameters = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""
@@ -98,6 +100,10 @@ class NetworkObjective(Objective):
         self._loss = WeightedLoss(self._block)
         self._over_ranks: NormalizationOverRanks | None = None
         if network.batch_norms and config.batch_norm == "sync":
+            if len(contexts) > 1:
+                raise UserError(
+                    f"--batch-norm sync: {DEVICES_NORMALIZE.reason}", "leave it at local, or use --devices 1"
+                )
             self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self._statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)
@@ -164,8 +170,8 @@ class TaskObjective(TaskOutputs, Objective):
         inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
         self._first_outputs(inputs)
         arrays = named_parameters(self._block)
-        self.parameters = {name: own for name, own in arrays.items() if own.grad_req != "null"}
-        self._statistics = {name: own for name, own in arrays.items() if own.grad_req == "null"}
+        self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
+        self._statistics = {name: array for name, array in arrays.items() if array.grad_req == "null"}
         self.local_weights = frozenset(self._statistics)
         if not self.parameters:
             raise nothing_to_train(task)
@@ -226,7 +232,9 @@ class TaskObjective(TaskOutputs, Objective):
             mx.nd.waitall()
         except mx.MXNetError as error:
             raise no_gradient(self._task) from error
-        self._unused = {name: own for name, own in self.parameters.items() if not own.data(first)._fresh_grad}
+        self._unused = {
+            name: parameter for name, parameter in self.parameters.items() if not parameter.data(first)._fresh_grad
+        }
         if len(self._unused) == len(self.parameters):
             raise no_gradient(self._task)
         self.load(before)

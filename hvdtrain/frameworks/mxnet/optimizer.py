@@ -65,8 +65,8 @@ class OptimizerStates:
         """The state on the first device."""
         arrays = {
             f"{kind}/{name}": array.asnumpy()
-            for name, own in self._arrays[0].items()
-            for kind, array in zip(self._kinds, own, strict=False)
+            for name, state in self._arrays[0].items()
+            for kind, array in zip(self._kinds, state, strict=False)
         }
         return OptimizerState(arrays, scale=-self._lr if self._is_sgd else 1.0, updates=self._updates)
 
@@ -77,8 +77,8 @@ class OptimizerStates:
         else:
             factor = (-self._lr if self._is_sgd else 1.0) / state.scale
         for arrays, indices, context in zip(self._arrays, self._indices, self._contexts, strict=True):
-            for name, own in arrays.items():
-                for kind, array in zip(self._kinds, own, strict=False):
+            for name, of_parameter in arrays.items():
+                for kind, array in zip(self._kinds, of_parameter, strict=False):
                     array[:] = state.arrays[f"{kind}/{name}"] * np.float32(factor)
             self._optimizer._set_current_context(context.device_id)  # the optimizer counts updates per device
             self._optimizer._index_update_count.update(dict.fromkeys(indices, state.updates))

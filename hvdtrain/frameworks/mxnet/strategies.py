@@ -173,7 +173,7 @@ class AllreduceTrainer(gluon.Trainer):
         sizes = [math.prod(parameter.shape) for parameter in self._params]
         self._flat = np.empty(sum(sizes), np.float32)
         parts = np.split(self._flat, np.cumsum(sizes)[:-1])
-        self._parts = [part.reshape(own.shape) for part, own in zip(parts, self._params, strict=True)]
+        self._parts = [part.reshape(values.shape) for part, values in zip(parts, self._params, strict=True)]
 
     def _allreduce_grads(self) -> None:
         gradients = [parameter.grad() for parameter in self._params]
@@ -192,7 +192,7 @@ class MXNetAllreduce(MXNetStrategy):
     waits = True
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
-        own = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
-        for name, value in broadcast_arrays(self.group, own).items():
+        arrays = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
+        for name, value in broadcast_arrays(self.group, arrays).items():
             parameters[name].set_data(mx.nd.array(value))
         return AllreduceTrainer(parameters, optimizer, self.group)

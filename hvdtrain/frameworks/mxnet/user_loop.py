@@ -24,7 +24,7 @@ from hvdtrain.frameworks.mxnet.network import (
 )
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.frameworks.user_code import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
@@ -52,7 +52,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         _check(model, optimizer)
         model.collect_params().reset_ctx(self._context)
         self._arrays = named_parameters(model)
-        self._parameters = {name: own for name, own in self._arrays.items() if own.grad_req != "null"}
+        self._parameters = {name: array for name, array in self._arrays.items() if array.grad_req != "null"}
         self.local_weights = frozenset(self._arrays.keys() - self._parameters.keys())
         # Strategies share the parameters that are trained.
         share_local_arrays(self)
@@ -113,8 +113,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         optimizer = self._trainer.optimizer
         arrays = {name: array.asnumpy() for name, array in self._state_arrays()}
         counts = {name: optimizer._index_update_count.get(index, 0) for index, name in self._indices()}
-        found = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler), "updates": counts}
-        return OptimizerState(arrays, updates=optimizer.num_update, extra=found)
+        extra = {"optimizer": _numbers(optimizer), "schedule": _numbers(optimizer.lr_scheduler), "updates": counts}
+        return OptimizerState(arrays, updates=optimizer.num_update, extra=extra)
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         optimizer, (updater,) = self._trainer.optimizer, self._trainer._updaters
@@ -122,10 +122,10 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             parameter = self._trainer._params[index].data()
             updater.states[index] = optimizer.create_state_multi_precision(index, parameter)
             updater.states_synced[index] = True
-        own = dict(self._state_arrays())
-        if other := own.keys() ^ state.arrays.keys():
+        arrays = dict(self._state_arrays())
+        if other := arrays.keys() ^ state.arrays.keys():
             raise ValueError(f"{sorted(other)[0]} is not in both the script's optimizer and the checkpoint")
-        for name, array in own.items():
+        for name, array in arrays.items():
             array[:] = state.arrays[name]
         for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
             if _numbers(owner).keys() != state.extra[kind].keys():
@@ -155,17 +155,15 @@ def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
     if isinstance(state, mx.nd.NDArray):
         yield place or "/0", state
     elif state is not None:
-        yield from itertools.chain.from_iterable(_leaves(one, f"{place}/{i}") for i, one in enumerate(state))
+        yield from itertools.chain.from_iterable(_leaves(part, f"{place}/{i}") for i, part in enumerate(state))
 
 
 def _numbers(owner: Any) -> dict[str, float]:
     """The finite numbers among an object's attributes."""
-    own = vars(owner) if owner else {}
-    found = {name: one for name, one in own.items() if isinstance(one, numbers.Real) and not isinstance(one, bool)}
     return {
-        name: int(one) if isinstance(one, numbers.Integral) else float(one)
-        for name, one in found.items()
-        if math.isfinite(one)
+        name: int(value) if isinstance(value, numbers.Integral) else float(value)
+        for name, value in (vars(owner) if owner else {}).items()
+        if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     }
 
 
@@ -174,8 +172,8 @@ def _check(model: Any, trainer: Any) -> None:
     if not isinstance(model, gluon.Block) or not isinstance(trainer, gluon.Trainer):
         given = f"{type(model).__name__} and {type(trainer).__name__}"
         raise UserError(f"setup(): got {given}", "give a gluon.Block and a gluon.Trainer")
-    found = named_parameters(model)
-    for name, parameter in found.items():
+    parameters = named_parameters(model)
+    for name, parameter in parameters.items():
         if parameter._data is None:
             raise UserError(
                 f"setup(): the parameter {name} has no values yet",
@@ -188,12 +186,5 @@ def _check(model: Any, trainer: Any) -> None:
     if any(updater.states for updater in trainer._updaters):
         raise UserError("setup(): the trainer has already made steps", "give a new one")
     trained = {id(parameter) for parameter in trainer._params if parameter.grad_req != "null"}
-    own = {id(parameter): name for name, parameter in found.items() if parameter.grad_req != "null"}
-    if not own or trained - own.keys():
-        problem = "has parameters that are not the model's" if own else "has nothing to train"
-        raise UserError(f"setup(): the trainer {problem}", "make it with model.collect_params()")
-    if missing := [name for one, name in own.items() if one not in trained]:
-        raise UserError(
-            f"setup(): the trainer lacks the parameter {missing[0]}",
-            "give it all parameters, or freeze this one with grad_req='null'",
-        )
+    names = {id(parameter): name for name, parameter in parameters.items() if parameter.grad_req != "null"}
+    check_optimizer("trainer", trained, names, "model.collect_params()", "grad_req='null'")

@@ -88,8 +88,8 @@ class ModuleKVStore(ModuleStrategy, MXNetKVStore):
     def wrap_optimizer(
         self, optimizer: mx.optimizer.Optimizer, parameters: dict[str, mx.nd.NDArray]
     ) -> mx.optimizer.Optimizer:
-        own = {name: parameter.asnumpy() for name, parameter in parameters.items()}
-        for name, value in broadcast_arrays(self.group, own).items():
+        arrays = {name: parameter.asnumpy() for name, parameter in parameters.items()}
+        for name, value in broadcast_arrays(self.group, arrays).items():
             parameters[name][:] = value
         optimizer.rescale_grad /= self.gradient_divisor
         return optimizer
@@ -192,13 +192,15 @@ class ModuleLearner(OperatorLearner):
     def _take_statistics(self, rows: int) -> None:
         """Take what `Forward` left in the place of the running statistics, on the first device with so many rows."""
         group = self._module._exec_group
-        left = {canonical_name(name): own[0] for name, own in zip(group.aux_names, group.aux_arrays, strict=True)}
+        left = {canonical_name(name): arrays[0] for name, arrays in zip(group.aux_names, group.aux_arrays, strict=True)}
         self._statistics.update_from_batch(left, rows)
 
     def _device_parameters(self) -> dict[str, list[mx.nd.NDArray]]:
         """Each parameter's array on each device."""
         group = self._module._exec_group
-        return {canonical_name(name): own for name, own in zip(group.param_names, group.param_arrays, strict=True)}
+        return {
+            canonical_name(name): arrays for name, arrays in zip(group.param_names, group.param_arrays, strict=True)
+        }
 
     def _create_states(self) -> None:
         for i, (name, arrays) in enumerate(self._device_parameters().items()):

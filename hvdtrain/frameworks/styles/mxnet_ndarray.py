@@ -185,6 +185,6 @@ class NDArrayLearner(OperatorLearner):
         return OptimizerState({f"momentum/{name}": value.asnumpy() for name, value in momentum.items()})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        for own in self._momentum if self._config.momentum else ():
-            for name, value in own.items():
+        for momentum in self._momentum if self._config.momentum else ():
+            for name, value in momentum.items():
                 value[:] = state.arrays[f"momentum/{name}"] / np.float32(state.scale)

@@ -38,7 +38,7 @@ def _gathered(outputs: list[Any]) -> Any:
     if isinstance(first, torch.Tensor):
         return torch.cat(outputs)
     if isinstance(first, Mapping):
-        return {name: _gathered([one[name] for one in outputs]) for name in first}
+        return {name: _gathered([output[name] for output in outputs]) for name in first}
     values = [_gathered(list(parts)) for parts in zip(*outputs, strict=True)]
     return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
 
@@ -59,7 +59,7 @@ class CPUReplicas(nn.Module):
     def forward(self, *inputs: torch.Tensor) -> Any:
         if not self.training:  # the replicas do not get the modes of the modules
             return self.model(*inputs)
-        scattered = list(zip(*(one.tensor_split(len(self._bodies)) for one in inputs), strict=True))
+        scattered = list(zip(*(tensor.tensor_split(len(self._bodies)) for tensor in inputs), strict=True))
         # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
         replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
         replicas[0] |= dict(self.model.named_buffers())  # which the first replica updates, as in DataParallel
@@ -151,12 +151,12 @@ class TorchManualLearner(Learner):
         self.device = self._device_names[0]
         self._objective = OBJECTIVES[target.kind](target, strategy.config, torch.preserve_format)
         self._model = self._objective.model
-        own = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        self._names = [name for name, one in own.items() if one.requires_grad]
+        tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        self._names = [name for name, tensor in tensors.items() if tensor.requires_grad]
         # A tied parameter has several names, of which functional_call wants one.
-        first = {id(one): name for name, one in reversed(own.items())}
+        first = {id(tensor): name for name, tensor in reversed(tensors.items())}
         self._first_names = {
-            name: first.get(id(one), name) for name, one in self._model.state_dict(keep_vars=True).items()
+            name: first.get(id(tensor), name) for name, tensor in self._model.state_dict(keep_vars=True).items()
         }
         self.load(weights or module_weights(self._model))
         self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
@@ -209,19 +209,19 @@ class TorchManualLearner(Learner):
             return self._outputs(self._params[0], [to_tensor(images, self.device)]).cpu().numpy()
 
     def weights(self) -> Weights:
-        own = {name: value.detach().cpu().numpy() for name, value in self._params[0].items()}
-        return {name: own[first].copy() for name, first in self._first_names.items()}
+        arrays = {name: value.detach().cpu().numpy() for name, value in self._params[0].items()}
+        return {name: arrays[first].copy() for name, first in self._first_names.items()}
 
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
-        own = {name: weights[name] for name in dict.fromkeys(self._first_names.values())}
-        self._params = [get_params(own, self._names, device) for device in self._device_names]
+        arrays = {name: weights[name] for name in dict.fromkeys(self._first_names.values())}
+        self._params = [get_params(arrays, self._names, device) for device in self._device_names]
 
     def optimizer_state(self) -> OptimizerState:
         momentum: Tensors = self._momentum[0] if self._config.momentum else {}
         return OptimizerState({f"momentum/{name}": value.cpu().numpy().copy() for name, value in momentum.items()})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
-        for own in self._momentum if self._config.momentum else ():
-            for name, value in own.items():
+        for momentum in self._momentum if self._config.momentum else ():
+            for name, value in momentum.items():
                 value.copy_(torch.from_numpy(state.arrays[f"momentum/{name}"] / np.float32(state.scale)))

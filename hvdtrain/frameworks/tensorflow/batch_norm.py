@@ -20,12 +20,8 @@ SumOverRanks = Callable[[tf.Tensor], tf.Tensor]
 class BatchNormalization(tf.keras.layers.Layer):
     """Normalizes each channel of (n, ..., channels) in fp32.
 
-    sum_over_ranks: in training, normalizes over the rows of all ranks; None for those of this device. With g the
-    gradient of y times the weight, and x^ the normalized x, the gradient of x is (g - mean(g) - x^ mean(g x^)) /
-    sqrt(variance + epsilon), where the means are over all ranks (Ioffe and Szegedy, 2015).
-
-    The gradients of weight and bias are the sums over all ranks divided by the number of ranks. The average of each
-    rank's own sums is the same up to their rounding to float32, which depends on how the rows are divided.
+    sum_over_ranks: in training, normalizes over the rows of all ranks, with the gradients that torch/batch_norm.py
+    explains; None for those of this device.
     """
 
     def __init__(self, layer: BatchNorm, sum_over_ranks: SumOverRanks | None = None) -> None:
@@ -54,13 +50,12 @@ class BatchNormalization(tf.keras.layers.Layer):
         if self._sum_over_ranks and real_rows is not None:
             y, mean, unbiased = self._over_ranks(images, real_rows, self._sum_over_ranks)
         else:
-            y, mean, unbiased = self._own_rows(images)
+            y, mean, unbiased = tf.compat.v1.nn.fused_batch_norm(
+                images, self.weight, self.bias, epsilon=self._layer.epsilon
+            )
         self._update(self.running_mean, mean)
         self._update(self.running_var, unbiased)
         return tf.cast(tf.reshape(y, tf.shape(x)), x.dtype)
-
-    def _own_rows(self, images: tf.Tensor) -> tuple[tf.Tensor, ...]:
-        return tf.compat.v1.nn.fused_batch_norm(images, self.weight, self.bias, epsilon=self._layer.epsilon)
 
     def _over_ranks(
         self, images: tf.Tensor, real_rows: tf.Tensor, sum_over_ranks: SumOverRanks
@@ -75,10 +70,10 @@ class BatchNormalization(tf.keras.layers.Layer):
             normalized = (x - mean) * scale
 
             def gradient(of_y: tf.Tensor) -> tuple[tf.Tensor, ...]:
-                own = tf.concat([_channel_sum(of_y), _channel_sum(of_y * normalized), tf.ones((1,), tf.float64)], 0)
+                sums = [_channel_sum(of_y), _channel_sum(of_y * normalized), tf.ones((1,), tf.float64)]
                 channels = self._layer.inputs
-                of_bias, of_weight, parts = tf.split(sum_over_ranks(own), [channels, channels, 1])
-                mean_of_y, mean_of_normalized = (tf.cast(one / count, tf.float32) for one in (of_bias, of_weight))
+                of_bias, of_weight, parts = tf.split(sum_over_ranks(tf.concat(sums, 0)), [channels, channels, 1])
+                mean_of_y, mean_of_normalized = (tf.cast(total / count, tf.float32) for total in (of_bias, of_weight))
                 of_x = (of_y - real * (mean_of_y + normalized * mean_of_normalized)) * (weight * scale)
                 return of_x, tf.cast(of_weight / parts, tf.float32), tf.cast(of_bias / parts, tf.float32)
 
@@ -97,11 +92,11 @@ class BatchNormalization(tf.keras.layers.Layer):
         """
         images = tf.stop_gradient(images)
         pixels = tf.cast(tf.shape(images)[1] * tf.shape(images)[2], tf.float64)
-        own_count = tf.cast(tf.reduce_sum(real), tf.float64) * pixels
+        local_count = tf.cast(tf.reduce_sum(real), tf.float64) * pixels
         precise = tf.cast(images * real, tf.float64)
-        own = tf.concat([own_count[tf.newaxis], _channel_sum(precise), _channel_sum(tf.square(precise))], 0)
+        sums = [local_count[tf.newaxis], _channel_sum(precise), _channel_sum(tf.square(precise))]
         channels = self._layer.inputs
-        count, total, squares = tf.split(sum_over_ranks(own), [1, channels, channels])
+        count, total, squares = tf.split(sum_over_ranks(tf.concat(sums, 0)), [1, channels, channels])
         mean = total / count
         variance = squares / count - tf.square(mean)
         return count, tf.cast(mean, tf.float32), tf.cast(variance, tf.float32)

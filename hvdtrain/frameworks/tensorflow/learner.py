@@ -11,7 +11,7 @@ import tensorflow as tf
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import choose_device
 from hvdtrain.frameworks.tensorflow.network import channel_last
-from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES
+from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
 from hvdtrain.frameworks.tensorflow.strategies import Stamps, TensorFlowStrategy, dense, monotonic_ns
 from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
@@ -113,13 +113,13 @@ class TensorFlowLearner(Learner):
                 loss = self._weighted_loss(*part)
                 scaled = self._scale.apply(loss)
                 scaled = stamps.begin_backward(scaled) if stamps else scaled
-            own = dense(tape.gradient(scaled, self._variables))
-            earlier = own if earlier is None else [a + b for a, b in zip(earlier, own, strict=True)]
+            gradients = dense(tape.gradient(scaled, self._variables))
+            earlier = [a + b for a, b in zip(earlier, gradients, strict=True)] if earlier else gradients
             total += loss
         with tf.GradientTape() as tape:
             loss = self._weighted_loss(*parts[-1])
             scaled = self._scale.apply(loss)
-            if earlier is not None:  # the gradient of sum(constant * variable) is the constant
+            if earlier:  # the gradient of sum(constant * variable) is the constant
                 pairs = zip(earlier, self._variables, strict=True)
                 scaled += tf.add_n([tf.reduce_sum(tf.stop_gradient(a) * variable) for a, variable in pairs])
             scaled = stamps.begin_backward(scaled) if stamps else scaled
@@ -141,7 +141,7 @@ class TensorFlowLearner(Learner):
         return self._strategy.run(self._step, rows, lr)
 
     @tf.function(reduce_retracing=True)
-    def _evaluate(self, *rows: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]:
+    def _evaluate(self, *rows: tf.Tensor) -> Evaluation:
         losses, metrics, predicted = self._objective.evaluate(*rows)
         sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
         return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted

@@ -30,7 +30,7 @@ class KerasNetwork(tf.keras.Model):
         super().__init__(name="network")
         self._network, self._policy, self._sum_over_ranks = network, POLICIES[precision], sum_over_ranks
         self._mask_names = mask_names(network)
-        self._own: dict[str, tf.keras.layers.Layer] = {}
+        self._built: dict[str, tf.keras.layers.Layer] = {}
         self.parameters: dict[str, tf.Variable] = {}
         self.statistics: dict[str, tf.Variable] = {}
         for layer, _ in network.walk():
@@ -43,27 +43,27 @@ class KerasNetwork(tf.keras.Model):
         keras = tf.keras.layers
         match layer:
             case kinds.Conv(groups=1):
-                own: Any = keras.Conv2D(
+                built: Any = keras.Conv2D(
                     layer.outputs, layer.kernel, layer.stride, use_bias=layer.bias, name=layer.name, dtype=self._policy
                 )
-                own.build((None, None, None, layer.inputs))
+                built.build((None, None, None, layer.inputs))
             case kinds.Conv():
-                own = GroupedConvolution(layer, self._policy)
-                own.build(None)
+                built = GroupedConvolution(layer, self._policy)
+                built.build(None)
             case kinds.Dense():
-                own = keras.Dense(layer.outputs, use_bias=layer.bias, name=layer.name, dtype=self._policy)
-                own.build((None, layer.inputs))
+                built = keras.Dense(layer.outputs, use_bias=layer.bias, name=layer.name, dtype=self._policy)
+                built.build((None, layer.inputs))
             case kinds.BatchNorm():
-                own = BatchNormalization(layer, self._sum_over_ranks)
-                own.build(None)
+                built = BatchNormalization(layer, self._sum_over_ranks)
+                built.build(None)
                 self.statistics |= {
-                    f"{layer.name}.running_mean": own.running_mean,
-                    f"{layer.name}.running_var": own.running_var,
+                    f"{layer.name}.running_mean": built.running_mean,
+                    f"{layer.name}.running_var": built.running_var,
                 }
-        self._own[layer.name] = own
-        self.parameters[f"{layer.name}.weight"] = own.weight if isinstance(layer, kinds.BatchNorm) else own.kernel
-        if own.bias is not None:
-            self.parameters[f"{layer.name}.bias"] = own.bias
+        self._built[layer.name] = built
+        self.parameters[f"{layer.name}.weight"] = built.weight if isinstance(layer, kinds.BatchNorm) else built.kernel
+        if built.bias is not None:
+            self.parameters[f"{layer.name}.bias"] = built.bias
 
     @tf.autograph.experimental.do_not_convert  # which does not know `match`
     def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
@@ -89,15 +89,16 @@ class KerasNetwork(tf.keras.Model):
                     )
                     x = body + tf.cast(shortcut, body.dtype)
                 case kinds.BatchNorm():
-                    x = self._own[layer.name](x, real_rows, training=training)
+                    x = self._built[layer.name](x, real_rows, training=training)
                 case kinds.Dropout() if layer.name in masks:
-                    x = x * tf.cast(_channel_last_mask(masks[layer.name]), x.dtype)
+                    mask = masks[layer.name]
+                    x = x * tf.cast(mask if len(mask.shape) == 2 else tf.transpose(mask, (0, 2, 3, 1)), x.dtype)
                 case kinds.Flatten():
                     # A dense layer's weight is permuted when it is loaded, instead of each image in each step.
                     ordered = x if isinstance(following, kinds.Dense) else tf.transpose(x, (0, 3, 1, 2))
                     x = tf.reshape(ordered, (-1, math.prod(x.shape[1:])))
                 case kinds.Conv() | kinds.Dense():
-                    x = self._own[layer.name](_padded(x, layer.padding, 0.0) if isinstance(layer, kinds.Conv) else x)
+                    x = self._built[layer.name](_padded(x, layer.padding, 0.0) if isinstance(layer, kinds.Conv) else x)
                 case _:
                     x = _without_parameters(layer, x)
         return x
@@ -141,17 +142,13 @@ def _without_parameters(layer: kinds.Layer, x: tf.Tensor) -> tf.Tensor:
             return tf.nn.gelu(x)
         case kinds.Dropout():
             return x
-    raise TypeError(f"{layer} is no layer")
+    raise TypeError(f"{layer} is not a layer")
 
 
 def _padded(x: tf.Tensor, padding: int, value: Any) -> tf.Tensor:
     """Images with `padding` more rows and columns on each side: TensorFlow's own padding is larger on one side."""
     sides = (padding, padding)
     return tf.pad(x, ((0, 0), sides, sides, (0, 0)), constant_values=value) if padding else x
-
-
-def _channel_last_mask(mask: tf.Tensor) -> tf.Tensor:
-    return tf.transpose(mask, (0, 2, 3, 1)) if len(mask.shape) == 4 else mask
 
 
 def scale_pixels(images: tf.Tensor) -> tf.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -22,17 +22,10 @@ from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import TaskError, UserTask
 
 Tensors = tuple[tf.Tensor, ...]
+Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
+"""The losses of n rows, their metrics by name, and their classes, int64 (n,), if the model is a network as data."""
 GENERATOR_STATE = "StateVar"
 """The name of the variable of a `tf.random.Generator`, by which Keras finds it too."""
-
-
-class Evaluation(NamedTuple):
-    """What a model's outputs are worth, for each of n rows."""
-
-    losses: tf.Tensor
-    metrics: dict[str, tf.Tensor]
-    predicted: tf.Tensor | None = None
-    """Classes, int64 (n,), of a network as data."""
 
 
 class Objective:
@@ -60,7 +53,7 @@ class Objective:
         return arrays
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
-        """Losses and metrics of each row in an evaluation."""
+        """What the outputs are worth in an evaluation."""
         raise NotImplementedError
 
     def seed_step(self, step: int) -> None:
@@ -114,7 +107,7 @@ class NetworkObjective(Objective):
         logits = self.logits(images)
         predicted = tf.argmax(logits, axis=1)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
-        return Evaluation(losses, {"accuracy": predicted == labels}, predicted)
+        return losses, {"accuracy": predicted == labels}, predicted
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         return tf.cast(self.model(scale_pixels(images), training=False), tf.float32)
@@ -150,7 +143,8 @@ class TaskObjective(TaskOutputs, Objective):
             tf.keras.backend.reset_uids()
         with tf.variable_creator_scope(self._create_variable), building(POLICIES[strategy.config.precision]):
             self.model = self._make_model()
-            inputs, targets = self._first_rows()
+            rows = tuple(map(tf.constant, task.first_rows()))
+            inputs, targets = rows[: task.inputs], rows[task.inputs :]
             self._first_outputs(inputs)
         self._name_variables()
         self._try_out(inputs, targets)
@@ -176,11 +170,6 @@ class TaskObjective(TaskOutputs, Objective):
             )  # fmt: skip
         raise no_model(self._task, model, "tensorflow")
 
-    def _first_rows(self) -> tuple[Tensors, Tensors]:
-        """Inputs and targets of the first rows."""
-        tensors = tuple(map(tf.constant, self._task.first_rows()))
-        return tensors[: self._task.inputs], tensors[self._task.inputs :]
-
     def _first_outputs(self, inputs: Tensors) -> None:
         """Build the model."""
         try:
@@ -194,8 +183,8 @@ class TaskObjective(TaskOutputs, Objective):
         trainable = {id(variable) for variable in self.model.trainable_variables}
         variables = [variable for variable in self.model.variables if id(variable) not in states]
         names = {f"{i}.{_kind(variable)}": variable for i, variable in enumerate(variables)}
-        self.parameters = {name: one for name, one in names.items() if id(one) in trainable}
-        self.statistics = {name: one for name, one in names.items() if id(one) not in trainable}
+        self.parameters = {name: array for name, array in names.items() if id(array) in trainable}
+        self.statistics = {name: array for name, array in names.items() if id(array) not in trainable}
         self.local_weights = frozenset(self.statistics)
         if not self.parameters:
             raise nothing_to_train(self._task)
@@ -212,11 +201,11 @@ class TaskObjective(TaskOutputs, Objective):
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
         variables = list(self.parameters.values())
-        first_copies = [tf.distribute.get_strategy().experimental_local_results(own)[0] for own in variables]
-        gradients = tape.gradient(losses, first_copies)
+        local_copies = map(tf.distribute.get_strategy().experimental_local_results, variables)
+        gradients = tape.gradient(losses, [copies[0] for copies in local_copies])
         if all(gradient is None for gradient in gradients):
             raise no_gradient(self._task)
-        self._unused = [own for own, found in zip(variables, gradients, strict=True) if found is None]
+        self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
         for name, value in before.items():
             self.statistics[name].assign(value)
         self._compile(*inputs, *targets)
@@ -249,7 +238,7 @@ class TaskObjective(TaskOutputs, Objective):
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
         outputs = self._outputs(inputs, training=False)
-        return Evaluation(self._losses_of(outputs, targets), self._metrics_of(outputs, targets))
+        return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), None
 
     def _losses_of(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         return tf.cast(super()._losses_of(outputs, targets), tf.float32)
@@ -279,8 +268,8 @@ class TaskObjective(TaskOutputs, Objective):
             state.assign(words.view(np.int64))
 
     def check(self, weights: Weights) -> None:
-        own = self.parameters | self.statistics
-        check_weights(weights, {name: tuple(variable.shape) for name, variable in own.items()})
+        variables = self.parameters | self.statistics
+        check_weights(weights, {name: tuple(variable.shape) for name, variable in variables.items()})
 
 
 @contextlib.contextmanager

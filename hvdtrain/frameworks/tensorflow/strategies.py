@@ -150,12 +150,14 @@ class TensorFlowHorovod(TensorFlowStrategy):
     def gradient(
         self, tape: tf.GradientTape, loss: tf.Tensor, variables: list[tf.Variable], stamps: Stamps | None = None
     ) -> list[tf.Tensor]:
-        own = stamps.begin(GRADIENTS, dense(tape.gradient(loss, variables)), variables) if stamps else []
         groups = self._groups(variables)
         distributed = self._hvd.DistributedGradientTape(
             tape, compression=self._compression, op=self._op, groups=groups, sparse_as_dense=True
         )
-        return distributed._allreduce_grads(own, variables) if stamps else distributed.gradient(loss, variables)
+        if not stamps:
+            return distributed.gradient(loss, variables)
+        local_gradients = stamps.begin(GRADIENTS, dense(tape.gradient(loss, variables)), variables)
+        return distributed._allreduce_grads(local_gradients, variables)
 
     def _groups(self, variables: list[tf.Variable]) -> list[list[tf.Variable]] | None:
         """The variables whose gradients share a message; `variables` are in the order of the network."""
@@ -199,8 +201,8 @@ class TensorFlowDistributed(TensorFlowStrategy):
     def run(self, step: Step, rows: tuple[np.ndarray, ...], lr: tf.Tensor) -> tf.Tensor:
         parts = [np.split(array, self.devices) for array in rows]
         distribute = self.distribution.experimental_distribute_values_from_function
-        own = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
-        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *own, lr))
+        arrays = [distribute(lambda context, p=part: tf.constant(p[self._device(context)])) for part in parts]
+        losses = self.distribution.experimental_local_results(self._run_on_replicas(step, *arrays, lr))
         return tf.add_n([tf.identity(loss) for loss in losses])
 
     def _device(self, context: Any) -> int:
@@ -276,8 +278,8 @@ class TensorFlowAllreduce(TensorFlowStrategy):
     group: AllreduceGroup
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
-        own = {str(number): variable.numpy() for number, variable in enumerate(variables)}
-        for variable, value in zip(variables, broadcast_arrays(self.group, own).values(), strict=True):
+        arrays = {str(number): variable.numpy() for number, variable in enumerate(variables)}
+        for variable, value in zip(variables, broadcast_arrays(self.group, arrays).values(), strict=True):
             variable.assign(value)
 
     def gradient(

@@ -89,12 +89,12 @@ class _NormalizeOverRanks(torch.autograd.Function):
     def backward(context: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         gradient = gradients[0]
         normalized, weight, scale, real = context.saved_tensors
-        own_sums = _channel_sum(gradient), _channel_sum(gradient * normalized)
-        of_bias, of_weight = _sum_over_ranks(context.group, *own_sums)
-        mean, mean_normalized = ((one / context.count).to(gradient.dtype) for one in (of_bias, of_weight))
+        local_sums = _channel_sum(gradient), _channel_sum(gradient * normalized)
+        of_bias, of_weight = _sum_over_ranks(context.group, *local_sums)
+        mean, mean_normalized = ((total / context.count).to(gradient.dtype) for total in (of_bias, of_weight))
         of_x = gradient - real * (_of_channels(mean, gradient) + normalized * _of_channels(mean_normalized, gradient))
         of_x = of_x * _of_channels(weight * scale, gradient)
-        of_parameters = ((one / context.group.size).to(weight.dtype) for one in (of_weight, of_bias))
+        of_parameters = ((total / context.group.size).to(weight.dtype) for total in (of_weight, of_bias))
         return of_x, *of_parameters, None, None, None
 
 
@@ -103,10 +103,10 @@ def _moments_over_ranks(x: torch.Tensor, real: torch.Tensor, group: Group) -> tu
 
     The squares of float32 values are exact in float64, so the sums hardly depend on how the rows are divided.
     """
-    own_count = (real.sum() * x[0, 0].numel()).double()
+    local_count = (real.sum() * x[0, 0].numel()).double()
     real_x = (x * real).double()
-    own_total = _channel_sum(real_x)
-    count, total, squares = _sum_over_ranks(group, own_count, own_total, _channel_sum(real_x.square_()))
+    local_total = _channel_sum(real_x)
+    count, total, squares = _sum_over_ranks(group, local_count, local_total, _channel_sum(real_x.square_()))
     mean = total / count
     return count, mean.to(x.dtype), (squares / count - mean.square()).to(x.dtype)
 
@@ -123,8 +123,8 @@ def _of_channels(values: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def _sum_over_ranks(group: Group, *values: torch.Tensor) -> list[torch.Tensor]:
     """The sums over all ranks of float64 tensors, by one collective."""
-    own = torch.cat([value.double().flatten() for value in values])
-    total = torch.from_numpy(np.asarray(group.sum(own.cpu().numpy()))).to(own.device)
+    flat = torch.cat([value.double().flatten() for value in values])
+    total = torch.from_numpy(np.asarray(group.sum(flat.cpu().numpy()))).to(flat.device)
     return [
         part.view(value.shape) for part, value in zip(total.split([v.numel() for v in values]), values, strict=True)
     ]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.config.options import Config
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
@@ -68,12 +66,27 @@ class TorchSteps(Learner):
         self._update()
 
     def _update(self) -> None:
-        combine(self._strategy, self._optimizer)
-        self._scaler.unscale_(self._optimizer)
-        finite = clip_and_check(self._parameters.values(), self._config)
-        if finite:
-            self._strategy.update(self._optimizer, self._scaler)
-        self.skipped += self._rescale() or not finite
+        strategy, optimizer = self._strategy, self._optimizer
+        if strategy.waits:
+            phases.begin(GRADIENTS)
+        strategy.reduce(optimizer)
+        phases.begin(UPDATE)
+        self._scaler.unscale_(optimizer)
+        is_finite = self._clip()
+        if is_finite:
+            strategy.update(optimizer, self._scaler)
+        self.skipped += self._rescale() or not is_finite
+
+    def _clip(self) -> bool:
+        """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
+
+        Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
+        """
+        skip, clip_norm = self._config.on_nan == "skip", self._config.clip_norm
+        if not (skip or clip_norm):
+            return True
+        norm = nn.utils.clip_grad_norm_(self._parameters.values(), clip_norm or float("inf"))
+        return not skip or bool(norm.isfinite())
 
     def _rescale(self) -> bool:
         """Lower fp16's loss scale if gradients overflowed, else raise it; whether the scaler skipped the update."""
@@ -205,23 +218,3 @@ class TorchLearner(TorchSteps):
         write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):
             self._scaler.load_state_dict(state.extra["loss_scale"])
-
-
-def combine(strategy: TorchStrategy, optimizer: Any) -> None:
-    """Return when the gradients are those of the global batch; what follows is the update."""
-    if strategy.waits:
-        phases.begin(GRADIENTS)
-    strategy.reduce(optimizer)
-    phases.begin(UPDATE)
-
-
-def clip_and_check(parameters: Iterable[nn.Parameter], config: Config) -> bool:
-    """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
-
-    Combined gradients are identical on all ranks, so either all ranks skip the step or none does.
-    """
-    skip = config.on_nan == "skip"
-    if not (skip or config.clip_norm):
-        return True
-    norm = nn.utils.clip_grad_norm_(parameters, config.clip_norm or float("inf"))
-    return not skip or bool(norm.isfinite())

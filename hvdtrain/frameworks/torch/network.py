@@ -77,7 +77,7 @@ class TorchNetwork(nn.Module):
                 return functional.gelu(x)
             case kinds.Flatten():
                 return x.flatten(1)
-        raise TypeError(f"{layer} is no layer")
+        raise TypeError(f"{layer} is not a layer")
 
 
 def _convolution(layer: kinds.Conv) -> nn.Conv2d:

@@ -233,17 +233,17 @@ class StepInputs:
             self._columns = ()
             return pad_rows(self._parts, *self._objective.rows(batch))
         markers: Any = tuple(map(_Column, range(len(self._kept))))
-        weights, *found = self._objective.rows(batch._replace(arrays=markers))
-        self._columns = tuple(one.number if isinstance(one, _Column) else -1 for one in found)
-        own = (one for one in found if not isinstance(one, _Column))
-        return pad_rows(self._parts, weights, batch.rows, *own)
+        weights, *arrays = self._objective.rows(batch._replace(arrays=markers))
+        self._columns = tuple(array.number if isinstance(array, _Column) else -1 for array in arrays)
+        others = (array for array in arrays if not isinstance(array, _Column))
+        return pad_rows(self._parts, weights, batch.rows, *others)
 
     def on_device(self, copied: list[torch.Tensor]) -> list[torch.Tensor]:
         """Weights, inputs and targets, from the arrays of the latest `host_arrays` on the device."""
         if not self._columns:
             return copied
-        weights, rows, *own = copied
-        others = iter(own)
+        weights, rows, *rest = copied
+        others = iter(rest)
         gathered = (
             self._kept[number].index_select(0, rows) if number >= 0 else next(others) for number in self._columns
         )

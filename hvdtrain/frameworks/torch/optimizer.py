@@ -96,7 +96,7 @@ def from_arrays(name: str, arrays: Weights) -> Any:
     try:
         return _decode(json.loads(arrays[name].tobytes()), arrays)
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, RecursionError) as error:
-        raise ValueError(f"{name} is no state ({type(error).__name__}: {error})") from None
+        raise ValueError(f"{name} is not a state ({type(error).__name__}: {error})") from None
 
 
 def _encode(value: Any, name: str, arrays: Weights) -> Any:
@@ -108,14 +108,14 @@ def _encode(value: Any, name: str, arrays: Weights) -> Any:
         return _encode(value.item(), name, arrays)
     if isinstance(value, torch.Tensor):
         key = f"{name}/{len(arrays)}"
-        own = value.detach().cpu()
-        arrays[key] = own.contiguous().view(BYTES.get(own.dtype, own.dtype)).numpy().copy()
-        return {"tensor": key, "dtype": str(own.dtype).removeprefix("torch.")}
+        tensor = value.detach().cpu()
+        arrays[key] = tensor.contiguous().view(BYTES.get(tensor.dtype, tensor.dtype)).numpy().copy()
+        return {"tensor": key, "dtype": str(tensor.dtype).removeprefix("torch.")}
     if type(value) in (list, tuple):
-        return {type(value).__name__: [_encode(one, name, arrays) for one in value]}
+        return {type(value).__name__: [_encode(part, name, arrays) for part in value]}
     if isinstance(value, dict):
         kind = "Counter" if isinstance(value, collections.Counter) else "dict"
-        return {kind: [[_encode(key, name, arrays), _encode(one, name, arrays)] for key, one in value.items()]}
+        return {kind: [[_encode(key, name, arrays), _encode(part, name, arrays)] for key, part in value.items()]}
     raise ValueError(f"it has a {type(value).__name__}")
 
 
@@ -129,5 +129,5 @@ def _decode(value: Any, arrays: Weights) -> Any:
     if kind == "float":
         return float(content)
     if kind in SEQUENCES:
-        return SEQUENCES[kind](_decode(one, arrays) for one in content)
-    return MAPPINGS[kind]({_decode(key, arrays): _decode(one, arrays) for key, one in content})
+        return SEQUENCES[kind](_decode(part, arrays) for part in content)
+    return MAPPINGS[kind]({_decode(key, arrays): _decode(part, arrays) for key, part in content})

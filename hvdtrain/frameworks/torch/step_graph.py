@@ -224,21 +224,21 @@ class GraphedStep:
         losses = []
         for weights, *rows in self._inputs.parts(self._inputs.on_device(copied)):
             loss = self._losses(rows) @ weights
-            found = torch.autograd.grad(self._scaler.scale(loss), self._parameters, allow_unused=True)
+            gradients = torch.autograd.grad(self._scaler.scale(loss), self._parameters, allow_unused=True)
             if sums:
-                pairs = [(total, one) for total, one in zip(sums, found, strict=True) if one is not None]
+                pairs = [pair for pair in zip(sums, gradients, strict=True) if pair[1] is not None]
                 torch._foreach_add_(*map(list, zip(*pairs, strict=True)))
             else:
-                sums = _own_gradients(self._parameters, found)
+                sums = _like_backward(self._parameters, gradients)
             losses.append(loss.detach())
         return sum(losses[1:], losses[0]), sums
 
 
-def _own_gradients(parameters: list[nn.Parameter], found: tuple[torch.Tensor | None, ...]) -> list[torch.Tensor]:
+def _like_backward(parameters: list[nn.Parameter], computed: tuple[torch.Tensor | None, ...]) -> list[torch.Tensor]:
     """Gradients as backward() leaves them: zeros where there is none, the parameter's strides, memory of its own."""
     taken: set[int] = set()
     gradients = []
-    for parameter, gradient in zip(parameters, found, strict=True):
+    for parameter, gradient in zip(parameters, computed, strict=True):
         if gradient is None:
             gradient = torch.zeros_like(parameter)
         elif gradient.stride() != parameter.stride() or gradient.untyped_storage().data_ptr() in taken:

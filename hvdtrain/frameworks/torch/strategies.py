@@ -142,7 +142,7 @@ class TorchDDP(TorchStrategy):
         self._watch_gradients(model, device)
         with warnings.catch_warnings():
             # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
-            # instead of this one would give them at the start, too.
+            # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
             return nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
@@ -184,7 +184,7 @@ def _gradients(optimizer: Any) -> list[torch.Tensor]:
 
 def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
     """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
-    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 

@@ -17,7 +17,7 @@ from hvdtrain.frameworks.torch.network import buffers_by_rank, trained_parameter
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.frameworks.user_code import UserLearner
+from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"
@@ -64,14 +64,14 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
             if not name.isidentifier():
-                raise UserError(f"register(): {name!r} is no name", "give a name as of a variable")
+                raise UserError(f"register(): {name!r} is not a name", "give a name as of a variable")
             if name in self._kept or not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 problem = "is there already" if name in self._kept else "has no state_dict() and load_state_dict()"
                 raise UserError(
                     f"register(): {name} {problem}", "give schedulers and the like, each by a name of its own"
                 )
-            own = getattr(state, "optimizer", None)
-            if isinstance(own, torch.optim.Optimizer) and own is not self._optimizer:
+            optimizer = getattr(state, "optimizer", None)
+            if isinstance(optimizer, torch.optim.Optimizer) and optimizer is not self._optimizer:
                 raise UserError(
                     f"register(): {name} belongs to another optimizer",
                     "make it with the optimizer that setup() returns",
@@ -127,21 +127,21 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        arrays = [to_arrays(name, one.state_dict()) for name, one in self._kept.items()]
+        arrays = [to_arrays(name, kept.state_dict()) for name, kept in self._kept.items()]
         return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))))
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         if missing := self._kept.keys() ^ {name.partition("/")[0] for name in state.arrays}:
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
-        for name, own in self._kept.items():
-            own.load_state_dict(from_arrays(name, state.arrays))
+        for name, kept in self._kept.items():
+            kept.load_state_dict(from_arrays(name, state.arrays))
         self._has_state = True
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:
     """The parameters that are trained: combining their gradients was arranged in setup()."""
-    own = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
-    return [id(parameter) for parameter in own if parameter.requires_grad]
+    parameters = itertools.chain(model.parameters(), *(group["params"] for group in optimizer.param_groups))
+    return [id(parameter) for parameter in parameters if parameter.requires_grad]
 
 
 def _check(model: Any, optimizer: Any) -> None:
@@ -155,18 +155,7 @@ def _check(model: Any, optimizer: Any) -> None:
             f"setup(): the step() of {type(optimizer).__name__} does not have the argument closure=None",
             "give an optimizer whose step() works without a closure, as most of PyTorch's do",
         )
-    names = {parameter: name for name, parameter in trained_parameters(model).items()}
-    trained = {
-        parameter for group in optimizer.param_groups for parameter in group["params"] if parameter.requires_grad
-    }
-    if not names or trained - names.keys():
-        problem = (
-            "has parameters that are not the model's" if names else "has nothing to train: no parameter has gradients"
-        )
-        raise UserError(f"setup(): the optimizer {problem}", "make the optimizer with model.parameters()")
-    for parameter, name in names.items():
-        if parameter not in trained:
-            raise UserError(
-                f"setup(): the optimizer lacks the parameter {name}",
-                "give it all parameters, or freeze this one with requires_grad_(False)",
-            )
+    groups = itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    trained = {id(parameter) for parameter in groups if parameter.requires_grad}
+    names = {id(parameter): name for name, parameter in trained_parameters(model).items()}
+    check_optimizer("optimizer", trained, names, "model.parameters()", "requires_grad_(False)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections import Counter
 from collections.abc import Sequence
@@ -46,7 +47,7 @@ JOINS = {
     FIT.name: "to begin it",
 }
 """At the first of these parts that a step has, ranks wait for each other: what the last of them was last with."""
-LEAST_SHARE = 0.01
+MIN_SHARE = 0.01
 """Of the time, to be mentioned."""
 JOINT = {GRADIENTS.name, LOGGING.name, EVALUATION.name}
 """Parts in which ranks wait for each other."""
@@ -92,7 +93,7 @@ def _common_steps(ranks: Sequence[RankSteps]) -> list[list[StepSpans]]:
     """The steps that all ranks have: of each, that of each rank."""
     by_number = [{step.step: step for step in rank.steps} for rank in ranks]
     numbers = sorted(set.intersection(*map(set, by_number))) if by_number else []
-    return [[own[number] for own in by_number] for number in numbers]
+    return [[of_rank[number] for of_rank in by_number] for number in numbers]
 
 
 def _s(ns: float) -> float:
@@ -110,7 +111,7 @@ def _length(step: StepSpans, name: str) -> float:
 
 def _join_part(steps: list[list[StepSpans]]) -> str | None:
     """The part at which ranks wait for each other."""
-    names = {part.name for step in steps for own in step for part in own.parts}
+    names = {part.name for step in steps for of_rank in step for part in of_rank.parts}
     return next((name for name in JOINS if name in names), None)
 
 
@@ -122,30 +123,30 @@ def _arrival(step: StepSpans, join: str) -> int | None:
 def _late(steps: list[list[StepSpans]], error_s: float) -> list[Late | None]:
     """The last rank of each step; None where the clocks are not exact enough to tell, or a rank has no such part."""
     join = _join_part(steps)
-    found: list[Late | None] = []
+    late: list[Late | None] = []
     for step in steps:
-        arrivals = [_arrival(own, join) if join else None for own in step]
+        arrivals = [_arrival(of_rank, join) if join else None for of_rank in step]
         times = [at for at in arrivals if at is not None]
         if len(times) < len(step):
-            found.append(None)
+            late.append(None)
             continue
         rank = max(range(len(times)), key=times.__getitem__)
         others = times[:rank] + times[rank + 1 :]
         certain = _s(times[rank] - max(others)) >= error_s
-        found.append(Late(rank, _s(times[rank] - statistics.fmean(others))) if certain else None)
-    return found
+        late.append(Late(rank, _s(times[rank] - statistics.fmean(others))) if certain else None)
+    return late
 
 
 def _shares(steps: list[list[StepSpans]], late: list[Late | None]) -> str:
     """The parts and their shares of the time, over all ranks, the longest first."""
     lengths: Counter[str] = Counter()
-    for own in (own for step in steps for own in step):
-        for part in own.parts:
+    for of_rank in itertools.chain(*steps):
+        for part in of_rank.parts:
             lengths[part.name] += part.end - part.begin
     total = sum(lengths.values()) or 1
     texts = []
     for name, length in lengths.most_common():
-        if length / total < LEAST_SHARE:
+        if length / total < MIN_SHARE:
             continue
         text = f"{WORDS.get(name, name)} {length / total:.0%}"
         if name == GRADIENTS.name and any(late):
@@ -159,9 +160,9 @@ def _waited_for_last(steps: list[list[StepSpans]]) -> int:
     """Nanoseconds, of all ranks, in which they waited for gradients that the last rank had not computed yet."""
     waited = 0
     for step in steps:
-        last = max((_arrival(own, GRADIENTS.name) or own.begin for own in step), default=0)
-        for own in step:
-            waits = [part for part in own.parts if part.name == GRADIENTS.name]
+        last = max((_arrival(of_rank, GRADIENTS.name) or of_rank.begin for of_rank in step), default=0)
+        for of_rank in step:
+            waits = [part for part in of_rank.parts if part.name == GRADIENTS.name]
             waited += max(min(waits[-1].end, last) - waits[-1].begin, 0) if waits else 0
     return waited
 
@@ -170,11 +171,11 @@ def _about_last(
     ranks: Sequence[RankSteps], steps: list[list[StepSpans]], late: list[Late | None], step_s: float
 ) -> str:
     """Which rank the others waited for, and in which part it is slower than they are."""
-    known = [one for one in late if one]
+    known = [last for last in late if last]
     if not known:
         return "which rank was last cannot be told: the clocks are not known exactly enough"
-    counts = Counter(one.rank for one in known)
-    waited = {rank: sum(one.waited_s for one in known if one.rank == rank) for rank in counts}
+    counts = Counter(last.rank for last in known)
+    waited = {rank: sum(last.waited_s for last in known if last.rank == rank) for rank in counts}
     rank = max(waited, key=waited.__getitem__)
     each = waited[rank] / len(late)
     words = JOINS[_join_part(steps) or GRADIENTS.name]
@@ -182,8 +183,7 @@ def _about_last(
         counted = ", ".join(f"rank {rank} in {count}" for rank, count in sorted(counts.items()))
         mean = _time(sum(waited.values()) / len(late))
         return f"no rank stands out: the last one came {mean} after the others on average ({counted} steps)"
-    own = ranks[rank]
-    host = f" on {own.host}" if own.host else ""
+    host = f" on {ranks[rank].host}" if ranks[rank].host else ""
     text = (
         f"rank {rank}{host} was the last {words} in {counts[rank]} of {len(late)} steps: "
         f"the others waited {_time(each)} for it in each, {each / step_s:.0%} of the time"
@@ -197,13 +197,12 @@ def _about_last(
 def _slowest_part(rank: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
     """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
     names = {part.name for step in steps for part in step[rank].parts} - JOINT
-    found = []
+    excesses = []
     for name in sorted(names):
-        means = [statistics.fmean(_length(step[one], name) for step in steps) for one in range(len(steps[0]))]
+        means = [statistics.fmean(_length(step[other], name) for step in steps) for other in range(len(steps[0]))]
         others = statistics.median(means[:rank] + means[rank + 1 :])
-        found.append((means[rank] - others, name, means[rank], others))
-    _, name, own, others = max(found, default=(0.0, LOOP.name, 0.0, 0.0))
-    return name, own, others
+        excesses.append((means[rank] - others, name, means[rank], others))
+    return max(excesses, default=(0.0, LOOP.name, 0.0, 0.0))[1:]
 
 
 def _about_longest(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], times: list[float]) -> list[str]:
@@ -212,14 +211,14 @@ def _about_longest(ranks: Sequence[RankSteps], steps: list[list[StepSpans]], tim
     excess = times[longest] - median
     if len(times) < 3 or times[longest] < LONG * median:
         return []
-    found: dict[tuple[str, int | None], float] = {}
+    excesses: dict[tuple[str, int | None], float] = {}
     for index, rank in enumerate(ranks):
         for name in {part.name for part in steps[longest][index].parts}:
             more = _length(steps[longest][index], name) - statistics.median(
                 _length(step[index], name) for step in steps
             )
-            found[name, None if name in JOINT else rank.rank] = min(more, found.get((name, None), more))
-    (name, number), more = max(found.items(), key=lambda item: item[1])
+            excesses[name, None if name in JOINT else rank.rank] = min(more, excesses.get((name, None), more))
+    (name, number), more = max(excesses.items(), key=lambda item: item[1])
     text = f"step {steps[longest][0].step} took {_time(times[longest])}"
     if more < excess / 2:
         return [text]
@@ -232,8 +231,10 @@ def _about_messages(messages: Sequence[Message], steps: int) -> list[str]:
     if not messages:
         return []
     each = len(messages) / steps
-    negotiation = statistics.median(_s(one.begin - min([one.negotiation, *one.given.values()])) for one in messages)
-    allreduce = statistics.median(_s(one.end - one.begin) for one in messages)
+    negotiation = statistics.median(
+        _s(message.begin - min([message.negotiation, *message.given.values()])) for message in messages
+    )
+    allreduce = statistics.median(_s(message.end - message.begin) for message in messages)
     return [
         f"Horovod sent {each:.3g} message(s) in each step: the negotiation, from the gradients of the first rank until "
         f"all had theirs, took {_time(negotiation)}, the allreduce {_time(allreduce)} (medians)"

@@ -1,1 +1,116 @@
-"""Trackers: where a run's records go in addition to its folder."""
+"""Trackers: they show or store the records of runs, in addition to their folders.
+
+There are hvdtrain's own, and those of packages that name one as an entry point. `tracking` hands them a run's records.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Protocol
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.text import did_you_mean, printable
+
+GROUP = "hvdtrain.trackers"
+"""The group of entry points."""
+BUILT_IN = {
+    "mlflow": "hvdtrain.runs.trackers.mlflow:MLflow",
+    "prometheus": "hvdtrain.runs.trackers.prometheus:Prometheus",
+    "tensorboard": "hvdtrain.runs.trackers.tensorboard:TensorBoard",
+    "wandb": "hvdtrain.runs.trackers.wandb:WeightsAndBiases",
+}
+"""The names of hvdtrain's own, which no package replaces."""
+EXTRAS = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "true"), "wandb": ("WANDB_ERROR_REPORTING", "false")}
+"""Those that need the extra of their name, and the variable by which its library reports nothing to its makers."""
+DESCRIBING = {"kind", "step", "time", "repeated"}
+"""What describes a record, and is not one of its values."""
+
+
+class Tracker(Protocol):
+    """Receives a run's records on rank 0, in a thread of its own; packages name theirs as an entry point.
+
+    It is made without arguments. What one of its methods raises is logged once, and costs the records of that call.
+    """
+
+    def start(self, run_id: str, config: dict[str, Any]) -> None:
+        """A run starts, or is resumed: a run that is resumed in its folder has the same id again.
+
+        run_id: 16 hexadecimal digits. config: the content of the run's config.json, and in addition `folder`, the
+        absolute path of the run's folder, and `step`, the number of steps that are done.
+        """
+
+    def log(self, record: dict[str, Any]) -> None:
+        """A record of metrics.jsonl, with `repeated`: whether the run had it before it was resumed.
+
+        `kind` is train, test or ranks, and `step` the number of steps done; the other values are numbers, or lists with
+        a number for each rank.
+        """
+
+    def end(self, status: str) -> None:
+        """The run has finished, was stopped, or has failed: `finished`, `stopped` or `failed`.
+
+        A run whose process is killed does not call this.
+        """
+
+
+def check(names: Sequence[str]) -> None:
+    """Import the trackers of these names. Raises UserError for one that does not exist, or cannot be imported."""
+    for name in names:
+        load(name)
+
+
+def load(name: str) -> Callable[[], Tracker]:
+    """What makes the tracker of this name. Raises UserError if it does not exist, or cannot be imported."""
+    trackers = installed()
+    if name not in trackers:
+        hint, known = did_you_mean(name, trackers), ", ".join(sorted(trackers))
+        raise UserError(f"--tracker {printable(name)}: no such tracker{hint}", f"choose from {known}")
+    if name in EXTRAS:
+        os.environ.setdefault(*EXTRAS[name])
+    try:
+        made = trackers[name].load()
+    except Exception as error:
+        reason = printable(f"{type(error).__name__}: {error}")
+        install = f"pip install 'hvdtrain[{name}]'" if name in EXTRAS else "install what it needs, or leave it out"
+        raise UserError(f"--tracker {name}: it cannot be imported ({reason})", install) from None
+    if not callable(made):
+        raise UserError(f"--tracker {name}: {trackers[name].value} is not a class", "correct its entry point")
+    return made
+
+
+def installed() -> dict[str, EntryPoint]:
+    """The trackers, by name."""
+    importlib.invalidate_caches()
+    others = {entry.name: entry for entry in entry_points(group=GROUP)}
+    return {**others, **{name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}}
+
+
+def numbers(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Each number of a record with its name, such as `loss`."""
+    for name, value in record.items():
+        if name not in DESCRIBING and is_number(value):
+            yield name, float(value)
+
+
+def numbers_of_ranks(record: dict[str, Any]) -> Iterator[tuple[str, list[float]]]:
+    """Each list of a record that has a number for each rank, with its name, such as `compute_s`."""
+    for name, value in record.items():
+        if isinstance(value, list | tuple) and value and all(map(is_number, value)):
+            yield name, [float(number) for number in value]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number, which True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def scalars(record: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a record as `train/loss`; of those of ranks mean and maximum, as `train/compute_s_max`."""
+    kind = record["kind"]
+    values = {f"{kind}/{name}": value for name, value in numbers(record)}
+    for name, of_ranks in numbers_of_ranks(record):
+        values |= {f"{kind}/{name}_mean": sum(of_ranks) / len(of_ranks), f"{kind}/{name}_max": max(of_ranks)}
+    return values

@@ -12,8 +12,7 @@ from typing import Any
 from mlflow.entities import Metric, Param, Run
 from mlflow.tracking import MlflowClient
 
-from hvdtrain.runs.trackers.interface import Tracker
-from hvdtrain.runs.trackers.values import scalars
+from hvdtrain.runs.trackers import Tracker, scalars
 from hvdtrain.system.text import printable
 
 TAG = "hvdtrain.run_id"
@@ -37,12 +36,12 @@ class MLflow(Tracker):
         folder = Path(config["folder"])
         self._client = MlflowClient(tracking_uri=_store(folder))
         self._experiment = self._find_experiment()
-        found = self._find_run(run_id)
-        self._continued = found is not None
+        earlier = self._find_run(run_id)
+        self._continued = earlier is not None
         tags = {TAG: run_id, "hvdtrain.folder": printable(str(folder))}
-        run = found or self._client.create_run(self._experiment, tags=tags, run_name=printable(folder.name))
+        run = earlier or self._client.create_run(self._experiment, tags=tags, run_name=printable(folder.name))
         self._id = run.info.run_id
-        if found:
+        if earlier:
             self._client.update_run(self._id, status="RUNNING")
         new = [Param(name, value) for name, value in _parameters(config) if name not in run.data.params]
         for first in range(0, len(new), BATCH):
@@ -62,13 +61,13 @@ class MLflow(Tracker):
 
     def _find_experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME") or EXPERIMENT
-        found = self._client.get_experiment_by_name(name)
-        return found.experiment_id if found else self._client.create_experiment(name)
+        experiment = self._client.get_experiment_by_name(name)
+        return experiment.experiment_id if experiment else self._client.create_experiment(name)
 
     def _find_run(self, run_id: str) -> Run | None:
         """MLflow's run of hvdtrain's, if an earlier process has made it."""
-        found = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run_id}'", max_results=1)
-        return found[0] if found else None
+        runs = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{run_id}'", max_results=1)
+        return runs[0] if runs else None
 
 
 def _store(folder: Path) -> str | None:

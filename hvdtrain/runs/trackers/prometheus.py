@@ -9,8 +9,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 
-from hvdtrain.runs.trackers.interface import Tracker
-from hvdtrain.runs.trackers.values import numbers, numbers_of_ranks
+from hvdtrain.runs.trackers import Tracker, numbers, numbers_of_ranks
 from hvdtrain.system.text import printable
 
 FOLDER = "HVDTRAIN_PROMETHEUS_DIR"
@@ -55,6 +54,6 @@ class Prometheus(Tracker):
         return Gauge(f"hvdtrain_{name}", text, [*self._labels, *labels], registry=self._registry)
 
     def _write(self, status: str) -> None:
-        for one in STATUSES:
-            self._status.labels(**self._labels, status=one).set(one == status)
+        for known in STATUSES:
+            self._status.labels(**self._labels, status=known).set(known == status)
         write_to_textfile(str(self._path), self._registry)

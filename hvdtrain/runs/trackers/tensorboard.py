@@ -13,8 +13,7 @@ from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import scalar
 
 from hvdtrain.runs.console import log
-from hvdtrain.runs.trackers.interface import Tracker
-from hvdtrain.runs.trackers.values import scalars
+from hvdtrain.runs.trackers import Tracker, scalars
 from hvdtrain.system.rank_info import host_name
 
 FLUSH_S = 10.0

@@ -1,23 +1,32 @@
-"""The trackers of a run: what they get, and how the run's end reaches them."""
+"""How the records of a run, and its end, reach its trackers: each in a thread that training never waits for."""
 
 from __future__ import annotations
 
 import contextlib
+import copy
+import logging
+import threading
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import HvdtrainError, RankRemoved, UserError
-from hvdtrain.runs import metrics
-from hvdtrain.runs.console import log
-from hvdtrain.runs.trackers import registry
-from hvdtrain.runs.trackers.delivery import Delivery
+from hvdtrain.runs import metrics, trackers
+from hvdtrain.runs.console import log, log_to_file
+from hvdtrain.runs.trackers import Tracker
 from hvdtrain.system import credentials
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 
 END_S = 5.0
 """How long the end of a run waits for all of its trackers."""
+MAX_WAITING = 1000
+"""How many records wait for a tracker at most; further ones are lost."""
+THREADS = "tracker "
+"""How the names of the threads begin."""
 
 
 class Tracking:
@@ -32,7 +41,7 @@ class Tracking:
         config = {**_public(content), "folder": str(folder.absolute()), "step": step}
         for name in names:
             try:
-                self._deliveries.append(Delivery(name, registry.load(name), content["id"], config))
+                self._deliveries.append(Delivery(name, trackers.load(name), content["id"], config))
             except UserError as error:  # of a rank that an elastic job has made rank 0
                 log.warning("%s; training continues without it", error)
 
@@ -61,6 +70,97 @@ class Tracking:
             delivery.join(deadline)
 
 
+class Delivery:
+    """Starts a tracker, and hands it records, then the end. A record that it does not accept is lost.
+
+    make: what makes the tracker. Nothing here raises what a tracker raises, or waits for it.
+    """
+
+    def __init__(self, name: str, make: Callable[[], Tracker], run_id: str, config: dict[str, Any]) -> None:
+        self._name, self._make, self._start = name, make, (run_id, copy.deepcopy(config))
+        self._changed = threading.Condition()
+        self._waiting: deque[dict[str, Any]] = deque()
+        self._status = ""
+        """How the run ended; empty before."""
+        self._lost, self._said = 0, False
+        self._thread = threading.Thread(target=self._deliver, name=THREADS + name, daemon=True)
+        self._thread.start()
+
+    def log(self, record: dict[str, Any]) -> None:
+        """Hand over a record."""
+        with self._changed:
+            kept = len(self._waiting) < MAX_WAITING
+            if kept:
+                self._waiting.append(copy.deepcopy(record))
+                self._changed.notify()
+            else:
+                self._lost += 1
+        if not kept:
+            self._say(f"does not accept records as fast as they come: {MAX_WAITING} wait, and others are lost")
+
+    def end(self, status: str) -> None:
+        """The run has ended; `join` waits until the tracker knows."""
+        with self._changed:
+            self._status = status
+            self._changed.notify()
+
+    def join(self, deadline: float) -> None:
+        """Wait until the tracker has ended, or for that time (monotonic, in s); log how many records it lacks."""
+        self._thread.join(max(deadline - time.monotonic(), 0.0))
+        busy = self._thread.is_alive()
+        with self._changed:
+            lost = self._lost + (len(self._waiting) + 1 if busy else 0)
+            self._waiting.clear()
+        if lost:
+            why = "record(s) of this run: it does not respond" if busy else "record(s) of this run"
+            log.warning("tracker %s lacks up to %d %s", self._name, lost, why)
+
+    def _deliver(self) -> None:
+        tracker = self._started()
+        while record := self._next():
+            if not tracker or not self._calls("log", tracker.log, record):
+                self._lost += 1
+        if tracker:
+            self._calls("end", tracker.end, self._status)
+
+    def _started(self) -> Tracker | None:
+        """The tracker; None if it cannot be started."""
+        made: list[Tracker] = []
+        if not self._calls("start", lambda: made.append(self._make())):
+            return None
+        return made[0] if self._calls("start", made[0].start, *self._start) else None
+
+    def _next(self) -> dict[str, Any] | None:
+        """The next record; None after the end of the run."""
+        with self._changed:
+            while not self._waiting and not self._status:
+                self._changed.wait()
+            return self._waiting.popleft() if self._waiting else None
+
+    def _calls(self, what: str, method: Callable[..., None], *arguments: Any) -> bool:
+        """Whether a call succeeds; what the first one that fails raises is logged."""
+        try:
+            method(*arguments)
+        except BaseException as error:  # also SystemExit, as of a library that knows of no threads
+            lost = {"start": "it gets no records", "log": "that record is lost", "end": "it may lack the end"}[what]
+            self._say(f"{what} raised {type(error).__name__}: {error} ({lost})", traceback.format_exc())
+            return False
+        return True
+
+    def _say(self, problem: str, details: str = "") -> None:
+        """Log the first problem."""
+        if not self._said:
+            self._said = True
+            log.warning("tracker %s: %s; training continues", self._name, printable(problem))
+            if details:
+                log_to_file(logging.WARNING, details)
+
+
+def hanging() -> list[str]:
+    """The names of trackers whose threads have not ended; they may keep a process from ending."""
+    return [thread.name.removeprefix(THREADS) for thread in threading.enumerate() if thread.name.startswith(THREADS)]
+
+
 def _status(error: BaseException, elastic: bool) -> str:
     """How a run ended by an error."""
     goes_on = isinstance(error, RankRemoved) or (elastic and not isinstance(error, HvdtrainError))
@@ -75,11 +175,11 @@ def _place(record: dict[str, Any]) -> float:
 
 def _recorded(folder: Path) -> dict[str, float]:
     """The place of the last record of each kind that the run has already."""
-    found: dict[str, float] = {}
+    places: dict[str, float] = {}
     with contextlib.suppress(OSError):
         for record in metrics.read(folder / "metrics.jsonl"):
-            found[record["kind"]] = max(_place(record), found.get(record["kind"], float("-inf")))
-    return found
+            places[record["kind"]] = max(_place(record), places.get(record["kind"], float("-inf")))
+    return places
 
 
 def _public(content: Any) -> Any:
@@ -87,5 +187,5 @@ def _public(content: Any) -> Any:
     if isinstance(content, dict):
         return {name: _public(value) for name, value in content.items() if name != "on_end"}
     if isinstance(content, list | tuple):
-        return [_public(one) for one in content]
+        return [_public(value) for value in content]
     return credentials.removed(content) if isinstance(content, str) else content

@@ -10,8 +10,7 @@ from typing import Any
 import wandb
 
 from hvdtrain.runs import metrics
-from hvdtrain.runs.trackers.interface import Tracker
-from hvdtrain.runs.trackers.values import scalars
+from hvdtrain.runs.trackers import Tracker, scalars
 from hvdtrain.system.text import printable
 
 PROJECT = "hvdtrain"

@@ -11,7 +11,7 @@ from support.mirror import Mirror
 
 from hvdtrain.datasets import downloads
 from hvdtrain.datasets.built_in import PUBLISHED, Published
-from hvdtrain.datasets.formats import cifar10
+from hvdtrain.datasets.formats import in_memory
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +40,7 @@ def mnist(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 @pytest.fixture
 def cifar_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """$HVDTRAIN_DATA/cifar10, empty, for files of two records."""
-    monkeypatch.setattr(cifar10, "RECORDS", 2)
+    monkeypatch.setattr(in_memory, "CIFAR_RECORDS", 2)
     monkeypatch.setenv("HVDTRAIN_DATA", str(tmp_path / "data"))
     (tmp_path / "data" / "cifar10").mkdir(parents=True)
     return tmp_path / "data" / "cifar10"

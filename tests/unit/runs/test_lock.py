@@ -46,7 +46,7 @@ def holders(folder, count=1):
 
 def write_lock(folder, age_s=0.0, number=1, **changes):
     """A lock file that a process on another host touched `age_s` seconds ago, by the file system's clock."""
-    holder = lock.Holder.own()
+    holder = lock.Holder.this_process()
     elsewhere = holder.process._replace(host="node9", place="node9 boot pid", pid=12)
     path = folder / f"lock-{number}.json"
     path.write_text(holder._replace(process=elsewhere, token="theirs", **changes).to_json())

@@ -11,8 +11,8 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import BLOCK_BYTES, Curve, MetricsReader, last_records
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import StepTime
+from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
-from hvdtrain.runs.trackers.values import scalars
 
 
 def test_incomplete_line_of_a_killed_job_is_skipped(tmp_path):

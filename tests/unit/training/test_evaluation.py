@@ -3,7 +3,7 @@
 import numpy as np
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.interfaces import Evaluated, classified
+from hvdtrain.interfaces import Evaluated
 from hvdtrain.training.evaluation import Scores, Sums
 
 
@@ -11,7 +11,8 @@ def test_scores_and_per_class_accuracy():
     labels, predicted = np.array([0, 0, 0, 0, 1, 1]), np.array([0, 0, 0, 1, 1, 1])
     sums = Sums(2)
     for rows in (slice(0, 4), slice(4, 6)):
-        evaluated = classified(len(labels[rows]), labels[rows], predicted[rows])
+        right = float(np.count_nonzero(labels[rows] == predicted[rows]))
+        evaluated = Evaluated(len(labels[rows]), {"accuracy": right}, predicted[rows])
         sums.add(evaluated, (labels[rows], labels[rows]))
     scores = sums.join(SingleProcess())
     assert (scores.loss, scores.metrics, scores.score) == (1.0, {"accuracy": 5 / 6}, 5 / 6)

@@ -108,7 +108,7 @@ def test_other_states_are_errors(state):
 )  # fmt: skip
 def test_damaged_states_are_errors(text):
     arrays = {"a": np.frombuffer(text.encode(), np.uint8), "a/0": np.zeros(3, np.float32)}
-    with pytest.raises(ValueError, match="a is no state"):
+    with pytest.raises(ValueError, match="a is not a state"):
         from_arrays("a", arrays)
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 from rich.console import Console
 
-from hvdtrain.runs.progress_bar import ProgressBar
+from hvdtrain.runs.console import ProgressBar
 
 FIGURES = ["12,345 images/s", "loss 0.1234", "accuracy 0.9876", "lr 0.0125"]
 
