@@ -100,17 +100,15 @@ class RankView:
 class RankWatch:
     """Follows the heartbeats of one run. Ages are those of what this process sees, as clocks of hosts differ."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
         self._history: dict[int, list[tuple[float, Heartbeat]]] = {}
         """The heartbeats of each rank in the last WINDOW_S, and when they were seen, by the monotonic clock."""
         self._looked, self._delay_s = 0.0, 0.0
         """When `look` was called last; and how late, at most, the folder has shown heartbeats."""
 
-    def look(self, beats: dict[int, Heartbeat] | None = None) -> list[RankView]:
-        """The ranks now. beats: as `read_beats` has just found them."""
+    def look(self, beats: dict[int, Heartbeat]) -> list[RankView]:
+        """The ranks now. beats: as `read_beats` has just read them."""
         now = time.monotonic()
-        beats = read_beats(self._folder) if beats is None else beats
         for rank, beat in beats.items():
             self._add(rank, beat, now)
         for rank in set(self._history) - set(beats):  # of a job that has fewer ranks now

@@ -158,7 +158,7 @@ class RunFollower:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._watch = RankWatch(folder)
+        self._watch = RankWatch()
 
     def look(self) -> RunView:
         """The run now."""

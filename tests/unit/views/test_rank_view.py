@@ -23,37 +23,37 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    found = Clock()
-    monkeypatch.setattr(rank_view, "time", found)
-    return found
+    clock = Clock()
+    monkeypatch.setattr(rank_view, "time", clock)
+    return clock
 
 
-def look_after(watch, clock, seconds):
+def look_after(watch, folder, clock, seconds):
     """Looks twice a second; whether the rank is silent after these seconds."""
     for _ in range(round(2 * seconds)):
         clock.now += 0.5
-        (view,) = watch.look()
+        (view,) = watch.look(rank_view.read_beats(folder))
     return view.is_silent
 
 
 def test_a_rank_is_silent_later_where_the_folder_shows_heartbeats_late(tmp_path, clock):
-    watch, folder = rank_view.RankWatch(tmp_path), tmp_path
+    watch, folder = rank_view.RankWatch(), tmp_path
     for number in (1, 2, 3):  # every heartbeat is seen
         write_beat(folder, 0, number, time=clock.now)
-        assert not look_after(watch, clock, 0.5)
-    assert look_after(watch, clock, 1.5)
+        assert not look_after(watch, folder, clock, 0.5)
+    assert look_after(watch, folder, clock, 1.5)
     write_beat(folder, 0, 12, time=clock.now)  # it had written nine others meanwhile
-    assert not look_after(watch, clock, 3)
-    assert look_after(watch, clock, 3)
+    assert not look_after(watch, folder, clock, 3)
+    assert look_after(watch, folder, clock, 3)
 
 
 def test_a_rank_that_was_stopped_does_not_make_the_folder_a_late_one(tmp_path, clock):
-    watch, folder = rank_view.RankWatch(tmp_path), tmp_path
+    watch, folder = rank_view.RankWatch(), tmp_path
     write_beat(folder, 0, 1, time=clock.now)
-    assert look_after(watch, clock, 4)
+    assert look_after(watch, folder, clock, 4)
     write_beat(folder, 0, 2, time=clock.now)
-    assert not look_after(watch, clock, 1)
-    assert look_after(watch, clock, 1)
+    assert not look_after(watch, folder, clock, 1)
+    assert look_after(watch, folder, clock, 1)
 
 
 def test_ranks_of_an_attempt_with_more_ranks_do_not_count(tmp_path):
