@@ -30,11 +30,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from limited_memory import limited_memory
 from PIL import Image
 from run import HERE, Runs, start, verdict
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench.limited_memory import limited_memory
 from hvdtrain.views.table import spread
 
 LIMITED, IN_MEMORY = "tar shards, {} MiB of memory", "the same rows in memory"
@@ -57,7 +57,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/larger-than-memory.jsonl"), help="file of results")
     options = parser.parse_args()
     limit = options.limit << 20
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes the shards and the control group, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also removes the shards and the control group
     try:
         with limited_memory(limit):
             pass

@@ -58,7 +58,7 @@ OURS = {
 }
 TORCH = ("hvdtrain torch", "hvdtrain torch, over MPI", "hvdtrain torch --compile")
 TORCH_BF16 = ("hvdtrain torch bf16", "hvdtrain torch bf16, over MPI", "hvdtrain torch bf16 --compile")
-# hvdtrain's jobs, of which the fastest counts, the job to compare with, and the minimum ratio of images/s.
+# hvdtrain's jobs (the fastest counts), the job to compare with, and the minimum ratio of images/s.
 RATIOS = [
     (TORCH, "torch DDP by hand", 1.8),
     (TORCH, "torch Horovod with DataLoader", 1.25),

@@ -28,10 +28,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions, measure
-from hvdtrain.measure.scale.cluster import Link
+from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP
-from hvdtrain.measure.scale.libraries import library
+from hvdtrain.measure.scale.inputs import DEFAULT_OVERLAP, library
 from hvdtrain.measure.scale.step import StepModel, StepTime
 from hvdtrain.measure.scale.workload import Workload, read_workload
 
@@ -63,7 +62,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/throttled.jsonl"), help="file to append results to")
     options = parser.parse_args()
     options.output.parent.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # removes the namespaces, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # also removes the namespaces
     rows = []
     with tempfile.TemporaryDirectory() as folder, hosts(max(options.ranks)) as spaces:
         workload = one_rank(Path(folder), options.batch_size)

@@ -43,7 +43,7 @@ class Photos:
         return self.dataset.train, self.dataset.test
 
     def augment(self, rows: Rows, generators: list[np.random.Generator]) -> Rows:
-        """Mirror half of the images, and cut each out of a larger one, whose border is mirrored, too."""
+        """Mirror half of the images, and cut each out of a larger one with a mirrored border."""
         images, labels = rows  # (n, 3, height, width), copies that may be changed
         border = (self.shift, self.shift)
         larger = np.pad(images, ((0, 0), (0, 0), border, border), "reflect")

@@ -1,4 +1,4 @@
-"""A script with a training loop of its own: it makes model, optimizer, schedule and losses, hvdtrain does the rest.
+"""A script with a training loop of its own: it makes model, optimizer, schedule and losses; hvdtrain does the rest.
 
     hvdtrain launch local -n 2 -- python examples/own_loop.py --epochs 4
     hvdtrain launch local -n 2 --restarts 3 -- python examples/own_loop.py --epochs 4 --name spirals --auto-resume

@@ -16,7 +16,7 @@ Rows = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 class LastOutput(nn.Module):
-    """A GRU, of which the output at the end of each sequence is used, not at the end of its padding."""
+    """A GRU that returns its output at the end of each sequence, not at the end of the padding."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class LastOutput(nn.Module):
 class Adding:
     """The adding problem of Hochreiter and Schmidhuber (1997), with sequences of different lengths.
 
-    A row: numbers in [0, 1] and their marks, of which two are 1, (longest, 2), padded with zeros; the length; the sum.
+    A row: numbers in [0, 1] and their marks, two of them 1, (longest, 2), padded with zeros; the length; the sum.
     """
 
     inputs = 2

@@ -27,8 +27,8 @@ MODULES = {
     "load_dataset": "datasets.registry",
     "start": "api",
 }
-"""Where the names of the package are, which are imported when they are asked for: the agents that launch ranks import
-this package, too."""
+"""Where the names of the package are. They are imported when they are asked for, as the agents that launch ranks also
+import this package."""
 
 
 def __getattr__(name: str) -> Any:

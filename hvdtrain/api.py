@@ -115,7 +115,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
 
 
 def _changed(options: Config | RuntimeOptions, defaults: Config | RuntimeOptions) -> dict[str, Any]:
-    """The options that are not the default, but for --model."""
+    """The options that are not the default, except for --model."""
     default = dataclasses.asdict(defaults)
     given = dataclasses.asdict(options)
     return {name: value for name, value in given.items() if value != default[name] and name != "model"}

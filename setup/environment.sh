@@ -13,21 +13,17 @@
 #   HVDTRAIN_CONSTRAINTS  the file of pinned versions (default: the stack's)
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
-venv=${VENV:-.venv}
-[[ $venv = /* ]] || venv=$root/$venv
+# shellcheck source=setup/stack.sh
+source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
 made=$venv/.hvdtrain-path
-# shellcheck source=setup/stack.sh
-source setup/stack.sh
 
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
 # environment contain its path and the checkout's, so neither can move.
 wanted() {
     {
-        cat setup.cfg setup/*.{sh,py,patch} "$folder"/*
+        cat setup.cfg setup/*.{sh,py} setup/horovod/* "$folder"/*
         printf '%s\n' "$stack" "$venv" "$root" "$extras" "$constraints"
         printf '%s\n' "$torch"
         env | grep -E '^HOROVOD_(GPU|CPU_OPERATIONS|CUDA|ROCM|NCCL|WITHOUT|BUILD|CMAKE)' | sort || true
@@ -40,9 +36,7 @@ up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
 
 # True if the environment has the stack, the Python and the PyTorch that are asked for.
 as_asked() {
-    local version had=$stack
-    # Of one that set-up did not make, the stack is not known; before there were stacks, set-up made `all`.
-    [[ ! -f $made ]] || had=all
+    local version had=$stack # which is not known of one that set-up did not make
     [[ ! -f $venv/.hvdtrain-stack ]] || had=$(<"$venv/.hvdtrain-stack")
     version=$("$venv/bin/python" -I -c "$about_python" 2>/dev/null) && version=${version%% *} || return 1
     [[ $had = "$stack" ]] &&
@@ -113,7 +107,7 @@ pip_install() { HVDTRAIN_CONSTRAINTS=$constraints setup/install.sh "$venv" "$@";
 # A system MPI is used if it can both compile and start programs, unless the environment
 # has its own, which comes first on PATH once the environment is active.
 ensure_mpi() {
-    local mpicxx site
+    local mpicxx
     if [[ ! -x $venv/bin/mpicxx ]] && mpicxx=$(type -P mpicxx) && type -P mpirun >/dev/null; then
         step "MPI: the system's ($mpicxx)"
         return

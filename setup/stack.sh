@@ -1,10 +1,16 @@
 # shellcheck shell=bash disable=SC2034,SC2154  # variables of the scripts that source this file
-# Chooses the stack and the Python. The scripts of set-up source this file, in the checkout, with `venv` set.
+# Chooses the stack and the Python, for the scripts of set-up that source this file. It changes to the checkout, and sets
+# `root` to that and `venv` to the environment's folder.
 #
 #   choose_stack   sets `stack`, `folder`, `extras`, `constraints` and the variables of its stack.conf
 #   find_python    prints the path of the Python to use
 #   system_torch   is the Python whose PyTorch is used as it is; empty where PyTorch is installed
 #   has_new_pip    is true if the pip of a Python writes reports; pip_pin prints one that does, with its SHA-256
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cd "$root" || exit
+venv=${VENV:-.venv}
+[[ $venv = /* ]] || venv=$root/$venv
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
@@ -36,8 +42,8 @@ choose_stack() {
         read_stack "$STACK"
     elif [[ ${USE_SYSTEM_TORCH:-0} != 0 ]]; then
         read_stack pytorch
-    elif [[ -n $made || -f $venv/.hvdtrain-path ]]; then # older environments have no name of a stack
-        read_stack "${made:-all}"
+    elif [[ -n $made ]]; then
+        read_stack "$made"
     else
         default_stack
     fi

@@ -34,14 +34,14 @@ def installed(python: str) -> dict[str, Distribution]:
     """The distributions that a Python can import, by their names; the first of a name counts."""
     program = "import json, sys; print(json.dumps([path for path in sys.path if path]))"
     path = json.loads(subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout)
-    found: dict[str, Distribution] = {}
+    by_name: dict[str, Distribution] = {}
     for item in distributions(path=path):
         if item.metadata["Name"]:
-            found.setdefault(normal(item.metadata["Name"]), item)
-    return found
+            by_name.setdefault(normal(item.metadata["Name"]), item)
+    return by_name
 
 
-def required(found: dict[str, Distribution], name: str) -> tuple[dict[str, Distribution], list]:
+def required(available: dict[str, Distribution], name: str) -> tuple[dict[str, Distribution], list]:
     """A package and all that it requires, as far as installed; and all of these requirements."""
     from pip._vendor.packaging.requirements import Requirement
 
@@ -49,10 +49,10 @@ def required(found: dict[str, Distribution], name: str) -> tuple[dict[str, Distr
     seen = set(todo)
     while todo:
         name, extra = todo.pop()
-        if name not in found:
+        if name not in available:
             continue
-        closure[name] = found[name]
-        for line in found[name].requires or ():
+        closure[name] = available[name]
+        for line in available[name].requires or ():
             requirement = Requirement(line)
             if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
                 continue
@@ -89,16 +89,16 @@ def link(item: Distribution, folder: Path) -> None:
         shutil.copy(source, folder / source.name)
 
 
-def main(words: list[str]) -> int:
+def main(arguments: list[str]) -> int:
     """Link, or print the version."""
-    found = installed(words[1])
-    if "torch" not in found:
-        print(f"set-up: {words[1]} has a PyTorch without metadata, which pip cannot use", file=sys.stderr)
+    available = installed(arguments[1])
+    if "torch" not in available:
+        print(f"set-up: {arguments[1]} has a PyTorch without metadata, which pip cannot use", file=sys.stderr)
         return 1
-    if words[0] == "version":
-        print(found["torch"].version)
+    if arguments[0] == "version":
+        print(available["torch"].version)
         return 0
-    closure, requirements = required(found, "torch")
+    closure, requirements = required(available, "torch")
     linked = {name: item for name, item in closure.items() if name not in OWN}
     purelib = Path(sysconfig.get_path("purelib"))
     folder = purelib.parent / FOLDER
@@ -106,7 +106,7 @@ def main(words: list[str]) -> int:
     for item in linked.values():
         link(item, folder)
     (purelib / "hvdtrain_system_torch.pth").write_text(f"{folder}\n")
-    for line in Path(words[2]).read_text().splitlines():
+    for line in Path(arguments[2]).read_text().splitlines():
         pin = re.match(r"([A-Za-z0-9._-]+)==([^\s;]+)", line)
         # The environment's own packages keep their pins, unless this PyTorch requires another version.
         if not pin or (

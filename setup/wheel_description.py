@@ -4,8 +4,9 @@ A wheel's local version names what it is built for, so that its file name alone 
 
     horovod-0.28.1+hvdtrain.pd41c0a9.torch2.13.mxnet1.9.tf2.15.cpu.openmpi4-cp311-cp311-manylinux_2_35_x86_64.whl
 
-in this order: the corrections in this folder (a hash), the frameworks, CPU or CUDA with or without NCCL, MPI. The whole
-description of the environment that it was built in is the file hvdtrain.json next to the wheel's metadata.
+in this order: the patches in setup/horovod (a hash of their changes), the frameworks, CPU or CUDA with or without NCCL,
+MPI. The whole description of the environment that it was built in is the file hvdtrain.json next to the wheel's
+metadata.
 """
 
 from __future__ import annotations
@@ -35,23 +36,34 @@ FORMAT = 2
 COMMAND_TIMEOUT_S = 60
 
 
-def describe(version: str, patches: list[Path]) -> dict[str, object]:
-    """What decides the content of a wheel that is built in this environment."""
-    content = b"".join(path.read_bytes() for path in patches)
+def describe(version: str, folder: Path) -> dict[str, object]:
+    """What decides the content of a wheel that is built in this environment. folder: setup/horovod."""
+    changes = b"".join(map(_changes, read_series(folder)))
     return {
         "horovod": version,
         # The letter keeps a version number from dropping zeros in front.
-        "patches": f"p{hashlib.sha256(content).hexdigest()[:7]}",
+        "patches": f"p{hashlib.sha256(changes).hexdigest()[:7]}",
         "format": FORMAT,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
-        "frameworks": {name: found for name in DISTRIBUTIONS if (found := _installed(DISTRIBUTIONS[name]))},
+        "frameworks": {name: has for name in DISTRIBUTIONS if (has := _installed(DISTRIBUTIONS[name]))},
         "torch_cuda": _torch_cuda(),
         "device": _device(),
         "mpi": _mpi(_output("mpirun", "--version")),
         "options": {name: _option(os.environ[name]) for name in sorted(os.environ) if OPTIONS.match(name)},
     }
+
+
+def read_series(folder: Path) -> list[Path]:
+    """The patches of a folder in the order in which they apply, which its file `series` lists as Debian's do."""
+    lines = (folder / "series").read_text().splitlines()
+    return [folder / line for line in lines if not line.startswith("#")]
+
+
+def _changes(patch: Path) -> bytes:
+    """A patch without its header, of which nothing is built."""
+    return patch.read_bytes().partition(b"\n--- ")[2]
 
 
 def _installed(names: tuple[str, ...]) -> str:
@@ -67,10 +79,10 @@ def _torch_cuda() -> str:
     if not spec or not spec.origin:
         return ""
     try:
-        found = re.search(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", Path(spec.origin).with_name("version.py").read_text(), re.M)
+        text = Path(spec.origin).with_name("version.py").read_text()
     except OSError:
         return ""
-    return found[1] if found else ""
+    return "".join(re.findall(r"^cuda\b[^=\n]*=\s*'([\d.]+)'", text, re.M)[:1])
 
 
 def _device() -> str:
@@ -91,8 +103,8 @@ def _mpi(text: str) -> str:
     kinds = {"openmpi": r"\(Open ?MPI\) ([\d.]+)", "intelmpi": r"Intel\(R\) MPI.*?Version ([\d.]+)"}
     kinds["mpich"] = r"HYDRA[\s\S]*?Version:\s*([\d.]+)"
     for kind, pattern in kinds.items():
-        if found := re.search(pattern, text):
-            return f"{kind} {found[1]}"
+        if version := re.search(pattern, text):
+            return f"{kind} {version[1]}"
     return "mpi"
 
 
@@ -110,8 +122,8 @@ def _option(value: str) -> str:
 
 def _major_minor(version: str) -> str:
     """2.13 of 2.13.0+cpu; of a version before a release also what it precedes it by: 2.10a0, 2.16dev20261101."""
-    found = re.match(r"(\d+)\.(\d+)(?:\.\d+)*(?:\.?((?:a|b|rc|dev)\d+))?", version)
-    return f"{found[1]}.{found[2]}{found[3] or ''}" if found else version
+    parts = re.match(r"(\d+\.\d+)(?:\.\d+)*(?:\.?((?:a|b|rc|dev)\d+))?", version)
+    return f"{parts[1]}{parts[2] or ''}" if parts else version
 
 
 def label(description: dict) -> str:
@@ -131,22 +143,22 @@ def needed(description: dict) -> str:
 def differences(version: str, description: dict) -> list[str]:
     """Why a Horovod of this version does not fit the description; empty where it does."""
     public, _, local = version.partition("+")
-    found = LOCAL.fullmatch(local)
-    if not found:
+    parts = LOCAL.fullmatch(local)
+    if not parts:
         return ["it was not built by `make wheel`"]
     reasons = []
     if public != description["horovod"]:
         reasons.append(f"it is Horovod {public}, not {description['horovod']}")
-    if found["patches"] != description["patches"]:
+    if parts["patches"] != description["patches"]:
         reasons.append("it has other corrections than this version of hvdtrain")
-    built = dict(re.findall(r"\.([a-z]+)(\d+\.\w+)", found["frameworks"]))
+    built = dict(re.findall(r"\.([a-z]+)(\d+\.\w+)", parts["frameworks"]))
     for name, had in description["frameworks"].items():
         wanted, has = _major_minor(had), built.get(SHORT.get(name, name))
         if has != wanted:
             reasons.append(f"it is built for {name} {has}, not {wanted}" if has else f"it is built without {name}")
-    reasons += _device_differences(found["device"], description)
-    if found["mpi"] != label(description).rpartition(".")[2]:
-        reasons.append(f"it is built for {found['mpi']}, not {description['mpi']}")
+    reasons += _device_differences(parts["device"], description)
+    if parts["mpi"] != label(description).rpartition(".")[2]:
+        reasons.append(f"it is built for {parts['mpi']}, not {description['mpi']}")
     return reasons
 
 

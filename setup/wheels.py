@@ -1,6 +1,6 @@
 """Finds the wheel of Horovod that fits an environment, in a folder, on a page or in a package index.
 
-usage: python setup/wheels.py describe VERSION PATCH...    the environment's description, as JSON
+usage: python setup/wheels.py describe VERSION FOLDER      the environment's description, as JSON; FOLDER: setup/horovod
        python setup/wheels.py label                        the local version for the description on standard input
        python setup/wheels.py take PLACE FOLDER            the wheel of a folder or page that fits the description on
                                                            standard input, downloaded to FOLDER where it is remote
@@ -28,7 +28,7 @@ from wheel_description import describe, differences, label, needed, wheel_differ
 
 RECORD = "hvdtrain.json"
 MAX_LISTED = 3
-"""Wheels that do not fit, of which an error lists the reasons."""
+"""Wheels that do not fit, whose reasons an error lists."""
 TIMEOUT_S = 60
 
 
@@ -44,16 +44,16 @@ def listed(place: str) -> dict[str, str]:
         sys.exit(
             f"set-up: HOROVOD_WHEELS={place} is not a folder; give one with wheels of Horovod, or a page's address"
         )
-    return {one.name: str(one) for one in sorted(path.resolve().glob("horovod-*.whl"))}
+    return {wheel.name: str(wheel) for wheel in sorted(path.resolve().glob("horovod-*.whl"))}
 
 
 class _Links(html.parser.HTMLParser):
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[str] = []
+        self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.found += [value for name, value in attrs if tag == "a" and name == "href" and value]
+        self.links += [value for name, value in attrs if tag == "a" and name == "href" and value]
 
 
 def _on_page(address: str) -> dict[str, str]:
@@ -70,9 +70,9 @@ def _on_page(address: str) -> dict[str, str]:
 
 def _links(address: str) -> Iterator[str]:
     answer = _get(address)
-    links = _Links()
-    links.feed(answer.text)
-    return (urljoin(answer.url, link) for link in links.found)
+    page = _Links()
+    page.feed(answer.text)
+    return (urljoin(answer.url, link) for link in page.links)
 
 
 def _get(address: str):
@@ -111,9 +111,9 @@ def take(place: str, folder: Path, description: dict) -> Path:
 
 
 def _nothing_fits(place: str, reasons: dict[str, list[str]], description: dict) -> None:
-    found = [f"{name} ({', '.join(why)})" for name, why in reasons.items()]
-    more = f" and {len(found) - MAX_LISTED} more" if len(found) > MAX_LISTED else ""
-    what = f"it has {'; '.join(found[:MAX_LISTED]) or 'none'}{more}, but this environment needs {needed(description)}"
+    misfits = [f"{name} ({', '.join(why)})" for name, why in reasons.items()]
+    more = f" and {len(misfits) - MAX_LISTED} more" if len(misfits) > MAX_LISTED else ""
+    what = f"it has {'; '.join(misfits[:MAX_LISTED]) or 'none'}{more}, but this environment needs {needed(description)}"
     sys.exit(
         f"set-up: no wheel in HOROVOD_WHEELS={_plain(place)} fits: {what}. Run `make wheel` on a machine with these "
         "versions and add the file from dist/, or unset HOROVOD_WHEELS to build Horovod here."
@@ -123,10 +123,10 @@ def _nothing_fits(place: str, reasons: dict[str, list[str]], description: dict) 
 def _download(address: str, fragment: str, path: Path) -> None:
     content = _get(address).content
     if expected := re.search(r"sha256=([0-9a-f]{64})", fragment):
-        found = hashlib.sha256(content).hexdigest()
-        if found != expected[1]:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest != expected[1]:
             sys.exit(
-                f"set-up: {_plain(urldefrag(address).url)} has SHA-256 {found}, but its page says {expected[1]}: "
+                f"set-up: {_plain(urldefrag(address).url)} has SHA-256 {digest}, but its page says {expected[1]}: "
                 "it was changed or damaged; upload it again"
             )
     path.write_bytes(content)
@@ -164,11 +164,11 @@ def search(wheel: Path, texts: list[str]) -> list[str]:
 def main(command: str, *arguments: str) -> int:
     """Run one command of the usage, and return the exit status."""
     if command == "describe":
-        print(json.dumps(describe(arguments[0], [Path(one) for one in arguments[1:]]), indent=1))
+        print(json.dumps(describe(arguments[0], Path(arguments[1])), indent=1))
     elif command == "search":
-        found = search(Path(arguments[0]), list(arguments[1:]))
-        print(*found, sep="\n", end="\n" if found else "")
-        return bool(found)
+        hits = search(Path(arguments[0]), list(arguments[1:]))
+        print(*hits, sep="\n", end="\n" if hits else "")
+        return bool(hits)
     else:
         description = json.load(sys.stdin)
         if command == "fits":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import stack
-from support.jobs import real_data_folder
+from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
@@ -44,6 +44,13 @@ def interrupts_reach_jobs():
     """Jobs get Ctrl-C also where the tests run in the background, for which a shell ignores it."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def no_job_left_behind():
+    """A test that fails ends the jobs that it has started."""
+    with ending_started():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import TrainingError
-from hvdtrain.measure.bench import allreduce, ratios
+from hvdtrain.measure.bench import allreduce
 from hvdtrain.measure.bench.allreduce import AllreduceBenchOptions
-from hvdtrain.measure.bench.runner import run_jobs
 from hvdtrain.measure.bench.strategies import (
     BenchJob,
     BenchRow,
@@ -16,9 +15,12 @@ from hvdtrain.measure.bench.strategies import (
     choose,
     is_finished,
     plan,
+    ratio_table,
+    read_ratios,
+    run_jobs,
 )
 from hvdtrain.system.command import exit_status
-from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
 
 PROG = "python -m hvdtrain bench"
@@ -52,10 +54,11 @@ def run(options: StrategyBenchOptions) -> None:
 
 def _show_ratios(jobs: list[BenchJob], options: StrategyBenchOptions) -> None:
     """Horovod against the fastest other strategy: on the console, and in `ratios.json`."""
-    found = ratios.ratios(jobs, options.output)
-    write_atomically(options.output / "ratios.json", to_json([ratio.record() for ratio in found]) + "\n")
-    if found:
-        print(f"\n{ratios.table(found).terminal()}")
+    ratios = read_ratios(jobs, options.output)
+    content = to_json([ratio.record() for ratio in ratios]) + "\n"
+    write_outputs(options.output, "--output", {"ratios.json": content})
+    if ratios:
+        print(f"\n{ratio_table(ratios).terminal()}")
 
 
 def _show_omitted(rows: list[BenchRow]) -> None:

@@ -8,40 +8,38 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from hvdtrain.doctor.examination import Options, examine
+from hvdtrain.doctor.check import Topic
+from hvdtrain.doctor.examination import CHECKS, detect_rank, examine
 from hvdtrain.doctor.findings import STATUSES
-from hvdtrain.doctor.registry import CHECKS, RENAMED
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import check_access
-from hvdtrain.system import rank_info
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import require_writable, write_atomically
 from hvdtrain.system.text import format_ranks, to_json
 
-TOPICS = ("software", "jobs", "job", "machine", "network", "gpu")
 COLORS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Examine, and print on rank 0; ends the process with 1 if a check failed, 2 for invalid options."""
-    sys.exit(run(parse(argv)))
+    sys.exit(_run(_parse(argv)))
 
 
-def parse(argv: list[str]) -> argparse.Namespace:
-    """The options; ends the process with 2 if they are invalid."""
-    listed = "\n".join(f"  {one.name:14} {one.about}{', in a job' * (one.where == 'job')}" for one in CHECKS)
+def _parse(argv: list[str]) -> argparse.Namespace:
+    listed = "\n".join(f"  {check.name:14} {check.about}{', in a job' * (check.where == 'job')}" for check in CHECKS)
     parser = Parser(
         prog="python -m hvdtrain doctor",
         description="Find out what is wrong with the installation, this machine, or the job in which it is started.",
         epilog=f"checks:\n{listed}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    names = [*(one.name for one in CHECKS), *RENAMED]
+    names = [check.name for check in CHECKS]
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     parser.add_argument("--output", type=Path, metavar="FILE", help="also write the JSON object to FILE")
     parser.add_argument("--only", nargs="+", default=[], choices=names, metavar="NAME", help="run only these checks")
@@ -50,51 +48,38 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to these hosts")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="ranks planned on this host; default: 2")
     parser.add_argument("--runs", type=Path, default=Path("runs"), metavar="DIR", help="folder of runs; default: runs")
-    given = parser.parse_args(argv)
-    if given.ranks < 1:
-        parser.error(f"--ranks {given.ranks}: give 1 or more")
-    return given
+    options = parser.parse_args(argv)
+    if options.ranks < 1:
+        parser.error(f"--ranks {options.ranks}: give 1 or more")
+    return options
 
 
-def run(given: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Examine, write and print the report; the exit status, which in a job is rank 0's."""
-    rank = _rank()
-    for name in set(given.only) & RENAMED.keys() if rank == 0 else ():
-        print(f"hvdtrain: the check {name} is now called {RENAMED[name]}; use --only {RENAMED[name]}", file=sys.stderr)
-    only = tuple(RENAMED.get(name, name) for name in given.only)
-    hosts = tuple(filter(None, (host.strip() for host in given.hosts.split(","))))
-    if given.output and rank == 0:
-        require_writable(given.output.parent, "--output")
-        if given.output.is_dir():
-            raise UserError(f"--output {given.output} is a folder", "give a file")
-    report = examine(Options(only, hosts, given.ranks, given.runs, check_access(given.ssh_port, given.ssh_key)))
+    rank = detect_rank().rank
+    hosts = tuple(filter(None, (host.strip() for host in options.hosts.split(","))))
+    if options.output and rank == 0:
+        require_writable(options.output.parent, "--output")
+        if options.output.is_dir():
+            raise UserError(f"--output {options.output} is a folder", "give a file")
+    ssh = check_access(options.ssh_port, options.ssh_key)
+    report = examine(options.only, options.ranks, hosts, options.runs, ssh)
     if rank != 0:
-        for one in report["findings"]:
-            if one["check"] == "meeting" and one["status"] == "fail":
-                print(f"hvdtrain: rank {rank}: {one['text']}", file=sys.stderr)
+        for finding in report["findings"]:
+            if finding["check"] == "meeting" and finding["status"] == "fail":
+                print(f"hvdtrain: rank {rank}: {finding['text']}", file=sys.stderr)
         return 0
-    if given.output:
-        write(given.output, report)
-    show(report, given.json)
+    if options.output:
+        try:
+            write_atomically(options.output, to_json(report, indent=1) + "\n")
+        except OSError as error:
+            reason = f"--output {options.output} cannot be written ({error.strerror})"
+            raise UserError(reason, "give another file") from None
+    _show(report, options.json)
     return int(report["status"] == "fail")
 
 
-def _rank() -> int:
-    try:
-        return rank_info.detect().rank
-    except UserError:  # the check `variables` reports it
-        return 0
-
-
-def write(path: Path, report: dict[str, Any]) -> None:
-    """Write the JSON object. Raises UserError if the file cannot be written."""
-    try:
-        write_atomically(path, to_json(report, indent=1) + "\n")
-    except OSError as error:
-        raise UserError(f"--output {path} cannot be written ({error.strerror})", "give another file") from None
-
-
-def show(report: dict[str, Any], as_json: bool) -> None:
+def _show(report: dict[str, Any], as_json: bool) -> None:
     """Print the report, as JSON or as text in the order of topics."""
     if as_json:
         print(to_json(report))
@@ -121,16 +106,17 @@ def _console() -> Any:
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """Style and text of each line."""
     findings = report["findings"]
-    for topic in TOPICS:
-        of_topic = [one for one in findings if one["topic"] == topic]
+    for topic in get_args(Topic):
+        of_topic = [finding for finding in findings if finding["topic"] == topic]
         if of_topic:
             yield "bold", topic
-        for one in of_topic:
-            where = "" if one["everywhere"] else f"rank {format_ranks(one['ranks'])} ({', '.join(one['hosts'])}): "
-            style = "" if one["status"] == "ok" else COLORS[one["status"]]
-            yield style, f"  {one['status']:4} {one['check']}: {where}{one['text']}"
-            if one["remedy"]:
-                yield "", f"       -> {one['remedy']}"
-    counts = {status: sum(one["status"] == status for one in findings) for status in STATUSES}
+        for finding in of_topic:
+            ranks, hosts = format_ranks(finding["ranks"]), ", ".join(finding["hosts"])
+            where = "" if finding["everywhere"] else f"rank {ranks} ({hosts}): "
+            style = "" if finding["status"] == "ok" else COLORS[finding["status"]]
+            yield style, f"  {finding['status']:4} {finding['check']}: {where}{finding['text']}"
+            if finding["remedy"]:
+                yield "", f"       -> {finding['remedy']}"
+    counts = Counter(finding["status"] for finding in findings)
     summary = ", ".join(f"{counts[status]} {status}" for status in STATUSES)
     yield COLORS[report["status"]], f"{report['status']}: {summary}; {report['seconds']:.0f} s"

@@ -90,7 +90,9 @@ def _export_network(options: ExportOptions, kind: Format, path: Path, saved: Che
 def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkpoint) -> None:
     """Export the model of a task. Its code is run only if the user names it: a checkpoint could name any file."""
     name, output = saved.network["task"], Path(options.output)
-    possible = [one for one, framework in FRAMEWORKS.items() if framework == saved.framework and is_reference(name)]
+    possible = [
+        format_ for format_, framework in FRAMEWORKS.items() if framework == saved.framework and is_reference(name)
+    ]
     if kind not in possible:
         raise UserError(
             f"{path}: belongs to {name} in {saved.framework}, whose model cannot be exported as {NAMES[kind]}",
@@ -128,10 +130,10 @@ def output_format(output: str) -> Format:
 
 
 def _check_framework(options: ExportOptions, kind: Format) -> None:
-    own = FRAMEWORKS.get(kind, options.framework)
-    if options.framework not in ("recorded", own):
+    required = FRAMEWORKS.get(kind, options.framework)
+    if options.framework not in ("recorded", required):
         raise UserError(
-            f"--framework {options.framework}: {NAMES[kind]} belongs to {own}, with which it is compared",
+            f"--framework {options.framework}: {NAMES[kind]} belongs to {required}, with which it is compared",
             "leave --framework out",
         )
 

@@ -9,7 +9,6 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.slurm import cancel as cancellation
@@ -139,26 +138,23 @@ def _rows(asked: NamedJob, known: list[QueuedJob], each_task: bool) -> list[JobO
 
 
 def _show(rows: list[JobOverview]) -> None:
-    """A table, for a terminal of any width: a narrow one has the columns that matter most."""
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
+    """A table, for a terminal of any width: a narrow one leaves out the nodes."""
     from rich.text import Text
 
-    terminal = sys.stdout.isatty()
-    console = Console(width=None if terminal else WIDEST, highlight=False, no_color="NO_COLOR" in os.environ)
-    table = Table(box=box.SIMPLE_HEAD if terminal else None, pad_edge=False, padding=(0, 2, 0, 0))
-    narrow = console.width < 100
-    headings = ["job", "name", "state", "time", *([] if narrow else ["nodes"]), "run"]
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading in ("job", "time"), overflow="fold")
+    from hvdtrain.views.table import Column, Section, Table
+
+    def wrapped(heading: str, least: int, priority: int = 0) -> Column:
+        return Column(heading, priority, left=True, least=least, overflow="wrap")
+
+    columns = [Column("job", left=True), wrapped("name", 16), wrapped("state", 24), Column("time", left=True)]
+    columns += [wrapped("nodes", 8, priority=1), wrapped("run", 24)]
+    cells: list[list[str | Text]] = []
     for row in rows:
-        style = COLORS.get(row.state, "red")
-        state = Text(printable(_state(row)), style=style)
-        cells: list[Any] = [row.id, printable(row.name), state, row.elapsed]
-        cells += [] if narrow else [printable(row.hosts) or (str(row.nodes) if row.nodes else "")]
-        table.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in [*cells, printable(_progress(row))]))
-    console.print(table)
+        state = Text(printable(_state(row)), COLORS.get(row.state, "red"))
+        nodes = printable(row.hosts) or str(row.nodes or "")
+        cells.append([row.id, printable(row.name), state, row.elapsed, nodes, printable(_progress(row))])
+    is_terminal = sys.stdout.isatty()
+    print(Table(columns, [Section(cells)], ruled=is_terminal).terminal(None if is_terminal else WIDEST))
 
 
 def _state(row: JobOverview) -> str:

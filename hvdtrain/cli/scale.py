@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from hvdtrain.config.option import read_arguments
-from hvdtrain.errors import UserError
 from hvdtrain.measure.scale import output
-from hvdtrain.measure.scale.findings import findings
-from hvdtrain.measure.scale.inputs import read_job
-from hvdtrain.measure.scale.options import ScaleOptions
+from hvdtrain.measure.scale.inputs import ScaleOptions, read_job
 from hvdtrain.measure.scale.prediction import predict_all
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable
@@ -22,11 +19,8 @@ def main(argv: list[str]) -> None:
     require_writable(options.output, "--output")
     job, notes = read_job(options)
     predictions = predict_all(job, options.ranks)
-    sentences = findings(job, predictions)
-    try:
-        output.write(options.output, job, predictions, sentences, notes)
-    except OSError as error:
-        raise UserError(f"--output {options.output}: {error.strerror}", "give another folder with --output") from None
+    sentences = output.findings(job, predictions)
+    output.write(options.output, job, predictions, sentences, notes)
     print(*map(paragraph, sentences), sep="\n")
     print(f"\n{output.table(predictions).terminal()}\n")
     print(*(paragraph(f"Assumed: {note}.") for note in notes), sep="\n")

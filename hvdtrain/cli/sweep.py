@@ -38,8 +38,8 @@ PLOT = "sweep.png"
 @exit_status()
 def main(argv: list[str]) -> None:
     """Run the sweep; ends the process with 1 if a trial failed, 2 for invalid options."""
-    own, command = sweep_options.split(argv)
-    options = sweep_options.parse(own)
+    words, command = sweep_options.split(argv)
+    options = sweep_options.parse(words)
     if options.table:
         show_table(options.output)
         return
@@ -67,24 +67,26 @@ class _Training(NamedTuple):
 def _training(command: list[str]) -> _Training | None:
     """The training program that the command starts; None for one that is not hvdtrain's. Raises UserError."""
     if command[0] == "train":
-        found = _Training("hvdtrain train", None, command[1:])
+        training: _Training | None = _Training("hvdtrain train", None, command[1:])
     else:
-        options = launch_options.parse(command[1:])
-        if options.launcher == "sbatch":
-            reason = "-- launch sbatch: it only submits a job, and a sweep waits for each to end"
-            raise UserError(reason, "run the sweep itself in a batch job, with -- launch srun")
-        if not options.program:
-            raise UserError("-- launch: no program", "write it after another --, as for launch itself")
-        launch.describe(options)
-        trained = training_program(options.program)
-        if not trained:
-            return None
-        found = trained
+        training = _launched(command[1:])
     for name, remedy in GIVEN_TO_TRIALS.items():
         option = f"--{name.replace('_', '-')}"
-        if any(one.partition("=")[0] == option for one in found.options):
+        if training and any(word.partition("=")[0] == option for word in training.options):
             raise UserError(f"-- {command[0]} ... {option}: a sweep sets that itself", remedy)
-    return found
+    return training
+
+
+def _launched(words: list[str]) -> _Training | None:
+    """The training program of `launch`; None for one that is not hvdtrain's. Raises UserError for invalid ones."""
+    options = launch_options.parse(words)
+    if options.launcher == "sbatch":
+        reason = "-- launch sbatch: it only submits a job, and a sweep waits for each to end"
+        raise UserError(reason, "run the sweep itself in a batch job, with -- launch srun")
+    if not options.program:
+        raise UserError("-- launch: no program", "write it after another --, as for launch itself")
+    launch.describe(options)
+    return training_program(options.program)
 
 
 def training_program(program: Sequence[str]) -> _Training | None:
@@ -104,15 +106,15 @@ def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict
 
     Raises UserError for options that no training accepts; of an unknown program, these are only the trial's own.
     """
-    found, by_label = {}, {}
+    expected, by_label = {}, {}
     for trial in trials:
         options = {"seed": trial.seed, **as_json(trial.options)}
         if training:
             if trial.label not in by_label:
                 by_label[trial.label] = _recorded(trial, training)
             options = {**by_label[trial.label], **options}
-        found[trial.name] = options
-    return found
+        expected[trial.name] = options
+    return expected
 
 
 def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
@@ -149,15 +151,15 @@ def run(
         print(f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete", file=sys.stderr, flush=True)
     failures: dict[str, str] = {}
     series, only_stopped = JobSeries(os.environ), True
-    for trial, failed in zip(missing, series.run([_job(one, command, output) for one in missing]), strict=True):
+    for trial, failed in zip(missing, series.run([_job(trial, command, output) for trial in missing]), strict=True):
         reason = failed or ("" if _has_result(trial, output) else "it ended without a result")
         if reason:
             failures[trial.name] = reason
             only_stopped = only_stopped and series.status == Stopped.exit_status
         _write_tables(output, command, failures)
-    found = _write_tables(output, command, failures, plot=True)
+    rows = _write_tables(output, command, failures, plot=True)
     if len(chosen) == len(planned):  # else the other tasks of an array have the rest
-        _show(found, output)
+        _show(rows, output)
     if failures and only_stopped:
         raise Stopped("trials were asked to stop", "the same command continues them")
     if failures:
@@ -181,17 +183,17 @@ def _write_tables(output: Path, command: list[str], failures: dict[str, str], pl
     """
     with exclusive(output):
         trials = SweepRecord(output, command).trials
-        found = combinations(trials, output)
+        rows = combinations(trials, output)
         known = {trial.name: failure(output / trial.name) for trial in trials} | failures
         lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
-        contents = {"sweep.md": pages.markdown_page(found, command, lines), "sweep.csv": pages.csv_page(found)}
-        drawn = pages.draw(found) if plot else None
+        contents = {"sweep.md": pages.markdown_page(rows, command, lines), "sweep.csv": pages.csv_page(rows)}
+        drawn = pages.draw(rows) if plot else None
         write_outputs(output, "--output", {**contents, **({PLOT: drawn} if drawn else {})})
-    return found
+    return rows
 
 
-def _show(found: list[Combination], output: Path) -> None:
+def _show(rows: list[Combination], output: Path) -> None:
     """Print the table."""
-    print(pages.terminal_table(found))
+    print(pages.terminal_table(rows))
     written = ["sweep.md", "sweep.csv", *([PLOT] if (output / PLOT).is_file() else [])]
     print(f"\n{paragraph(pages.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")

@@ -1,4 +1,4 @@
-"""The own options of python -m hvdtrain sweep, before -- and the command of its trials."""
+"""The options of python -m hvdtrain sweep, before -- and the command of its trials."""
 
 from __future__ import annotations
 
@@ -58,20 +58,20 @@ def parser() -> argparse.ArgumentParser:
 def split(argv: list[str]) -> tuple[list[str], list[str]]:
     """The sweep's own options, and the command after --, without the name of this program. Raises UserError."""
     end = argv.index("--") if "--" in argv else len(argv)
-    own, command = argv[:end], without_program(argv[end + 1 :])
-    if "-h" in own or "--help" in own or ("--table" in own and not command):
-        return own, command
+    words, command = argv[:end], without_program(argv[end + 1 :])
+    if "-h" in words or "--help" in words or ("--table" in words and not command):
+        return words, command
     remedy = "write -- train OPTIONS, or -- launch local -n 2 -- python -m hvdtrain.torch_lenet OPTIONS"
     if not command:
         raise UserError("no command to run", remedy)
     if command[0] not in COMMANDS:
         raise UserError(f"-- {command[0]}: a sweep runs train or launch{did_you_mean(command[0], COMMANDS)}", remedy)
-    return own, command
+    return words, command
 
 
-def parse(own: list[str]) -> argparse.Namespace:
+def parse(words: list[str]) -> argparse.Namespace:
     """The sweep's own options. Raises UserError for values that no sweep can have."""
-    options = parser().parse_args(own)
+    options = parser().parse_args(words)
     if options.seeds < 1:
         raise UserError(f"--seeds {options.seeds} is too small", "give 1 or more")
     return options
@@ -88,9 +88,9 @@ def trial_number(options: argparse.Namespace, count: int, environment: Mapping[s
     return given
 
 
-def check_trials(own: list[str], array: str) -> None:
+def check_trials(words: list[str], array: str) -> None:
     """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
-    options = parse(own)
+    options = parse(words)
     count = options.seeds * math.prod(map(len, parse_settings(options.settings).values()))
     if array and options.trial is None and (last := array_tasks(array).last) >= count:
         raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")

@@ -14,7 +14,7 @@ import math
 import os
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -57,7 +57,7 @@ class Option:
     below: float = NUMBER_LIMIT
     strategy: str = ""
     """The only --strategy that has this option; empty if all have it."""
-    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
+    unsupported: Mapping[str, tuple[tuple[Any, ...], str]] = dataclasses.field(default_factory=dict)
     """By framework: the values that it supports if these are not all, and why."""
     resume: Resume = Resume.FROM_HERE
     per_rank: bool = False
@@ -80,7 +80,7 @@ class Option:
     """Whether a bool has no form with --no- in front."""
 
     def problem(self, value: Any) -> str:
-        """Why the number is out of the option's range; empty if it is not, or if the value is no number."""
+        """Why the number is out of the option's range; empty if it is not, or if the value is not a number."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
         # Written so that NaN is caught.
@@ -107,7 +107,7 @@ def positional() -> Any:
 
 def facts(kind: type) -> dict[str, Option]:
     """By name in Python, what each option of this dataclass says about itself."""
-    return {one.name: one.metadata[Option] for one in dataclasses.fields(kind)}
+    return {field.name: field.metadata[Option] for field in dataclasses.fields(kind)}
 
 
 @functools.cache
@@ -165,12 +165,12 @@ class OptionParser(Parser):
     def add(self, kind: type, defaults: Any = None) -> None:
         """Add the options of a dataclass. defaults: of this class, those that --help shows."""
         groups: dict[str, Any] = {}
-        for one in dataclasses.fields(kind):
-            about = facts(kind)[one.name]
+        for field in dataclasses.fields(kind):
+            about = facts(kind)[field.name]
             if about.group and about.group not in groups:
                 groups[about.group] = self._group(about.group)
-            default = getattr(defaults, one.name) if defaults else one.default
-            self._add(groups.get(about.group, self), one.name, about, kind, default)
+            default = getattr(defaults, field.name) if defaults else field.default
+            self._add(groups.get(about.group, self), field.name, about, kind, default)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""

@@ -13,6 +13,12 @@ from hvdtrain.config.option import Resume, invalid, option
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 """The frameworks' own names."""
+STYLES: dict[Framework, tuple[str, ...]] = {
+    "torch": ("loop",),
+    "mxnet": ("gluon", "module", "ndarray"),
+    "tensorflow": ("loop", "fit"),
+}
+"""Programming styles of each framework, the default first."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
 MAX_RANGE = 1000
@@ -179,7 +185,7 @@ class RuntimeOptions:
     cuda_graph: bool = option(False, MACHINE)
     """Launch each step as one CUDA graph instead of operation by operation (PyTorch on GPUs)."""
     device_data: Literal["auto", "off"] = option("auto", DATA, per_rank=True)
-    """auto keeps training data that is in memory on the GPU, too, if it takes a quarter of its free memory or less."""
+    """auto also keeps training data that is in memory on the GPU, if it takes a quarter of its free memory or less."""
     workers: int | Literal["auto"] = option("auto", DATA, minimum=0, maximum=MAX_WORKERS, per_rank=True)
     """Threads or processes that read rows ahead; auto chooses by the data and the cores of the rank, 0 reads none."""
     offline: bool = option(False, DATA, per_rank=True)
@@ -199,9 +205,9 @@ class RuntimeOptions:
     timeline: str = option("", WATCH)
     """Steps FIRST:LAST, such as 100:110, of which to record what each rank did and waited for, in one file."""
     framework_profiler: bool = option(False, WATCH)
-    """Run the framework's own profiler, too, in the steps of --timeline."""
+    """Also run the framework's own profiler in the steps of --timeline."""
     tracker: tuple[str, ...] = option((), WATCH, is_repeated=True, per_rank=True)
-    """Where records go, too: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
+    """Where records also go: tensorboard, mlflow, wandb, prometheus, or a package's; may be given several times."""
     tensorboard: bool = option(False, WATCH, per_rank=True)
     """Short form of --tracker tensorboard."""
     on_end: str = option("", WATCH, per_rank=True)

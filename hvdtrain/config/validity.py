@@ -35,6 +35,16 @@ def check_runtime(runtime: Any) -> None:
     _raise_first(_runtime_problems(runtime))
 
 
+def check_launched(runtime: Any, name: str, request: str) -> None:
+    """Check RuntimeOptions with the run's name, and the request to resume, that a launcher gives by variables."""
+    if runtime.resume and request == "restarts":
+        reason = "--restarts resumes from the run's own folder, which --resume contradicts"
+        raise UserError(reason, "give the run's --name and --runs, and no --resume", option="resume")
+    if runtime.name and name and not runtime.resume and "SLURM_ARRAY_TASK_ID" in os.environ:
+        reason = f"--array with --name {runtime.name}: all tasks would train the same run"
+        raise UserError(reason, "omit --name: each task then has a run of its own", option="name")
+
+
 def check_ranges(options: Any) -> None:
     """Check each number of a dataclass of options by the range that its option allows."""
     for name, about in facts(type(options)).items():

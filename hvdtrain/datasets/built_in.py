@@ -137,7 +137,6 @@ def _spellings(file: str) -> tuple[str, ...]:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a damaged file."""
     if Path(pooch.os_cache("hvdtrain")) in path.parents:
         return "delete it, and it is downloaded again (not with --offline)"
     return "replace it with the published file, or unset HVDTRAIN_DATA to download it"

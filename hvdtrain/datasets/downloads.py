@@ -49,14 +49,10 @@ def download(path: Path, urls: Sequence[str], sha256: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(path.parent / ".lock"):
             if not path.exists():
-                _store(path, _fetch(path.name, urls, sha256))
-
-
-def _store(path: Path, content: bytes) -> None:
-    """Write atomically, and remove drafts of killed processes; the caller holds the folder's lock."""
-    for stale in path.parent.glob(f".{path.name}.*"):
-        stale.unlink(missing_ok=True)
-    write_atomically(path, content)
+                content = _fetch(path.name, urls, sha256)
+                for stale in path.parent.glob(f".{path.name}.*"):  # of a process that was killed
+                    stale.unlink(missing_ok=True)
+                write_atomically(path, content)
 
 
 def _fetch(name: str, urls: Sequence[str], sha256: str) -> bytes:

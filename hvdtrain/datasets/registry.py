@@ -88,7 +88,6 @@ def _in_memory(name: str, loaded: LoadedArrays) -> LoadedSources:
 
 
 def _load_arrays(name: str, data: str, image_shape: Shape | None, offline: bool) -> LoadedArrays:
-    """A data set by its name."""
     if data == "digits":
         return LoadedArrays(digits(), DIGITS)
     if data == "synthetic":

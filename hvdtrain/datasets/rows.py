@@ -41,7 +41,6 @@ Forms = tuple[tuple[tuple[int, ...], np.dtype], ...]
 
 
 def forms_of(arrays: tuple[np.ndarray, ...]) -> Forms:
-    """The forms of arrays of rows."""
     return tuple((array.shape[1:], array.dtype) for array in arrays)
 
 

@@ -30,7 +30,7 @@ DARK = 0.1
 def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     """Images as a `Source` has them, from (n, height, width) or with channels first or last, uint8 or floats.
 
-    where: names the data in messages. Raises UserError if they are no images.
+    where: names the data in messages. Raises UserError if they are not images.
     """
     if images.ndim not in (3, 4) or len(images) == 0:
         shape = "(n, height, width) or (n, channels, height, width)"
@@ -168,7 +168,6 @@ def _dark(part: str, images: np.ndarray) -> str:
 
 
 def _labels(train: np.ndarray, test: np.ndarray, classes: int) -> tuple[str, ...]:
-    """The problems of labels that miss classes."""
     known, tested = set(np.unique(train)), set(np.unique(test))
     problems = []
     if len(known) == 1:

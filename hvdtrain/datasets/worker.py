@@ -89,7 +89,6 @@ class WorkerProcess:
         return array
 
     def kill(self) -> None:
-        """End the process."""
         self._process.kill()
 
     def close(self) -> None:

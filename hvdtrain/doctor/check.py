@@ -1,20 +1,91 @@
-"""The type of a check: a function that yields findings, with a name, a topic and the processes that run it."""
+"""A check: a function that yields findings, with a name, a topic and the processes that run it; and what it may use."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from types import ModuleType
-from typing import Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.findings import Finding, warn
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.connected_job import ConnectedJob
+from hvdtrain.doctor.findings import Finding
+from hvdtrain.doctor.subprocesses import Completed
+from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
+from hvdtrain.system.rank_info import RankInfo, host_name
 
 Topic = Literal["software", "jobs", "job", "machine", "network", "gpu"]
+"""In the order in which a report has them."""
 Where = Literal["rank", "host", "alone", "job"]
 """Who runs a check: every rank, one rank per host, the single process where there is no job, or all ranks of a job
 together, in step."""
+
+
+@dataclass
+class CheckContext:
+    """Where the doctor runs and what for, with results that are too slow to compute twice."""
+
+    rank_info: RankInfo
+    ranks: int
+    """Ranks on this host: the job's, or as many as are planned."""
+    deadline: float
+    """time.monotonic() after which no subprocess is started or waited for any more."""
+    hosts: tuple[str, ...] = ()
+    """Hosts to check over ssh."""
+    runs: Path = Path("runs")
+    ssh: SshAccess = DEFAULT_ACCESS
+    """How those hosts are reached."""
+    host: str = field(default_factory=host_name)
+    job: ConnectedJob | None = None
+    """The connection to the job's other ranks, for checks that all ranks make together."""
+    _answers: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def in_job(self) -> bool:
+        return self.rank_info.size > 1
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks of the job, in their order; all ranks must call it. Raises HvdtrainError."""
+        assert self.job
+        return self.job.gather(value)
+
+    def limit(self, limit_s: float) -> float:
+        """Seconds a subprocess may take: `limit_s`, or less if the deadline is near."""
+        return max(min(limit_s, self.deadline - time.monotonic()), 0.1)
+
+    def run(self, command: list[str], limit_s: float, **environment: str) -> Completed:
+        """Run a program; returns after `limit_s` and a few seconds at the latest."""
+        return subprocesses.run(command, self.limit(limit_s), {**os.environ, **environment})
+
+    def probe(self, part: str, *arguments: str, limit_s: float = 60) -> tuple[dict[str, Any], Completed]:
+        """Run a part of `hvdtrain.doctor.probe` in a separate process; its merged messages, and how it ended."""
+        limit_s = self.limit(limit_s)
+        command = subprocesses.probe_command(part, *arguments, limit_s=limit_s)
+        completed = subprocesses.run(command, limit_s + 1, dict(os.environ))
+        messages = subprocesses.read_messages(completed.out)
+        return {key: value for message in messages for key, value in message.items()}, completed
+
+    def framework(self, name: str) -> dict[str, Any]:
+        """Result of `import name` and `import horovod.name` in a subprocess (see `probe.framework`), cached."""
+
+        def ask() -> dict[str, Any]:
+            answer, completed = self.probe("framework", name)
+            if "end" not in answer:  # it died before it could report an error
+                stage = "horovod" if "version" in answer else "framework"
+                answer.setdefault(f"{stage}_error", completed.reason())
+            return answer
+
+        return self.once(f"framework {name}", ask)
+
+    def once(self, key: str, ask: Callable[[], Any]) -> Any:
+        """The result of `ask`, called only the first time for this key."""
+        if key not in self._answers:
+            self._answers[key] = ask()
+        return self._answers[key]
+
+
 Function = Callable[[CheckContext], Iterator[Finding]]
 
 
@@ -42,21 +113,3 @@ def check(topic: Topic, where: Where) -> Callable[[Function], Check]:
         return Check(name, topic, where, about, function)
 
     return make
-
-
-def checks_of(module: ModuleType) -> list[Check]:
-    """The checks that a module defines, in the order in which it defines them."""
-    return [value for value in vars(module).values() if isinstance(value, Check)]
-
-
-def run_check(check: Check, context: CheckContext) -> list[Finding]:
-    """The findings of a check. A check that crashes gives a warning, so that the others still run."""
-    if time.monotonic() > context.deadline:
-        remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
-        return [warn("skipped, because the time limit was reached", remedy)]
-    try:
-        return list(check(context))
-    except Exception as error:
-        reason = " ".join(str(error).split()) or "no reason given"
-        text = f"the check itself crashed ({type(error).__name__}: {reason})"
-        return [warn(text, "please report this, with the output of --json")]

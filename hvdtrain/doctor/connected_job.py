@@ -6,19 +6,32 @@ the launcher's variables, from the store of `horovodrun --gloo`, or, under mpiru
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import secrets
+import socket
+import subprocess
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.doctor.mpi_helper import MpiHelper
-from hvdtrain.doctor.remedies import wrong_size
-from hvdtrain.doctor.rendezvous import RENDEZVOUS_S, Rendezvous, from_gloo_store
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
 from hvdtrain.errors import HvdtrainError
 from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.network import free_port
+from hvdtrain.system.processes import end_with_parent
 
 if TYPE_CHECKING:  # it imports NumPy, which may be what is broken
     from hvdtrain.collectives.ring import RingGroup
+
+MAX_ANSWER_BYTES = 1 << 16
+RENDEZVOUS_S = 30
+"""Time within which the ranks must connect."""
+POLL_S = 0.05
+DAEMON = "OMPI_MCA_orte_hnp_uri"
+"""Variable in which Open MPI passes the address of mpirun's daemon to the ranks."""
 
 
 class ConnectedJob:
@@ -60,20 +73,29 @@ class ConnectedJob:
     def _rendezvous(self) -> Rendezvous:
         launcher = self._rank.launcher
         if launcher == "horovodrun":
-            return from_gloo_store(self._rank)
-        if launcher not in ("mpirun", "mpiexec"):
-            host, port = rank_info.rendezvous()
-            token = rank_info.token() or credentials.token_of_one_host(self._rank, (host, port))
-            if not token:
-                self.findings.append(without_token(launcher))
-            return Rendezvous(host, port, token)
+            return _from_gloo_store(self._rank.rank)
+        if launcher in ("mpirun", "mpiexec"):
+            return self._from_mpi()
+        host, port = rank_info.rendezvous()
+        token = rank_info.token() or credentials.token_of_one_host(self._rank, (host, port))
+        if not token:
+            text = (
+                f"{launcher} set no {rank_info.TOKEN}, so ranks on several hosts cannot recognize each other; "
+                "strategies that use hvdtrain's ring do not start"
+            )
+            remedy = f"start by python -m hvdtrain launch, or set {rank_info.TOKEN_FILE} on all ranks"
+            self.findings.append(warn(text, remedy))
+        return Rendezvous(host, port, token)
+
+    def _from_mpi(self) -> Rendezvous:
         self.mpi_helper = MpiHelper(self._helper_limit_s)
         deadline = time.monotonic() + RENDEZVOUS_S
-        size = self.mpi_helper.size(deadline)
+        size = self.mpi_helper.expect("mpi_size", deadline)
         if size != self._rank.size:
-            self.findings.append(wrong_size(f"{launcher} (mpi4py)", self._rank.size, size, gloo=False))
+            finding = wrong_size(f"{self._rank.launcher} (mpi4py)", self._rank.size, size, gloo=False)
+            self.findings.append(finding)
             raise OSError(f"MPI sees {size} of {self._rank.size} processes")
-        return self.mpi_helper.rendezvous(deadline)
+        return Rendezvous(*json.loads(self.mpi_helper.expect("address", deadline)))
 
     @property
     def local_ranks(self) -> int:
@@ -98,18 +120,116 @@ class ConnectedJob:
                 self._ring.close()
 
 
-def without_token(launcher: str) -> Finding:
-    """The finding that anyone on the network can take part in this exchange."""
-    return warn(
-        f"{launcher} set no {rank_info.TOKEN}, so ranks on several hosts cannot recognize each other; strategies that "
-        "use hvdtrain's ring do not start",
-        f"start by python -m hvdtrain launch, or set {rank_info.TOKEN_FILE} on all ranks",
-    )
-
-
 def cannot_exchange(error: BaseException) -> Finding:
     """The finding that ranks cannot exchange findings, and why."""
     reason, remedy = (error.reason, error.remedy) if isinstance(error, HvdtrainError) else (str(error), "")
     text = f"the ranks cannot exchange their findings, so these are rank 0's only ({reason})"
     usual = "allow TCP between the ranks in the hosts' firewalls, and see the checks interfaces and host-name"
     return fail(text, f"{remedy}; {usual}" if remedy else usual)
+
+
+class Rendezvous(NamedTuple):
+    """Where rank 0 listens, and the token that only this job's ranks know."""
+
+    host: str
+    port: int
+    token: str
+
+
+def _offer(towards: str) -> Rendezvous:
+    """A free port of this process and a new token.
+
+    towards: an address on the network of the other hosts; empty for that of the default route.
+    """
+    address = "127.0.0.1"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as unconnected, suppress(OSError):
+        unconnected.connect((towards or "192.0.2.1", 9))  # nothing is sent
+        address = str(unconnected.getsockname()[0])
+    return Rendezvous(address, free_port(""), secrets.token_hex(16))
+
+
+def _from_gloo_store(rank: int) -> Rendezvous:
+    """Exchange the rendezvous over the HTTP store of `horovodrun --gloo`. Raises OSError."""
+    import urllib.error
+    import urllib.request
+
+    host, port = (os.environ.get(f"HOROVOD_GLOO_RENDEZVOUS_{what}", "") for what in ("ADDR", "PORT"))
+    if not host:
+        raise OSError("horovodrun did not set HOROVOD_GLOO_RENDEZVOUS_ADDR, the address of its store")
+    url = f"http://{host}:{port}/hvdtrain-doctor/address"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the store is not behind a proxy
+    if rank == 0:
+        offer = _offer(host)
+        opener.open(urllib.request.Request(url, json.dumps(offer).encode(), method="PUT"), timeout=10).close()
+        return offer
+    deadline = time.monotonic() + RENDEZVOUS_S
+    while True:
+        try:
+            with opener.open(url, timeout=10) as answer:
+                return Rendezvous(*json.loads(answer.read(MAX_ANSWER_BYTES)))
+        except urllib.error.HTTPError as error:
+            if error.code != 404 or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+
+
+class MpiHelper:
+    """A subprocess of this rank that initializes MPI, under mpirun.
+
+    A separate process, because MPI may crash or hang; only one, because Open MPI lets each rank initialize MPI once.
+    First it broadcasts rank 0's rendezvous, then it tries Horovod with the framework that `start_collective` names.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        # The address by which Open MPI's own daemons reach the host of mpirun.
+        daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
+        rendezvous = _offer(daemon.group(1) if daemon else "")
+        command = subprocesses.probe_command("mpi", json.dumps(rendezvous), limit_s=limit_s)
+        self._out, self._err = os.memfd_create("out"), os.memfd_create("err")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=self._out, stderr=self._err, preexec_fn=end_with_parent
+        )
+
+    def wait_for(self, key: str, deadline: float) -> Any:
+        """The first value of this key in its messages; None if it ends, or the deadline passes, without one."""
+        ended = False
+        while not ended and time.monotonic() < deadline:
+            ended = self._process.poll() is not None  # before its messages are read, so that none is missed
+            for message in self.messages():
+                if key in message:
+                    return message[key]
+            time.sleep(0 if ended else POLL_S)
+        return None
+
+    def messages(self) -> list[dict[str, Any]]:
+        """All messages so far."""
+        return subprocesses.read_messages(subprocesses.content(self._out))
+
+    def expect(self, key: str, deadline: float) -> Any:
+        """The value of this key in its messages. Raises OSError if there is none before the deadline."""
+        value = self.wait_for(key, deadline)
+        if value is None:
+            raise OSError(f"mpi4py cannot initialize MPI: {self.reason()}")
+        return value
+
+    def start_collective(self, framework: str) -> None:
+        """Have it run Horovod's allreduce through a framework, or exit if the name is empty."""
+        assert self._process.stdin
+        with suppress(OSError, ValueError):  # it has ended, or was asked before
+            self._process.stdin.write(f"{framework}\n".encode())
+            self._process.stdin.close()
+
+    def reason(self) -> str:
+        """Why it failed."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(2)
+        error = subprocesses.content(self._err)
+        return subprocesses.Completed(self._process.poll(), "", error, RENDEZVOUS_S).reason()
+
+    def close(self) -> None:
+        """Have it exit, or end it after 5 s."""
+        self.start_collective("")
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+            return
+        subprocesses.end(self._process)

@@ -1,131 +1,165 @@
-"""Running the checks: in one process or in all ranks of a job, or only those that are quick enough for every run."""
+"""Running the checks: in one process or in all ranks of a job, or only those that are quick enough for every run.
+
+A new check goes into a file of `checks/`; a new file, into `MODULES`.
+"""
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor import reports
-from hvdtrain.doctor.check import Check, run_check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.job import check_meeting
+from hvdtrain.doctor.check import Check, CheckContext
+from hvdtrain.doctor.checks import gpu, horovod, job, launchers, machine, mpi, network, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
-from hvdtrain.doctor.findings import STATUSES, Finding
-from hvdtrain.doctor.registry import CHECKS, QUICK
+from hvdtrain.doctor.findings import STATUSES, Finding, warn
 from hvdtrain.errors import HvdtrainError, UserError
-from hvdtrain.jobs.job import DEFAULT_ACCESS, SshAccess
+from hvdtrain.jobs.job import SshAccess
 from hvdtrain.system import rank_info
 
+MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job)
+"""In the order in which checks run and are listed; those of the whole job come last."""
+CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
+QUICK = ("python", "numpy", "variables", "threads", "shm", "memory", "limits", "interfaces")
+"""Checks that start no process and take no time."""
 HELPER_LIMIT_S = 120
 BUDGET_S = 150
 """Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
 
-
-@dataclass(frozen=True)
-class Options:
-    """What to examine."""
-
-    only: tuple[str, ...] = ()
-    """Names of checks to run; all if empty."""
-    hosts: tuple[str, ...] = ()
-    """Other hosts to check over ssh."""
-    ranks: int = 2
-    """Number of ranks planned on this host; in a job, the actual number is used."""
-    runs: Path = Path("runs")
-    """Folder of runs."""
-    ssh: SshAccess = DEFAULT_ACCESS
-    """How those hosts are reached."""
-
-    def selects(self, check: Check) -> bool:
-        return not self.only or check.name in self.only
+Row = dict[str, Any]
+"""A finding as JSON values, with `check` and `topic`."""
 
 
-def examine(options: Options) -> dict[str, Any]:
+def examine(only: list[str], ranks: int, hosts: tuple[str, ...], runs: Path, ssh: SshAccess) -> dict[str, Any]:
     """Run the checks; in a job, all ranks must call it.
 
+    only: names of checks to run; all if empty. ranks: number of ranks planned on this host; in a job, the actual number
+    is used. hosts: other hosts to check over ssh, reached as `ssh` says. runs: folder of runs.
     Returns the report as JSON values: on rank 0 that of the whole job, on other ranks their own.
     """
     began = time.monotonic()
-    try:
-        rank = rank_info.detect()
-    except UserError:  # the check `variables` reports it
-        rank = rank_info.RankInfo("none", 0, 1, 0)
-    context = CheckContext(rank, options.ranks, began + BUDGET_S, options.hosts, options.runs, ssh=options.ssh)
-    of_ranks = _examine_job(context, options) if context.in_job else [_report(context, _own_checks(context, options))]
-    findings = reports.merge(of_ranks)
+    rank = detect_rank()
+    context = CheckContext(rank, ranks, began + BUDGET_S, hosts, runs, ssh)
+    checks = [check for check in CHECKS if not only or check.name in only]
+    reports = _examine_job(context, checks) if context.in_job else [_report(context, _local_rows(context, checks))]
+    findings = merge(reports)
     return {
-        "status": max((one["status"] for one in findings), key=STATUSES.index, default="ok"),
+        "status": max((finding["status"] for finding in findings), key=STATUSES.index, default="ok"),
         "launcher": rank.launcher,
         "ranks": rank.size,
-        "hosts": list(dict.fromkeys(report["host"] for report in of_ranks)),
+        "hosts": list(dict.fromkeys(report["host"] for report in reports)),
         "seconds": round(time.monotonic() - began, 1),
         "findings": findings,
     }
 
 
-def quick() -> list[dict[str, Any]]:
+def detect_rank() -> rank_info.RankInfo:
+    """This process's rank; that of a single process if the launcher's variables are invalid."""
+    try:
+        return rank_info.detect()
+    except UserError:  # the check `variables` reports it
+        return rank_info.RankInfo("none", 0, 1, 0)
+
+
+def quick() -> list[Row]:
     """Findings of the `QUICK` checks on this host, for a run's record. Starts no process."""
     context = CheckContext(rank_info.detect(), rank_info.local_size(), time.monotonic() + BUDGET_S)
-    chosen = [one for one in CHECKS if one.name in QUICK]
-    return [row for one in chosen for row in reports.rows(one, run_check(one, context))]
+    return [row for check in CHECKS if check.name in QUICK for row in _rows(check, run_check(check, context))]
 
 
-def _own_checks(context: CheckContext, options: Options) -> list[dict[str, Any]]:
-    """Findings of the checks that this rank makes on its own."""
+def run_check(check: Check, context: CheckContext) -> list[Finding]:
+    """The findings of a check. A check that crashes gives a warning, so that the others still run."""
+    if time.monotonic() > context.deadline:
+        remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
+        return [warn("skipped, because the time limit was reached", remedy)]
+    try:
+        return list(check(context))
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        text = f"the check itself crashed ({type(error).__name__}: {reason})"
+        return [warn(text, "please report this, with the output of --json")]
+
+
+def _rows(check: Check, findings: Iterable[Finding]) -> list[Row]:
+    return [{"check": check.name, "topic": check.topic, **finding._asdict()} for finding in findings]
+
+
+def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
+    """Findings of the checks that this rank makes without the others."""
     wheres = {"rank"}
     if context.rank_info.local_rank == 0:
         wheres.add("host")
     if not context.in_job:
         wheres.add("alone")
-    chosen = [one for one in CHECKS if one.where in wheres and options.selects(one)]
-    return [row for one in chosen for row in reports.rows(one, run_check(one, context))]
+    return [row for check in checks if check.where in wheres for row in _rows(check, run_check(check, context))]
 
 
-def _report(context: CheckContext, findings: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"rank": context.rank_info.rank, "host": context.host, "findings": findings}
+def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
+    return {"rank": context.rank_info.rank, "host": context.host, "findings": rows}
 
 
-def _examine_job(context: CheckContext, options: Options) -> list[dict[str, Any]]:
+def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, Any]]:
     """Reports of all ranks; of this one only, if the ranks cannot connect."""
-    context.job = job = ConnectedJob(
+    context.job = connection = ConnectedJob(
         context.rank_info, context.host, context.limit(HELPER_LIMIT_S), timeout_s=BUDGET_S + 60
     )
     try:
-        context.ranks = job.local_ranks
+        context.ranks = connection.local_ranks
         leads = context.rank_info.rank == 0
-        report = _report(context, [])
-        if leads or not job.connected:  # once connected, all ranks would report the same
-            report["findings"] += reports.rows(check_meeting, check_meeting(context))
-        report["findings"] += _own_checks(context, options)
-        if job.connected:
-            of_job = _job_checks(context, options)
+        rows: list[Row] = []
+        if leads or not connection.connected:  # once connected, all ranks would report the same
+            rows += _rows(job.check_meeting, connection.findings)
+        rows += _local_rows(context, checks)
+        if connection.connected:
+            job_rows = _job_rows(context, connection, checks)
             if leads:  # all ranks have the same findings on the job
-                report["findings"] += of_job
-        if job.connected:
+                rows += job_rows
+        if connection.connected:
             try:
-                return job.gather(report)
+                return connection.gather(_report(context, rows))
             except HvdtrainError as error:
-                report["findings"] += reports.rows(check_meeting, [cannot_exchange(error)])
-        return [report]
+                rows += _rows(job.check_meeting, [cannot_exchange(error)])
+        return [_report(context, rows)]
     finally:
-        job.close()
+        connection.close()
 
 
-def _job_checks(context: CheckContext, options: Options) -> list[dict[str, Any]]:
+def _job_rows(context: CheckContext, connection: ConnectedJob, checks: list[Check]) -> list[Row]:
     """Findings of the checks that all ranks make together; all ranks must call it."""
-    assert context.job
-    found: list[dict[str, Any]] = []
-    for one in CHECKS:
-        if one.where != "job" or one == check_meeting or not options.selects(one):
+    rows: list[Row] = []
+    for check in checks:
+        if check.where != "job" or check == job.check_meeting:
             continue
         try:
-            findings: list[Finding] = list(one(context))
+            findings = list(check(context))
         except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
-            context.job.disconnect()
+            connection.disconnect()
             findings = [cannot_exchange(error)]
-        found += reports.rows(one, findings)
-        if not context.job.connected:
+        rows += _rows(check, findings)
+        if not connection.connected:
             break
-    return found
+    return rows
+
+
+def merge(reports: list[dict[str, Any]]) -> list[Row]:
+    """Findings of all ranks, grouped by check; equal ones once, with the ranks and hosts that have them.
+
+    `everywhere` is set for a finding that all ranks have which ran the check.
+    """
+    ran = Counter(name for report in reports for name in {row["check"] for row in report["findings"]})
+    merged: dict[tuple[str, ...], Row] = {}
+    for report in reports:
+        for row in report["findings"]:
+            key = (row["check"], row["status"], row["text"], row["remedy"])
+            entry = merged.setdefault(key, {**row, "ranks": [], "hosts": []})
+            if report["rank"] not in entry["ranks"]:
+                entry["ranks"].append(report["rank"])
+            if report["host"] not in entry["hosts"]:
+                entry["hosts"].append(report["host"])
+    order = list(dict.fromkeys(row["check"] for report in reports for row in report["findings"]))
+    rows = sorted(merged.values(), key=lambda row: order.index(row["check"]))
+    for row in rows:
+        row["everywhere"] = len(row["ranks"]) == ran[row["check"]]
+    return rows

@@ -31,8 +31,7 @@ WARM_UPS = 2
 def framework(name: str) -> None:
     """Import a framework, then Horovod's extension for it, and report how both were built."""
     try:
-        _prepare(name)
-        module = importlib.import_module(name)
+        module = _import_as_in_training(name)
         send(version=str(module.__version__), **_gpus(name, module), **_numpy(name, module))
     except BaseException as error:
         send(framework_error=_describe(error), end=True)
@@ -47,9 +46,10 @@ def framework(name: str) -> None:
         send(horovod_error=_describe(error), end=True)
 
 
-def _prepare(name: str) -> None:
-    """Set what a framework reads when it is imported, as training does."""
+def _import_as_in_training(name: str) -> Any:
+    """A framework; hvdtrain's package for it first sets what it reads when it is imported."""
     importlib.import_module(f"hvdtrain.frameworks.{name}")
+    return importlib.import_module(name)
 
 
 def _describe(error: BaseException) -> str:
@@ -117,8 +117,7 @@ def collective(name: str) -> None:
     """Run Horovod's allreduce through a framework; report rank and size, whether the sum is correct, and its time."""
     with contextlib.suppress(Exception):
         importlib.import_module("hvdtrain.frameworks.preparation").set_environment()  # as in training
-    _prepare(name)
-    module, hvd = importlib.import_module(name), importlib.import_module(f"horovod.{name}")
+    module, hvd = _import_as_in_training(name), importlib.import_module(f"horovod.{name}")
     hvd.init()
     rank, size = hvd.rank(), hvd.size()
     send(rank=rank, size=size, local_rank=hvd.local_rank(), pid=os.getpid())
@@ -205,15 +204,14 @@ def data() -> None:
             send(**{name: {"damaged": error.reason, "remedy": error.remedy}})
 
 
-def resolve(*names: str) -> None:
-    """The IPv4 addresses of host names, and the seconds that each lookup took."""
-    for name in names:
-        began = time.monotonic()
-        try:
-            found = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)})
-            send(**{name: {"addresses": found, "seconds": time.monotonic() - began}})
-        except OSError as error:
-            send(**{name: {"error": str(error.strerror or error)}})
+def resolve(name: str) -> None:
+    """The IPv4 addresses of a host name, and the seconds that the lookup took."""
+    began = time.monotonic()
+    try:
+        addresses = sorted({str(entry[4][0]) for entry in socket.getaddrinfo(name, None, socket.AF_INET)})
+        send(addresses=addresses, seconds=time.monotonic() - began)
+    except OSError as error:
+        send(error=str(error.strerror or error))
 
 
 PARTS: dict[str, Callable[..., None]] = {

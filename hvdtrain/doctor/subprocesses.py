@@ -31,6 +31,11 @@ class Completed(NamedTuple):
     limit_s: float
 
     @property
+    def text(self) -> str:
+        """All of its output."""
+        return self.err + self.out
+
+    @property
     def timed_out(self) -> bool:
         """Whether it was ended, or a probe ended itself, because its time limit was reached."""
         return self.status is None or self.status == -signal.SIGALRM
@@ -64,34 +69,30 @@ def probe_command(part: str, *arguments: str, limit_s: float) -> list[str]:
 def run(command: list[str], limit_s: float, environment: dict[str, str]) -> Completed:
     """Run a program to its end, or end it after `limit_s`; raises nothing."""
     # Files in memory, not pipes: a grandchild that survives would hold a pipe open, and /tmp may be full.
-    out, err = os.memfd_create("out"), os.memfd_create("err")
-    try:
+    with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         try:
-            process = _start(command, environment, out, err)
+            process = subprocess.Popen(
+                command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
         except (OSError, ValueError) as error:
             return Completed(NO_PROGRAM, "", f"{command[0]} cannot be started: {error}", limit_s)
-        status: int | None
+        status: int | None = None
         try:
             status = process.wait(limit_s)
         except subprocess.TimeoutExpired:
             end(process)
-            status = None
-        return Completed(status, _content(out), _content(err), limit_s)
-    finally:
-        os.close(out)
-        os.close(err)
+        return Completed(status, content(out.fileno()), content(err.fileno()), limit_s)
 
 
-def _start(command: list[str], environment: dict[str, str], out: int, err: int) -> subprocess.Popen[Any]:
-    return subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=out,
-        stderr=err,
-        start_new_session=True,
-        preexec_fn=end_with_parent,
-    )
+def content(file: int) -> str:
+    """What has been written to a file in memory so far."""
+    return os.pread(file, 1 << 22, 0).decode(errors="replace")
 
 
 def end(process: subprocess.Popen[Any]) -> None:
@@ -101,10 +102,6 @@ def end(process: subprocess.Popen[Any]) -> None:
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):  # a process blocked in a dead file system survives SIGKILL
             process.wait(wait_s)
-
-
-def _content(file: int) -> str:
-    return os.pread(file, 1 << 22, 0).decode(errors="replace")
 
 
 def send(**values: Any) -> None:
@@ -120,4 +117,4 @@ def read_messages(text: str) -> list[dict[str, Any]]:
     for part in text.split(MESSAGE_PREFIX)[1:]:
         with contextlib.suppress(ValueError, RecursionError):
             messages.append(json.JSONDecoder().raw_decode(part)[0])
-    return [one for one in messages if isinstance(one, dict)]
+    return [message for message in messages if isinstance(message, dict)]

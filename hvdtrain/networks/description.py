@@ -156,9 +156,9 @@ class ShapedNetwork:
     def training_flops(self) -> int:
         """Floating-point operations of forward and backward for one image: those of convolutions and dense layers.
 
-        A multiplication and an addition count as two. Backward takes twice as many as forward, one product for the
-        gradient of the weights and one for that of the inputs (Chowdhery et al., PaLM, 2022, appendix B, whose "model
-        FLOPs utilization" counts in this way); the first layer needs no gradient of its inputs. Biases, activations,
+        A multiplication and an addition count as two. Backward takes twice as many as forward: one product for the
+        gradient of the weights and one for that of the inputs, which the first layer does not need. The "model FLOPs
+        utilization" of Chowdhery et al. (PaLM, 2022, appendix B) counts in this way. Biases, activations,
         normalization, pooling, loss and update are not counted.
         """
         products = (
@@ -222,7 +222,7 @@ class _Shaping:
 
     def _shaped(self, layer: Layer, shape: Shape, where: str) -> tuple[Layer, Shape]:
         if not isinstance(layer, LAYERS):
-            raise self._error(where, None, f"{layer!r:.60} is no layer")
+            raise self._error(where, None, f"{layer!r:.60} is not a layer")
         if problem := layer.problem(shape):
             raise self._error(where, layer, problem)
         if isinstance(layer, Residual):

@@ -110,7 +110,7 @@ class _Graph:
                 return self._node("Add", self._chain(layer.body, x), self._chain(layer.shortcut, x))
             case Dropout():
                 return x
-        raise TypeError(f"{layer} is no layer")
+        raise TypeError(f"{layer} is not a layer")
 
     def _gelu(self, x: str) -> str:
         """x * (1 + erf(x / sqrt(2))) / 2"""
@@ -119,7 +119,6 @@ class _Graph:
         return self._node("Mul", x, phi)
 
     def _node(self, operator: str, *inputs: str, **attributes: Any) -> str:
-        """The output of a new node."""
         name = f"{operator}_{next(self._numbers)}"
         output = f"{name}:0"  # a name with a colon is none of a layer's parameters
         self._nodes.append(helper.make_node(operator, inputs, [output], name, **attributes))

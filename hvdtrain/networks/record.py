@@ -82,7 +82,7 @@ def _layers(records: list[Any], within: str) -> tuple[Layer, ...]:
 
 def _layer(record: Any, where: str) -> Layer:
     if not isinstance(record, dict) or not isinstance(record.get("type"), str):
-        raise ValueError(f"{where}: {_text(record)} is no layer with a type")
+        raise ValueError(f"{where}: {_text(record)} is not a layer with a type")
     kind = KINDS.get(record["type"])
     if not kind:
         hint = did_you_mean(record["type"], KINDS)
@@ -157,7 +157,7 @@ def shaped_to_record(network: ShapedNetwork) -> dict[str, Any]:
 
 
 def shaped_from_record(record: Any, model: str) -> ShapedNetwork:
-    """The network of a JSON value. model: names it in messages. Raises ValueError or UserError if it is none."""
+    """The network of a JSON value. model: names it in messages. Raises ValueError or UserError if it is not one."""
     if not isinstance(record, dict):
         raise ValueError("has no network")
     shape, classes = record.get("input_shape"), record.get("classes")

@@ -124,7 +124,7 @@ def _from_toml(path: Path, option: str) -> Network:
     except OSError as error:
         raise UserError(f"{option}: cannot be read ({error.strerror})", "give a TOML file with a network") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{option}: is no valid TOML ({' '.join(str(error).split())})", "correct the file") from None
+        raise UserError(f"{option}: is not valid TOML ({' '.join(str(error).split())})", "correct the file") from None
     try:
         return from_record(content)
     except ValueError as error:

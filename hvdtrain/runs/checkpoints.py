@@ -130,7 +130,6 @@ def _write_files(folder: Path, checkpoint: Checkpoint, history: dict[str, Any]) 
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Write a new file and flush it to disk."""
     with open(path, "xb") as file:
         file.write(data)
         file.flush()
@@ -138,7 +137,6 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Flush the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

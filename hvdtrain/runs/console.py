@@ -76,7 +76,6 @@ def open_rank() -> int | None:
 
 
 def log_to_file(level: int, text: str) -> None:
-    """Write to this rank's log file only."""
     for handler in log.handlers:
         if isinstance(handler, logging.FileHandler):
             handler.handle(log.makeRecord(log.name, level, "", 0, text, (), None))
@@ -119,7 +118,6 @@ class Display:
         log_to_file(logging.INFO, text)
 
     def close(self) -> None:
-        """Remove the bar."""
         if self._bar:
             self._bar.stop()
 

@@ -1,4 +1,4 @@
-"""The lock of a run's folder, so that one job at a time writes there; it works on folders that hosts share, too.
+"""The lock of a run's folder, so that one job at a time writes there; it also works on folders that hosts share.
 
 A job takes the lock by creating the next file `lock-<number>.json`, which only one process can do, on NFS as well. The
 file with the highest number counts. It names its process, which touches it every HEARTBEAT_S seconds. Other jobs take

@@ -1,17 +1,67 @@
-"""The plot of a run: loss and accuracy over epochs."""
+"""Figures: how all of them are drawn and look, and the plot of a run: loss and accuracy over epochs."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import textwrap
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hvdtrain.runs import metrics
 from hvdtrain.system.text import printable
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing Matplotlib takes half a second, so only drawing does it
     from matplotlib.figure import Figure
+
+# Colors that are distinct for color-blind readers: Okabe and Ito, Color Universal Design, 2008.
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+COLORS = (BLUE, ORANGE, GREEN, "#D55E00", PINK, "#56B4E9")
+MARKERS = "osD^vP"
+LINES = ("-", "--", "-.")
+"""So that lines on top of each other are all visible."""
+STYLE: dict[str, Any] = {
+    "font.size": 9,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "path",  # an SVG in <img> cannot use the fonts of the page
+}
+DOTS_PER_INCH = 120
+
+
+@contextlib.contextmanager
+def drawing(salt: str = "", has_names: bool = True) -> Iterator[None]:
+    """Figures are drawn and saved within it.
+
+    salt: makes the ids in an SVG its own, and the same each time. has_names: whether users chose any text; math, which
+    labels of logarithmic axes are, is drawn only without.
+    """
+    import matplotlib
+
+    more = {"svg.hashsalt": salt, "text.parse_math": not has_names}  # a dollar sign in a name is not math
+    with matplotlib.rc_context({**STYLE, **more}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # they are drawn as boxes
+        yield
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure of so many inches, which opens no window."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
+    """The figure as a file; the same figure gives the same bytes."""
+    file = io.BytesIO()
+    metadata = {"Date": None, "Creator": None} if form == "svg" else None
+    figure.savefig(file, format=form, dpi=DOTS_PER_INCH, metadata=metadata)
+    return file.getvalue()
 
 
 def plot_metrics(folder: Path, title: str) -> Path:
@@ -19,34 +69,28 @@ def plot_metrics(folder: Path, title: str) -> Path:
 
     Raises OSError if it cannot be written.
     """
-    import matplotlib  # slow to import
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     records = metrics.read(folder / "metrics.jsonl")
-    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
-        # A dollar sign in a name is not math; characters that the font lacks are drawn as boxes.
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")
-        figure = Figure(figsize=(7, 4), layout="constrained")
-        FigureCanvasAgg(figure)
+    path = folder / "metrics.png"
+    with drawing():
+        figure = new_figure(7, 4)
         _draw(figure, records, textwrap.shorten(printable(title), 80, placeholder=" ..."))
-        path = folder / "metrics.png"
-        figure.savefig(path, dpi=120)
+        path.write_bytes(encode(figure, "png"))
     return path
 
 
 def _draw(figure: Figure, records: list[dict[str, Any]], title: str) -> None:
     left = figure.subplots()
     right = left.twinx()
+    right.grid(visible=False)
     lines = []
-    for axis, kind, name, style in (
-        (left, "train", "loss", "C0-"),
-        (left, "test", "loss", "C1o-"),
-        (right, "test", "accuracy", "C2s--"),
+    for axis, kind, name, style, color in (
+        (left, "train", "loss", "-", BLUE),
+        (left, "test", "loss", "o-", ORANGE),
+        (right, "test", "accuracy", "s--", GREEN),
     ):
         chosen = [record for record in records if record["kind"] == kind and {"epoch", name} <= record.keys()]
         x, y = ([record[key] for record in chosen] for key in ("epoch", name))
-        lines += axis.plot(x, y, style, markersize=4, label=f"{kind} {name}")
+        lines += axis.plot(x, y, style, color=color, markersize=4, label=f"{kind} {name}")
     left.set(xlabel="epoch", ylabel="loss (nats)", title=title)
     left.set_ylim(bottom=0)
     right.set(ylabel="accuracy", ylim=(0, 1.01))

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.config.options import Config
+from hvdtrain.config.options import STYLES, Config
 from hvdtrain.config.sources import to_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
@@ -219,8 +219,6 @@ def _shown(value: Any) -> Any:
 
 def _default_style(framework: Any) -> str:
     """The programming style that --api auto means; empty for an unknown framework."""
-    from hvdtrain.frameworks.registry import STYLES  # slow to import, and lists of runs do not need it
-
     return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
 
 

@@ -35,7 +35,6 @@ class StepTime(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The time that the steps took."""
         return self.compute + (self.communicate or 0.0) + self.data
 
     @property

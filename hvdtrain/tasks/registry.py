@@ -31,11 +31,11 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
     if runtime.resume and recorded(runtime.resume).model == config.model:
         network = recorded_network(runtime.resume, config.model)
     if network is None and is_reference(config.model):
-        found = load_object(config.model, f"--model {config.model}")
-        if not isinstance(found, Network):
-            task = make_task(config.model, found, config.set, config.on_bad_row == "skip")
+        loaded = load_object(config.model, f"--model {config.model}")
+        if not isinstance(loaded, Network):
+            task = make_task(config.model, loaded, config.set, config.on_bad_row == "skip")
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
-        network = found
+        network = loaded
     if config.set:
         raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)

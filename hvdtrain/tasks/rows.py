@@ -61,21 +61,21 @@ class AugmentedRows(RowReader):
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         draw = draw or FIRST
-        found = read_rows(self._source, rows, draw)
-        if len(found.bad) == len(rows):  # nothing to augment
-            return Rows(tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.form), found.bad)
-        arrays = self._apply(found.arrays, rows, draw)
+        original = read_rows(self._source, rows, draw)
+        if len(original.bad) == len(rows):  # nothing to augment
+            return Rows(tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.form), original.bad)
+        arrays = self._apply(original.arrays, rows, draw)
         if forms_of(arrays) != self.form:
             problem = f"returned {describe_forms(forms_of(arrays))}, but {describe_forms(self.form)} for the first rows"
             raise self._error(problem, "return rows of the same shapes and types for all rows")
-        return Rows(arrays, found.bad)
+        return Rows(arrays, original.bad)
 
     def _apply(self, arrays: Arrays, rows: np.ndarray, draw: Draw) -> Arrays:
         """What the method returns for these rows, which it may change in place."""
-        found = self._augment(tuple(map(np.array, arrays)), row_generators(draw, rows))
-        if not isinstance(found, tuple | list) or not found:
-            raise self._error(f"returned {type(found).__name__}", "return a tuple of arrays, as it gets them")
-        return tuple(self._valid(one, len(rows)) for one in found)
+        augmented = self._augment(tuple(map(np.array, arrays)), row_generators(draw, rows))
+        if not isinstance(augmented, tuple | list) or not augmented:
+            raise self._error(f"returned {type(augmented).__name__}", "return a tuple of arrays, as it gets them")
+        return tuple(self._valid(array, len(rows)) for array in augmented)
 
     def _valid(self, value: Any, rows: int) -> np.ndarray:
         array = as_array(value)
@@ -89,19 +89,19 @@ class AugmentedRows(RowReader):
         """The form of all rows, from the first ones that can be read; checks what their values depend on."""
         for first in range(0, min(len(self), MAX_FIRST), PROBED):
             rows = np.arange(first, min(first + PROBED, len(self)))
-            found = read_rows(self._source, rows, FIRST)
-            if len(found.bad) < len(rows):
+            first_rows = read_rows(self._source, rows, FIRST)
+            if len(first_rows.bad) < len(rows):
                 break
-        rows = np.delete(rows, list(found.bad))
-        arrays = tuple(np.delete(array, list(found.bad), 0) for array in found.arrays)
+        rows = np.delete(rows, list(first_rows.bad))
+        arrays = tuple(np.delete(array, list(first_rows.bad), 0) for array in first_rows.arrays)
         once, again = (self._apply(arrays, rows, FIRST) for _ in range(2))
         if not _equal(once, again):
             raise self._error(
                 "returned other values when it was called again for the same rows",
                 "draw random numbers only from the generators that it gets, one for each row",
             )
-        one = self._apply(tuple(array[:1] for array in arrays), rows[:1], FIRST)
-        if not _equal(one, tuple(array[:1] for array in once)):
+        alone = self._apply(tuple(array[:1] for array in arrays), rows[:1], FIRST)
+        if not _equal(alone, tuple(array[:1] for array in once)):
             problem = self._error(
                 "gives a row values that depend on the other rows of its batch, and so on the number of ranks",
                 "for row i, use generators[i] and row i only",
@@ -110,11 +110,11 @@ class AugmentedRows(RowReader):
         return forms_of(once)
 
 
-def _equal(one: Arrays, other: Arrays) -> bool:
+def _equal(some: Arrays, other: Arrays) -> bool:
     """Whether arrays are equal, floats up to rounding."""
-    return forms_of(one) == forms_of(other) and all(
+    return forms_of(some) == forms_of(other) and all(
         np.allclose(a, b, 1e-4, 1e-6, equal_nan=True) if a.dtype.kind == "f" else np.array_equal(a, b)
-        for a, b in zip(one, other, strict=True)
+        for a, b in zip(some, other, strict=True)
     )
 
 
@@ -167,18 +167,18 @@ class LabelCheck:
             f"{self._classes} outputs"
         )
 
-    def __call__(self, part: Part, rows: np.ndarray, found: Rows) -> Rows:
+    def __call__(self, part: Part, rows: np.ndarray, batch: Rows) -> Rows:
         """The rows of a batch; those with wrong labels are bad ones. Raises RowError unless they are skipped."""
         if self._classes is None:
-            return found
-        labels = found.arrays[self._position]
+            return batch
+        labels = batch.arrays[self._position]
         bad = {
             int(position): RowError(self._problem(part, int(rows[position]), int(labels[position])), REMEDY)
             for position in self._wrong(labels)
-            if position not in found.bad
+            if position not in batch.bad
         }
         if bad and not self._skip:
             raise next(iter(bad.values()))
         if bad:
             labels[list(bad)] = 0  # of weight 0, but losses are computed
-        return Rows(found.arrays, {**found.bad, **bad})
+        return Rows(batch.arrays, {**batch.bad, **bad})

@@ -86,9 +86,9 @@ class UserTask(Target):
 def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
-    settings: NAME=VALUE for each argument of the class; a value that is no Python literal is a text. skip_bad_rows:
-    replace rows that cannot be read (--on-bad-row). Raises UserError for what is no task, for arguments that the class
-    does not have, and for errors in its data.
+    settings: NAME=VALUE for each argument of the class; a value that is not a Python literal is a text. skip_bad_rows:
+    replace rows that cannot be read (--on-bad-row). Raises UserError for what is not a task, for arguments that the
+    class does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
@@ -150,14 +150,15 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
         parameters = inspect.signature(kind).parameters
     except (TypeError, ValueError):
         raise UserError(f"--model {name}: is no task", "give a class with the methods data and model") from None
-    takes_any = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
         if option not in parameters and not takes_any:
             known = ", ".join(parameters) or "nothing"
             hint = did_you_mean(option, parameters)
             raise UserError(f"--set {option}: {name} has no such argument{hint}", f"it takes {known}")
-    for key, one in parameters.items():
-        if one.default is one.empty and key not in options and one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
+    for key, parameter in parameters.items():
+        is_any = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        if parameter.default is parameter.empty and key not in options and not is_any:
             raise UserError(f"--model {name}: needs a value for {key}", f"give --set {key}=VALUE")
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
 

@@ -15,18 +15,19 @@ from hvdtrain.interfaces import Batch, Group, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import Run
-from hvdtrain.training.step_timer import StepTimer
 
 MAX_ROWS = 8
 """Rows that an error message lists."""
 
 
 class Batches:
-    """This rank's share of each global batch. reader: of the run's data. timer: counts the rows."""
+    """This rank's share of each global batch. reader: of the run's data."""
 
-    def __init__(self, run: Run, reader: Reader, timer: StepTimer) -> None:
-        self._run, self._timer = run, timer
+    def __init__(self, run: Run, reader: Reader) -> None:
+        self._run = run
         self.reader, self.bad_rows = reader, BadRows()
+        self.rows = 0
+        """Number of rows that this rank has trained on."""
         self._rows_kept = False
         """Whether the learner has the training rows already."""
 
@@ -54,7 +55,7 @@ class Batches:
             if rows.bad:
                 part.weights[list(rows.bad)] = 0
                 self.bad_rows.add("train", part.rows, rows.bad)
-            self._timer.rows += int(np.count_nonzero(part.weights))
+            self.rows += int(np.count_nonzero(part.weights))
             batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
             phases.begin(phases.between)
             yield batch

@@ -72,9 +72,9 @@ def check_same_weights(group: Group, weights: Weights, when: str) -> str:
     return checksum(weights)
 
 
-def _differences(group: Group, own: dict[str, Any]) -> Iterator[Difference]:
+def _differences(group: Group, local_values: dict[str, Any]) -> Iterator[Difference]:
     """What differs between the ranks' values, in the order of rank 0's names and then of ranks."""
-    gathered = group.gather(own)
+    gathered = group.gather(local_values)
     for name, expected in gathered[0].items():
         for rank, values in enumerate(gathered):
             if values.get(name) != expected:

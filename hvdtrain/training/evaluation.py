@@ -112,8 +112,8 @@ class Sums:
         Raises UserError if there is no row.
         """
         names = sorted(set().union(*group.gather(list(self.metrics))))  # a rank without rows has none
-        own = np.array([self.rows, self.loss, *(self.metrics.get(name, 0.0) for name in names)])
-        (rows, loss, *metrics), counts = sum_arrays(group, own, self.confusion)
+        local_sums = np.array([self.rows, self.loss, *(self.metrics.get(name, 0.0) for name in names)])
+        (rows, loss, *metrics), counts = sum_arrays(group, local_sums, self.confusion)
         if not rows:
             raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
         means = {name: float(value / rows) for name, value in zip(names, metrics, strict=True)}

@@ -6,29 +6,20 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, SupportsFloat
 
-from hvdtrain.config.options import RuntimeOptions
-from hvdtrain.interfaces import Batch, Learner, Position
-from hvdtrain.system.phases import CHECKPOINT, LOOP, phases
+from hvdtrain.interfaces import Batch, Position
+from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import Saver
+from hvdtrain.training.state import Saver
 
 
 class Training:
     """Synchronous data-parallel training: each rank trains on its rows of every global batch, and all stay equal.
 
-        for each epoch:
-            for each global batch:
-                train on this rank's rows        the strategy combines the gradients of all ranks
-                every --log-every steps:         join the ranks, and stop if one of them was asked to
-                every --checkpoint-every steps:  save
-            join the ranks, evaluate, save
-
-    `train` does all of it. The loop of a script calls `begin`, then in each epoch `start_epoch`, `after_step` for each
-    batch, and `end_epoch`. at: where training starts, and then where it is. observers: those who only watch.
+    A script with its own loop takes the batches of `epochs`, and calls `after_step` for each. observers: only watch.
     """
 
     def __init__(
@@ -37,29 +28,21 @@ class Training:
         self.at, self._run, self._batches, self._ranks = at, run, batches, ranks
         self._saver, self._observers = saver, observers
 
-    def train(self, learner: Learner) -> None:
+    def train(self) -> None:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
-        self.begin()
-        while self.unfinished:
-            learner.fit(self.start_epoch(), self._epoch_end - self.at.step, self.after_step)
-            self.end_epoch()
+        for batches in self.epochs():
+            self._run.learner.fit(batches, self._epoch_end - self.at.step, self.after_step)
 
-    @property
-    def unfinished(self) -> bool:
-        """Whether there are steps to train."""
-        return self.at.step < self._run.last_step
-
-    def begin(self) -> None:
-        """Before the first step."""
+    def epochs(self) -> Iterator[Iterator[Batch]]:
+        """This rank's batches of each epoch: of what is left of it, and up to the last step."""
         self._batches.prepare()
         self._saver.commit(self.at)
         self._announce(Observer.started)
-
-    def start_epoch(self) -> Iterator[Batch]:
-        """This rank's batches up to the end of the epoch, or of the run."""
-        self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
-        self._announce(Observer.epoch_started)
-        return self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
+        while self.at.step < self._run.last_step:
+            self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
+            self._announce(Observer.epoch_started)
+            yield self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
+            self.end_epoch()
 
     def after_step(self, loss: SupportsFloat) -> None:
         """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due."""
@@ -68,15 +51,16 @@ class Training:
         self.at = self.at.after_step(self._run.samples)
         self._announce(Observer.step_done)
         if self.at.step < self._epoch_end:  # the end of the epoch joins and saves
-            self._do_what_is_due(self.at.step, self._run.runtime)
+            self._do_what_is_due()
             self._announce(Observer.step_ended)
         phases.begin(phases.between)
 
-    def _do_what_is_due(self, step: int, every: RuntimeOptions) -> None:
+    def _do_what_is_due(self) -> None:
+        step, every = self.at.step, self._run.runtime
         logging = step % every.log_every == 0
         saving = bool(every.checkpoint_every) and step % every.checkpoint_every == 0
         if logging or saving:
-            saving = self._join() or saving
+            saving |= self._join()
         if logging:
             self._ranks.stop_if_asked(self.at, self._save)
             self._saver.commit(self.at)
@@ -102,14 +86,12 @@ class Training:
         return evaluation
 
     def _join(self) -> bool:
-        """A logging step; returns whether it is time for a checkpoint, the same on every rank."""
         interval = self._ranks.join(self.at, self._saver.is_due)
         self._announce(Observer.joined, interval)
         phases.begin(LOOP)
-        return interval.checkpoint_due
+        return interval.checkpoint_due  # the same on every rank
 
     def _save(self, score: float = 0.0) -> None:
-        phases.begin(CHECKPOINT)
         self._saver.save(self.at, score)
         self._announce(Observer.saved)
 

@@ -19,7 +19,7 @@ class Observer:
                 step_done
                 joined              at a logging step
                 saved               at a checkpoint
-                step_ended          but for the last step of an epoch
+                step_ended          except for the last step of an epoch
             joined
             evaluating              after each batch of the evaluation
             evaluated

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from hvdtrain.collectives.limits import shut_down_horovod
+from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
 from hvdtrain.system import agent_pipe, on_end, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
@@ -148,18 +149,18 @@ def _how_to_resume() -> str:
         return ""
     from hvdtrain.runs.console import open_folder
 
-    folder, found = open_folder(), []
+    folder, newest = open_folder(), []
     if not folder:
         return ""
 
     def read() -> None:
         with contextlib.suppress(OSError):
-            found.append(newest_whole(folder / "checkpoints"))
+            newest.append(newest_whole(folder / "checkpoints"))
 
     reading = threading.Thread(target=read, daemon=True)
     reading.start()
     reading.join(FOLDER_WAIT_S)
-    return f"; resume from step {found[0].step} with --resume {folder}" if found and found[0] else ""
+    return f"; resume from step {newest[0].step} with --resume {folder}" if newest and newest[0] else ""
 
 
 def bind_to_cores(runtime: RuntimeOptions) -> None:
@@ -199,15 +200,8 @@ def as_launched(runtime: RuntimeOptions) -> RuntimeOptions:
     Raises UserError for options that contradict them.
     """
     name, request = os.environ.get(rank_info.RUN_NAME, ""), os.environ.get(rank_info.RESUME, "")
-    if runtime.resume:
-        if request != "restarts":  # a job that is queued again resumes what it resumed at first
-            return runtime
-        reason = "--restarts resumes from the run's own folder, which --resume contradicts"
-        raise UserError(reason, "give the run's --name and --runs, and no --resume", option="resume")
-    if runtime.name and name and "SLURM_ARRAY_TASK_ID" in os.environ:
-        reason = f"--array with --name {runtime.name}: all tasks would train the same run"
-        raise UserError(reason, "omit --name: each task then has a run of its own", option="name")
-    if not (runtime.name or name):
+    validity.check_launched(runtime, name, request)
+    if runtime.resume or not (runtime.name or name):  # a job that is queued again resumes what it resumed at first
         return runtime
     return dataclasses.replace(runtime, name=runtime.name or name, auto_resume=runtime.auto_resume or bool(request))
 

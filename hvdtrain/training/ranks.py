@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, SupportsFloat
+from pathlib import Path
+from types import FrameType
+from typing import NamedTuple, NoReturn, SupportsFloat
 
 import numpy as np
 
-from hvdtrain.errors import NotFiniteError
+from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
 from hvdtrain.interfaces import Group, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.step_times import NO_TIME, StepTime
 from hvdtrain.system.phases import FINISHING, JOINING, LOGGING, phases
+from hvdtrain.system.processes import is_second_request
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.preemption import StopRequest
 from hvdtrain.training.run import Run
-from hvdtrain.training.step_timer import StepTimer
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+FILE = "STOP"
+WRITING_RESULT = "all steps are done, and the result is being written"
 
 
 class RankStep(NamedTuple):
@@ -47,11 +56,12 @@ class Interval(NamedTuple):
 class Ranks:
     """Collects what this rank computes between two logging steps, and joins it over all ranks.
 
-    Losses are read only when they are joined, so no step waits for the one before it. stop: requests to stop.
+    Losses are read only when they are joined, so no step waits for the one before it. take_time: how long the steps
+    since its last call took this rank. stop: requests to stop.
     """
 
-    def __init__(self, run: Run, batches: Batches, timer: StepTimer, stop: StopRequest) -> None:
-        self._run, self._batches, self._timer, self._stop = run, batches, timer, stop
+    def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
+        self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, SupportsFloat]] = []
         self._stopping_rank: int | None = None
 
@@ -71,7 +81,7 @@ class Ranks:
         weights = self._run.learner.weights()
         losses = self._read_losses()
         phases.begin(JOINING)
-        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._timer.take())
+        interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -115,11 +125,11 @@ def join(
     losses: list[tuple[int, float]],
     stop_requested: bool = False,
     checkpoint_due: bool = False,
-    time: StepTime = NO_TIME,
+    times: StepTime = NO_TIME,
 ) -> Interval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
-    losses: steps of this rank and their losses. stop_requested: whether this rank was asked to stop. time: how long the
+    losses: steps of this rank and their losses. stop_requested: whether it was asked to stop. times: how long the
     steps took this rank, without this sum, in which it may wait for other ranks.
     """
     rank, size = group.rank, group.size
@@ -131,7 +141,7 @@ def join(
         bad[rank], bad_step[rank] = 1, first_bad_step
     stop[rank] = stop_requested
     columns = np.zeros((4, size))
-    columns[:, rank] = [time.compute, time.communicate or 0.0, time.data, time.communicate is None]
+    columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
     totals, bad, bad_step, stop, columns = sum_arrays(group, totals, bad, bad_step, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
     return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), _times(columns))
@@ -165,3 +175,75 @@ def _earliest(bad: np.ndarray, bad_step: np.ndarray) -> RankStep | None:
 
 def _first(flags: np.ndarray) -> int | None:
     return int(np.argmax(flags)) if flags.any() else None
+
+
+class StopRequest:
+    """Whether this process was asked to stop. A request waits for a step at which all ranks stop together."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file, self._rank = folder / FILE, rank
+        self._received: dict[int, float] = {}
+        """When each signal arrived first, in the order of arrival; monotonic, in s."""
+        self._next = "stopping after this step"
+        self._handlers: dict[signal.Signals, object] = {}
+
+    def __enter__(self) -> StopRequest:
+        """Install the signal handlers; Python allows that in the main thread only."""
+        if threading.current_thread() is threading.main_thread():
+            # Where the parent has this process ignore Ctrl-C, as shells do in the background, that stays.
+            numbers = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            self._handlers = {number: signal.signal(number, self._on_signal) for number in numbers}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        """Record the first signal of each kind; end at once at a second request."""
+        now = time.monotonic()
+        first = self._received.setdefault(number, now)
+        if is_second_request(number, now - first):
+            if number == signal.SIGINT:
+                self._say("interrupted")
+                os._exit(INTERRUPTED)
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif now == first and self._rank == 0:
+            if number == signal.SIGINT:
+                self._say(f"{self._next}; press Ctrl-C again to end at once")
+            elif self._next == WRITING_RESULT:
+                self._say(WRITING_RESULT)
+
+    def _say(self, text: str) -> None:
+        """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
+        os.write(2, f"hvdtrain: rank {self._rank}: {text}\n".encode())
+
+    def reason(self) -> str:
+        """The first signal's name or the path of the file; empty if there is no request."""
+        for number in self._received:
+            return signal.Signals(number).name
+        return str(self._file) if os.path.exists(self._file) else ""
+
+    def finishing(self) -> None:
+        """The last step is done: a request to stop no longer has an effect, as the result is written next."""
+        self._next = WRITING_RESULT
+
+    def stopping(self) -> None:
+        """All ranks are stopping: until the process ends, ignore signals that ask for the same."""
+        self._next = "the checkpoint is being written"
+        for number in set(self._handlers) - {signal.SIGINT}:
+            signal.signal(number, signal.SIG_IGN)
+            del self._handlers[number]
+
+    def raise_stopped(self, group: Group, rank: int, folder: Path, step: int) -> NoReturn:
+        """Raise Stopped on all ranks, after the checkpoint of this step, because `rank` was asked to stop."""
+        reason = group.gather(self.reason())[rank]
+        if group.rank == 0:
+            self._file.unlink(missing_ok=True)  # so that the run can be resumed
+        raise Stopped(
+            f"rank {rank} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"resume with --resume {folder}",
+            rank=rank,
+            step=step,
+        )

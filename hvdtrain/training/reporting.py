@@ -19,8 +19,7 @@ from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
-from hvdtrain.training.slow_ranks import SlowRanks
-from hvdtrain.training.throughput import Throughput
+from hvdtrain.training.timing import SlowRanks, Throughput
 
 MIN_WAIT_SHARE = 0.05
 """Share of the training time in which steps wait for data, from which on it is shown."""
@@ -107,11 +106,11 @@ class Reporter(Observer):
 
     def started(self, at: Position) -> None:
         """Learn where the ranks are."""
-        self._slow_ranks.started(at)
+        self._slow_ranks.started()
 
     def joined(self, at: Position, interval: Interval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
-        self._slow_ranks.joined(at, interval)
+        self._slow_ranks.add(interval.times)
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval.loss, speed, interval.times)
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import resource
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.runs import plots, record
+from hvdtrain.runs import record
 from hvdtrain.runs.console import log
+from hvdtrain.system import rank_info
 from hvdtrain.system.phases import RESULT, phases
-from hvdtrain.training import consistency, cores
+from hvdtrain.training import consistency
 from hvdtrain.training.evaluation import Scores
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import must_write
 from hvdtrain.training.start import StartedRun
+from hvdtrain.training.state import must_write
 
 
 def finish(started: StartedRun) -> None:
@@ -23,7 +26,7 @@ def finish(started: StartedRun) -> None:
     Raises TrainingError if ranks differ or the result cannot be written.
     """
     run, reporter = started.run, started.reporter
-    started.tracing.ended()
+    started.end_steps()
     evaluation = reporter.evaluation or started.training.evaluate()
     reporter.close()
     phases.begin(RESULT)
@@ -73,7 +76,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "data_wait_share": wait_share,
         "bad_rows": bad_rows["train"],
         "bad_test_rows": bad_rows["test"],
-        "cores": cores.count_cores(run),
+        "cores": count_cores(run),
         "flops_per_image": run.target.flops_per_row,
         "peak_rss_mb": max(peaks_kib) / 1024,
         "skipped": run.learner.skipped,
@@ -84,7 +87,40 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
 
 def _store(run: Run, content: dict[str, Any]) -> None:
     """Write `result.json` and the plot."""
+    from hvdtrain.runs import plots
+
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
         plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}")
+
+
+class RankCores(NamedTuple):
+    """What a rank computes with."""
+
+    host: str
+    threads: int
+    """Threads of all its devices."""
+    cores: frozenset[int]
+    """Numbers of the cores that it may use."""
+
+
+def count_cores(run: Run) -> int | None:
+    """Cores that the job computes with; call it on every rank. None if it trains on GPUs."""
+    cores = frozenset(os.sched_getaffinity(0))
+    threads = os.environ.get("OMP_NUM_THREADS", "")
+    of_device = int(threads) if threads.isdecimal() and int(threads) else len(cores)
+    local_cores = [rank_info.host_name(), of_device * run.learner.devices, sorted(cores)]
+    ranks = [RankCores(host, threads, frozenset(numbers)) for host, threads, numbers in run.group.gather(local_cores)]
+    return total_cores(ranks) if run.learner.device == "cpu" else None
+
+
+def total_cores(ranks: Iterable[RankCores]) -> int:
+    """Threads of all ranks, but no more than the cores of each host that its ranks may use."""
+    hosts: dict[str, list[RankCores]] = {}
+    for rank in ranks:
+        hosts.setdefault(rank.host, []).append(rank)
+    return sum(
+        min(sum(rank.threads for rank in on_host), len(frozenset().union(*(rank.cores for rank in on_host))))
+        for on_host in hosts.values()
+    )

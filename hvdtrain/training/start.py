@@ -7,18 +7,17 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
-from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position, Source
-from hvdtrain.runs import record, trackers
+from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
+from hvdtrain.runs import record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
-from hvdtrain.runs.trackers.tracking import Tracking
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.phases import phases
@@ -27,16 +26,17 @@ from hvdtrain.tasks.target import Target
 from hvdtrain.training import consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
-from hvdtrain.training.preemption import StopRequest
-from hvdtrain.training.ranks import Ranks
+from hvdtrain.training.observer import Observer
+from hvdtrain.training.ranks import Ranks, StopRequest
 from hvdtrain.training.reporting import Reporter
-from hvdtrain.training.resume import resume
 from hvdtrain.training.run import Run
-from hvdtrain.training.saving import Saver, must_write
-from hvdtrain.training.step_timer import StepTimer
-from hvdtrain.training.throughput import Throughput
-from hvdtrain.training.tracing import Tracing
+from hvdtrain.training.state import Saver, must_write, resume
+from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.watchdog import Watchdog
+
+if TYPE_CHECKING:
+    from hvdtrain.runs.trackers.tracking import Tracking
+    from hvdtrain.training.tracing import Tracing
 
 Findings = list[dict[str, Any]]
 """What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
@@ -44,34 +44,60 @@ Findings = list[dict[str, Any]]
 
 def check_trackers(runtime: RuntimeOptions) -> None:
     """Before anything that takes long: raise UserError, on rank 0, for a tracker that cannot be used."""
-    if rank_info.detect().rank == 0:
+    if runtime.trackers and rank_info.detect().rank == 0:
+        from hvdtrain.runs import trackers
+
         trackers.check(runtime.trackers)
 
 
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
-    tracking: of rank 0's records. reader: of the run's data.
+    track: called on rank 0 with each record of metrics. reader: of the run's data.
     """
 
-    def __init__(self, run: Run, at: Position, saver: Saver, tracking: Tracking, reader: Reader) -> None:
+    def __init__(
+        self, run: Run, at: Position, saver: Saver, track: Callable[[dict[str, Any]], None], reader: Reader
+    ) -> None:
         timer = StepTimer(run.group)
         phases.start_run(run.learner.between_steps, timer.on_step_time)
-        self.run, self.batches, self.throughput = run, Batches(run, reader, timer), Throughput()
+        self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
         self.stop = StopRequest(run.folder, run.group.rank)
-        self.watchdog = Watchdog(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer)
-        self.reporter = Reporter(run, at, tracking.log, self.batches, self.throughput)
-        self.tracing = Tracing(run, self.reporter.show)
-        observers = self.watchdog, self.reporter, self.throughput, self.tracing
-        self.training = Training(run, at, self.batches, Ranks(run, self.batches, timer, self.stop), saver, observers)
+        self.watchdog = Watchdog(
+            *(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
+        )
+        self.reporter = Reporter(run, at, track, self.batches, self.throughput)
+        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput]
+        self.tracing: Tracing | None = None
+        if run.runtime.timeline:
+            from hvdtrain.training.tracing import Tracing
+
+            self.tracing = Tracing(run, self.reporter.show)
+            observers.append(self.tracing)
+        ranks = Ranks(run, self.batches, timer.take, self.stop)
+        self.training = Training(run, at, self.batches, ranks, saver, observers)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
 
+    def end_steps(self) -> None:
+        """No more steps follow: the timeline is written, if there is one."""
+        if self.tracing:
+            self.tracing.ended()
+
     def compile(self) -> None:
-        """Compile the step, if it is to be compiled, before any of it is timed."""
+        """Compile the learner's step, if --compile asks for it, before any of it is timed.
+
+        A rank that cannot compile logs why, and trains uncompiled. No rank waits for the others here.
+        """
         run = self.run
-        rows = -(-run.global_batch // run.group.size)
-        self.compile_s = compile_step(run.config, run.learner, run.dataset.train, rows)
+        if not run.config.compile:
+            return
+        try:
+            self.compile_s = run.learner.compile(run.dataset.train[np.arange(-(-run.global_batch // run.group.size))])
+        except Exception as error:  # of a kind that PyTorch does not document
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            log.warning("--compile: training continues uncompiled: %s", reason)
+            log_to_file(logging.INFO, traceback.format_exc())
         if self.compile_s:
             self.reporter.show(f"compiled the step in {self.compile_s:.1f} s")
 
@@ -97,11 +123,12 @@ def start_run(
         if run.is_rank_0:
             checkpoint = str(parent.path) if parent else ""
             agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
-        with _reader(run) as reader:
+        with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
             tracking = _start_records(run, position, examine_host)
-            started = StartedRun(run, position, Saver(run, memory, parent), tracking, reader)
+            track = tracking.log if tracking else lambda record: None
+            started = StartedRun(run, position, Saver(run, memory, parent), track, reader)
             with (
-                tracking.until_end(runtime.elastic),
+                tracking.until_end(runtime.elastic) if tracking else contextlib.nullcontext(),
                 started.stop,
                 started.watchdog,
                 contextlib.closing(started.reporter),
@@ -111,23 +138,21 @@ def start_run(
                 try:
                     yield started
                 except Stopped:
-                    started.tracing.ended()
+                    started.end_steps()
                     raise
 
 
-def _reader(run: Run) -> Reader:
-    """Reads the rows of a run."""
-    target = run.target
-    return Reader(run.dataset, run.runtime.workers, target.loader_spec, run.config.seed, target.labels)
-
-
-def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking:
-    """Compare the ranks' weights, and begin to write what the run records."""
+def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+    """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
     with must_write("the record of this run", run.folder):
         content = _write_record(run, examine_host) if run.is_rank_0 else {}
-        return Tracking(run.runtime.trackers if run.is_rank_0 else (), run.folder, content, position.step)
+        if not run.is_rank_0 or not run.runtime.trackers:
+            return None
+        from hvdtrain.runs.trackers.tracking import Tracking
+
+        return Tracking(run.runtime.trackers, run.folder, content, position.step)
 
 
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
@@ -164,19 +189,3 @@ def recorded_end(run: Run) -> Iterator[None]:
         raise
     if run.is_rank_0:
         RunEnd("finished").write(run.folder)
-
-
-def compile_step(config: Config, learner: Learner, source: Source, rows: int) -> float:
-    """Compile the learner's step for `rows` rows of the source, if --compile asks for it; the seconds that it took.
-
-    A rank that cannot compile logs why, and trains uncompiled: 0.0. No rank waits for the others here.
-    """
-    if not config.compile:
-        return 0.0
-    try:
-        return learner.compile(source[np.arange(rows)])
-    except Exception as error:  # of a kind that PyTorch does not document
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        log.warning("--compile: training continues uncompiled: %s", reason)
-        log_to_file(logging.INFO, traceback.format_exc())
-        return 0.0

@@ -35,25 +35,22 @@ MIN_NORMAL = 5
 
 
 class Tracing(Observer):
-    """The timeline of a run. prints a line on rank 0's console, and writes it to each rank's log."""
+    """The timeline of a run with --timeline. show: prints a line on rank 0, and writes it to each rank's log."""
 
     def __init__(self, run: Run, show: Callable[[str], None]) -> None:
         self._run, self._show = run, show
-        text = run.runtime.timeline
-        self.steps = StepRange.parse(text) if text else None
+        self.steps: StepRange | None = StepRange.parse(run.runtime.timeline)
         """The steps that are still to be recorded; None if there are none (left)."""
         self._is_recording = False
         self._done = -1
         self._logged: deque[tuple[int, int]] = deque(maxlen=3)
         """When the latest logging steps ended, and the number of steps done."""
         self._normal_s: float | None = None
-        phases.stop_recording()
 
     def started(self, at: Position) -> None:
         """Steps up to `at` were done before this process began."""
         steps, learner, done = self.steps, self._run.learner, at.step
-        if not steps:
-            return
+        assert steps
         phases.wait = waiter(self._run.config.framework, learner.device)
         if done >= steps.last:
             self._give_up(f"its steps were made before this job began, which begins at step {done}")
@@ -65,7 +62,7 @@ class Tracing(Observer):
     def step_ended(self, at: Position) -> None:
         """Record the step, and start or stop to record."""
         done = at.step
-        if not self.steps or done == self._done:  # leaving an epoch before its end is no step
+        if not self.steps or done == self._done:  # leaving an epoch before its end is not a step
             return
         self._done = done
         if phases.is_recording:

@@ -33,7 +33,7 @@ def train(
         learner = build_learner(config, target, target.initial_weights(config), runtime)
         with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
             started.compile()
-            started.training.train(learner)
+            started.training.train()
             result.finish(started)
         return started.run.folder
 

@@ -144,16 +144,13 @@ class UserLoop:
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
-        training = started.training
-        training.begin()
-        while training.unfinished:
-            for batch in training.start_epoch():
+        for batches in started.training.epochs():
+            for batch in batches:
                 self._loss = None
                 arrays = self._learner.prepare(batch)
                 phases.begin(SCRIPT_FORWARD)
                 yield arrays
                 self._count_step(started)
-            training.end_epoch()
         self._finish(started)
 
     def step(self, losses: Any) -> None:

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hvdtrain.interfaces import Position
@@ -26,10 +27,9 @@ from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.training import interpreter_watch
 from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, place_of, state_of
 from hvdtrain.training.observer import Observer
-from hvdtrain.training.step_timer import StepTimer
+from hvdtrain.training.timing import StepTimer
 
 MIN_LIMIT_S = 30.0
 """No hang is reported before this, unless --hang-timeout says so."""
@@ -41,6 +41,7 @@ REPORT_WAIT_S = 1.5
 """How long ranks wait for the one that prints the report."""
 FORCED_EXIT_S = 30.0
 """How long after the limit the process is ended if Python's threads no longer run."""
+INTERPRETER_WATCH = Path(__file__).with_name("interpreter_watch.py")
 STEP, EVALUATION = range(2)
 """The stages of a step, in their order."""
 
@@ -50,13 +51,15 @@ class Watchdog(Observer):
 
     timeout_s: seconds without progress that count as a hang; 0 for ten times the longest step so far, at least 30.
         While frameworks compile, before the first step, a job is hung only if a rank does not run at all.
-    timer: of this rank's steps; heartbeats show what it measures.
+    timer, rows: of this rank's steps, and how many rows they had; heartbeats show both.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, timeout_s: float, timer: StepTimer) -> None:
+    def __init__(
+        self, folder: Path, rank: int, size: int, timeout_s: float, timer: StepTimer, rows: Callable[[], int]
+    ) -> None:
         self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
         self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
-        self._timer = timer
+        self._timer, self._rows = timer, rows
         self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
@@ -185,7 +188,7 @@ class Watchdog(Observer):
         return Heartbeat(
             *(self._rank, os.getpid(), rank_info.host_name(), self._reached[0], self._doing()),
             *(phases.waits and not phases.is_leaving, idle_s, number, time.time(), resident_bytes()),
-            *(*self._timer.total, self._timer.rows),
+            *(*self._timer.total, self._rows()),
         )
 
     def _doing(self) -> str:
@@ -195,7 +198,7 @@ class Watchdog(Observer):
 
     def _watch_interpreter(self) -> subprocess.Popen[bytes]:
         """Start the process that ends this one where Python no longer runs."""
-        command = [sys.executable, "-I", "-S", interpreter_watch.__file__, str(os.getpid()), f"rank {self._rank}"]
+        command = [sys.executable, "-I", "-S", str(INTERPRETER_WATCH), str(os.getpid()), f"rank {self._rank}"]
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
         )

@@ -226,7 +226,10 @@ def _wrapped(text: Text, width: int) -> list[Text]:
     """The text in lines; a word that is longer than a line is broken."""
     if text.cell_len <= width:
         return [text]
-    return list(text.wrap(Console(width=width), width, overflow="fold"))
+    lines = list(text.wrap(Console(width=width), width, overflow="fold"))
+    for line in lines:
+        line.rstrip()
+    return lines
 
 
 def cut(text: Text, width: int, plain: bool = False, middle: bool = False) -> Text:

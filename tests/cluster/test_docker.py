@@ -108,7 +108,7 @@ def test_docker_run_uses_the_gpus_of_the_host(tmp_path):
         f"{run} {volume} hvdtrain:all-cpu bash -c nproc; id"
         in make("docker-run", path, DEVICE="cpu", CMD="nproc; id")[1]
     )
-    # There is no image with TensorFlow's CUDA of today.
+    # No image has TensorFlow's current CUDA.
     assert make("docker-run", path, STACK="tensorflow")[1].splitlines()[-1] == (
         f"{run} {volume} hvdtrain:tensorflow-cpu horovodrun -np 2 python -m hvdtrain.tensorflow_lenet"
     )

@@ -159,7 +159,7 @@ def test_ssh_with_a_key_on_another_port(hosts, tmp_path, by):
     own, other = hosts.folder / "host2.sshd.log", hosts.folder / "host2.port.log"
     before = own.read_text()
     ssh = ["--ssh-port", str(OTHER_PORT), "--ssh-key", str(hosts.folder / "key")]
-    secret = ["--env", "A_TOKEN=correct-horse"]  # variables with credentials go to the other host by ssh, too
+    secret = ["--env", "A_TOKEN=correct-horse"]  # variables with credentials also go to the other host by ssh
     job = [*LAUNCH, *by, "-n", "2", "-H", "host1:1,host2:1"]
     status, output = hosts.run("host1", [*job, *ssh, *secret, "--", "printenv", "A_TOKEN"], tmp_path)
     assert (status, output.count("] correct-horse")) == (0, 2), output

@@ -189,7 +189,7 @@ PARTS = [job(name, "parts", "--strategy", "single", *mine("MIXED", *ACCUMULATE))
 @pytest.mark.trains(two_devices())
 @pytest.mark.parametrize("own", [pytest.param(own, marks=pytest.mark.trains(own), id=own.framework) for own in PARTS])
 def test_the_parts_of_accumulate_are_normalized_one_by_one(shared_jobs, own):
-    """As on two devices, but for the running statistics, which see both parts."""
+    """As on two devices, except for the running statistics, which see both parts."""
     weights, expected = (newest(shared_jobs.folder(one)).weights for one in (own, two_devices()))
     differing = {name for name in weights if np.abs(weights[name] - expected[name]).max() > 1e-5}
     assert differing == {name for name in weights if ".running_" in name}

@@ -21,7 +21,7 @@ def on_two_ranks(framework, name, *options, own_job=False):
 
 
 def shared_case(framework, shared, *others):
-    """A framework's case, with its run; it needs the `others`, too."""
+    """A framework's case, with its run; it also needs the `others`."""
     return pytest.param(shared, marks=pytest.mark.trains(shared, *others), id=framework)
 
 

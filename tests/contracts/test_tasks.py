@@ -80,7 +80,7 @@ def result(folder):
 
 
 def assert_equal_training(folder, other):
-    """The same weights but for rounding, and the same scores."""
+    """The same weights up to rounding, and the same scores."""
     assert distance(newest(folder).weights, newest(other).weights) < 1e-5
     assert result(folder)["metrics"] == pytest.approx(result(other)["metrics"], rel=1e-5)
     assert set(result(folder)["metrics"]) == {"distance"}

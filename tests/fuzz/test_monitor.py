@@ -1,4 +1,4 @@
-"""Folders of runs whose files come from anyone: no command that shows runs fails, or prints what is no text."""
+"""Folders of runs whose files come from anyone: no command that shows runs fails, or prints unprintable characters."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ STALL_WARNING = "One or more tensors were submitted to be reduced"
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Time in s that a job may go on without a test that starts or ends, and that one run of a case may take."""
+    """Time in s that a job may run without a test that starts or ends, and that one run of a case may take."""
 
     quiet_s: float = 180
     case_s: float = 3600

@@ -56,7 +56,7 @@ def different(cores: list[Core], results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def table_of_differences(cores: list[Core], rows: list[tuple[str, ...]]) -> Iterator[str]:
-    """The differences, or one line that there is none."""
+    """The differences, or one line that says that there are none."""
     if not rows:
         yield "None." if len(cores) > 1 else "Only one core was run."
         return

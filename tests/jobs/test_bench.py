@@ -11,7 +11,7 @@ from support.jobs import finish, run, start, wait_for
 from support.report import table
 from support.stack import INSTALLED
 
-from hvdtrain.measure.scale.allreduce_table import read_table
+from hvdtrain.measure.scale.communication import read_table
 
 BENCH = ("python", "-m", "hvdtrain", "bench")
 SMALL = ("--rows", "torch/ring", "torch/manual", "--steps", "20", "--repeats", "2", "--data", "synthetic",

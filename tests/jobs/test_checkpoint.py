@@ -38,7 +38,7 @@ def test_resume_in_the_middle_of_an_epoch_is_bit_for_bit(tmp_path, framework):
 
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_a_checkpoint_of_many_files_resumes_bit_for_bit(tmp_path, framework):
-    """As parameters over 1 GiB have; one that an array is larger than, too."""
+    """As parameters over 1 GiB have; also one that is smaller than an array."""
     trainings = [(*RUN, "--name", name, "--max-steps", steps) for name, steps in (("whole", "4"), ("part", "2"))]
     command = several(framework, [*trainings, ("--resume", "runs/part", "--max-steps", "4")], "local", 2)
     status, output = run(["in_small_parts" if word == "several" else word for word in command], tmp_path)

@@ -20,7 +20,7 @@ LENET = ("--image-size", "28x28", "--batch-size", "8", "--log-every", "1")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """A folder with images of digits, one of which is not complete: row 7 of the training data."""
+    """A folder with images of digits; row 7 of the training data is truncated."""
     from sklearn.datasets import load_digits
 
     folder = tmp_path_factory.mktemp("images")

@@ -25,7 +25,7 @@ from support.jobs import run as run_command
 from support.stack import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
-from hvdtrain.doctor.registry import QUICK
+from hvdtrain.doctor.examination import QUICK
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -38,7 +38,7 @@ def working(tmp_path_factory, alone_in_a_job) -> DoctorResult:
 
 def test_working_installation(working):
     assert working.status == 0, working.text
-    assert not [one for one in working.report["findings"] if one["status"] == "fail"]
+    assert not [finding for finding in working.report["findings"] if finding["status"] == "fail"]
     for name in FRAMEWORKS:
         if importlib.util.find_spec(name):
             working.has("frameworks", "ok", f"{name} {framework_version(name)}")
@@ -86,7 +86,7 @@ def test_working_job(by, tmp_path):
     result.has("identical", "ok", "identical versions on all ranks")
     result.has("clocks", "ok", "clocks agree within")
     result.has("shared-folder", "ok", "all ranks see")
-    assert all(one["ranks"] in ([0], [0, 1]) for one in result.report["findings"])
+    assert all(finding["ranks"] in ([0], [0, 1]) for finding in result.report["findings"])
     assert result.findings_of("limits")[0]["ranks"] == [0, 1]  # once, for both
     assert len([line for line in result.text.splitlines() if "limits:" in line]) == 1
     correct = f"Horovod with {by}: an allreduce over 2 processes is correct"
@@ -193,10 +193,10 @@ def test_run_folder_has_the_quick_findings(tmp_path):
     command += ["--name", "run"]
     status, text = run_command(["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *command], tmp_path)
     assert status == 0, text
-    found = json.loads((tmp_path / "runs" / "run" / "doctor.json").read_text())["findings"]
-    assert {one["check"] for one in found} == set(QUICK)
-    assert all(one.keys() == {"check", "topic", "status", "text", "remedy"} for one in found)
-    (limits,) = [one for one in found if one["check"] == "limits"]
+    findings = json.loads((tmp_path / "runs" / "run" / "doctor.json").read_text())["findings"]
+    assert {finding["check"] for finding in findings} == set(QUICK)
+    assert all(finding.keys() == {"check", "topic", "status", "text", "remedy"} for finding in findings)
+    (limits,) = [finding for finding in findings if finding["check"] == "limits"]
     assert limits["status"] == "fail"
     assert f"{limits['text']}; {limits['remedy']}" in text
 

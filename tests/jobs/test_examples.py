@@ -22,7 +22,7 @@ EXAMPLES = ROOT / "examples"
 MATRIX = pytest.mark.matrix
 # An example, the number of a command, options that shorten it, and the least value of a metric (the most, if negative).
 COMMANDS = [
-    pytest.param("two_moons.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # the notebook trains it, too
+    pytest.param("two_moons.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # the notebook also trains it
     pytest.param("linear_regression.py", 0, "", "absolute error", -0.01, marks=MATRIX),
     pytest.param("linear_regression.py", 1, "", "absolute error", -0.01, marks=MATRIX),
     pytest.param("keras_regression.py", 0, "--epochs 4", "absolute error", -3, marks=MATRIX),

@@ -43,7 +43,7 @@ OTHERS = [pytest.param(name, marks=pytest.mark.matrix) for name in ("mxnet", "te
 
 @pytest.mark.parametrize("framework", ["torch", *OTHERS])
 def test_stopped_killed_and_restarted_rank(tmp_path, framework):
-    """A rank that is stopped, goes on, and is killed; the job is restarted, and then asked to end."""
+    """A rank is stopped, resumed and killed; the job is restarted, and then asked to end."""
     launch = launcher("local", 2)
     options = ["--strategy", "ring" if framework == "torch" else "horovod", "--name", "run", "--epochs", "500"]
     command = [*launch[:-1], "--restarts", "1", "--", "python", "-m", f"hvdtrain.{framework}_lenet", *options]
@@ -67,7 +67,7 @@ def test_stopped_killed_and_restarted_rank(tmp_path, framework):
 
 @pytest.mark.matrix
 def test_job_that_hangs(tmp_path):
-    """The rank that holds up the others is named at once, and after the watchdog has ended the job, watch ends, too."""
+    """The rank that holds up the others is named at once, and watch ends after the watchdog has ended the job."""
     options = ["--strategy", "ring", "--name", "run", "--epochs", "500", "--hang-timeout", "8"]
     with watched([*launcher("local", 2), "python", "-m", "hvdtrain.torch_lenet", *options], tmp_path) as (
         job,

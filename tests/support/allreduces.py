@@ -6,7 +6,7 @@ BREAK: before this operation, rank 0 shuts down one of its connections; all rank
 There are no process sets then: Horovod's shutdown waits until all ranks agree to remove them, some of which may wait in
 an operation for others.
 All ranks draw the same operations, with sizes around those at which Horovod's messages change. A rank that is not in an
-operation's process set goes on to the next one, and so waits there while others work.
+operation's process set continues with the next one, and waits there while others work.
 """
 
 from __future__ import annotations

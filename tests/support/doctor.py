@@ -34,16 +34,16 @@ class DoctorResult:
         self.report = json.loads(file.read_text())
 
     def findings_of(self, check: str) -> list[dict]:
-        return [one for one in self.report["findings"] if one["check"] == check]
+        return [finding for finding in self.report["findings"] if finding["check"] == check]
 
     def has(self, check: str, status: str, *texts: str, remedy: str = "") -> dict:
         """The only finding of this check and status that contains all texts; its remedy contains `remedy`."""
-        of_status = [one for one in self.findings_of(check) if one["status"] == status]
-        found = [one for one in of_status if all(text in one["text"] for text in texts)]
-        assert len(found) == 1, (check, status, texts, self.findings_of(check), self.text[-3000:])
-        assert remedy in found[0]["remedy"], found[0]
-        assert bool(found[0]["remedy"]) == (status != "ok"), found[0]
-        return found[0]
+        of_status = [finding for finding in self.findings_of(check) if finding["status"] == status]
+        matching = [finding for finding in of_status if all(text in finding["text"] for text in texts)]
+        assert len(matching) == 1, (check, status, texts, self.findings_of(check), self.text[-3000:])
+        assert remedy in matching[0]["remedy"], matching[0]
+        assert bool(matching[0]["remedy"]) == (status != "ok"), matching[0]
+        return matching[0]
 
 
 def doctor(folder: Path, *options: str, by: tuple[str, ...] | list[str] = (), **environment: str) -> DoctorResult:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -44,6 +46,10 @@ def launcher(name: str, np: int) -> list[str]:
     }[name]  # fmt: skip
 
 
+STARTED: list[subprocess.Popen[str]] = []
+"""What `start` has started."""
+
+
 def start(
     command: list[str], folder: Path, stderr: int = subprocess.STDOUT, **environment: str
 ) -> subprocess.Popen[str]:
@@ -58,7 +64,7 @@ def start(
         "TF_CPP_MIN_LOG_LEVEL": "2",
         **environment,
     }
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         cwd=folder,
         env={**os.environ, **variables},
@@ -67,6 +73,25 @@ def start(
         stderr=stderr,
         start_new_session=True,
     )
+    STARTED.append(process)
+    return process
+
+
+@contextlib.contextmanager
+def ending_started() -> Iterator[None]:
+    """End the commands that `start` starts inside and that still run then, as those of a test that fails."""
+    count = len(STARTED)
+    yield
+    left = [process for process in STARTED[count:] if process.poll() is None]
+    del STARTED[count:]
+    for process in left:
+        process.terminate()  # a launcher ends its ranks
+    for process in left:
+        try:
+            process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
 
 
 def finish(process: subprocess.Popen[str], timeout_s: float = 180) -> tuple[int, str]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import runpy
 from collections.abc import Iterator
 
 import pytest
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.bench import limited_memory as groups
+from support.jobs import ROOT
+
+limited_group = runpy.run_path(str(ROOT / "benchmarks" / "limited_memory.py"))["limited_memory"]
+"""A control group of so many bytes."""
 
 
 @contextlib.contextmanager
@@ -16,7 +20,7 @@ def limited_memory(limit: int) -> Iterator[list[str]]:
     """The words before a command that run it with at most `limit` bytes; skips the test where that is not possible."""
     with contextlib.ExitStack() as stack:
         try:
-            group = stack.enter_context(groups.limited_memory(limit))
+            group = stack.enter_context(limited_group(limit))
         except UserError as error:
             pytest.skip(str(error))
         yield group.command

@@ -54,7 +54,7 @@ def two_devices():
 
 
 def case(own, expected, name, short=True):
-    """Two runs whose weights are the same but for rounding."""
+    """Two runs whose weights are the same up to rounding."""
     marks = [pytest.mark.trains(own, expected), *([] if short else [pytest.mark.matrix])]
     return pytest.param(own, expected, marks=marks, id=name)
 
@@ -64,7 +64,7 @@ def name_of(row):
 
 
 def assert_same(shared_jobs, own, expected):
-    """Both runs have equal weights and statistics but for rounding, identical on all ranks, and equal scores."""
+    """Both runs have equal weights and statistics up to rounding, identical on all ranks, and equal scores."""
     folders = [shared_jobs.folder(one) for one in (own, expected)]
     assert distance(*(newest(folder).weights for folder in folders)) < 1e-5
     assert len(set(checksums(folders[0], "ends"))) == 1

@@ -47,7 +47,7 @@ def losses(run_folder: Path) -> list[float]:
 
 
 def assert_same_training(run_folder: Path, reference_folder: Path, ranks: int) -> None:
-    """Both runs have PLAIN and EVERY_STEP: equal weights and losses but for rounding, identical on all ranks, equal
+    """Both runs have PLAIN and EVERY_STEP: equal weights and losses up to rounding, identical on all ranks, equal
     scores."""
     assert distance(after(run_folder, 1), after(reference_folder, 1)) < 1e-6
     assert distance(after(run_folder, 16), after(reference_folder, 16)) < 1e-5

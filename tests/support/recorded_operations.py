@@ -1,6 +1,6 @@
 """What a CUDA graph does, on the CPU: operations are recorded once, and repeated on the same memory.
 
-A number that Python computed while recording stays as it was, and so does the memory of each tensor. So a step that
+A number that Python computed while recording stays as it was; each tensor keeps its memory. So a step that
 keeps anything in Python goes wrong here as it would on a GPU.
 """
 

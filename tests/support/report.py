@@ -61,7 +61,7 @@ def make_run(
 
 
 def learning(intervals=12, ranks=1, slow=None, factor=2.0, communicate=True, level=0.3):
-    """Records of metrics: losses that fall to `level`, and the time of each rank, of which `slow` computes longer."""
+    """Records of metrics: losses that fall to `level`, and the time of each rank; rank `slow` computes longer."""
     records = []
     for number in range(1, intervals + 1):
         epoch, loss = number / 4, level + 2 / (1 + number)

@@ -35,7 +35,7 @@ from support.combinations import REFERENCES, Case, options_of
 from support.stack import REFERENCE
 
 ROWS, TEST_ROWS = 35, 20
-"""Training images, of which the last batch of an epoch has one, and test images."""
+"""Training images (the last batch of an epoch has one), and test images."""
 BAD_STEP = 1
 """With --on-nan skip, a row's weight is NaN at this step."""
 LOSS_SCALE = 256.0

@@ -28,7 +28,7 @@ class Harm:
 
 
 def save_checkpoint(folder: Path, keep: int = 1, parent: Entry | None = None, **changes: Any) -> Path:
-    """Save a valid checkpoint, but for these changes."""
+    """Save a checkpoint that is valid except for these changes."""
     weights = initial_weights(LENET, "xavier", 0)
     folder.parent.mkdir(parents=True, exist_ok=True)
     named = "lenet", LENET_RECORD, "torch", "sgd", "ab", 0.0, tuple("0123456789")

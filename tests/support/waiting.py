@@ -1,4 +1,4 @@
-"""Measures waits that it makes itself: two ranks of horovod.torch, of which rank 1 comes later.
+"""Measures waits that it makes itself: two ranks of horovod.torch; rank 1 comes later.
 
 usage: waiting.py STEPS; each rank prints how long it has waited in a step, by Horovod and by its own clock, in seconds
 """

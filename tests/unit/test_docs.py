@@ -75,9 +75,11 @@ def test_options_in_example_commands_exist():
 
 
 def test_doctor_page_lists_all_checks():
-    from hvdtrain.doctor.registry import CHECKS
+    from hvdtrain.doctor.examination import CHECKS
 
-    rows = [f"| `{one.name}` | {one.topic} | {one.about}{', in a job' * (one.where == 'job')} |" for one in CHECKS]
+    rows = [
+        f"| `{check.name}` | {check.topic} | {check.about}{', in a job' * (check.where == 'job')} |" for check in CHECKS
+    ]
     page = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks\n")[2].splitlines()
     assert [line for line in page if line.startswith("| `") and line.count("|") == 4] == rows
 

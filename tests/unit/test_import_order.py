@@ -7,7 +7,7 @@ import sys
 
 from support.jobs import ROOT
 
-# Each folder imports only folders before it. Files directly in hvdtrain/ are named here, too.
+# Each folder imports only folders before it. It also names files directly in hvdtrain/.
 ORDER = [
     "errors",
     "system",

@@ -88,7 +88,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _without_alpha(image: Image.Image, background: int) -> Image.Image:
-    """The image on a background of this gray."""
     if not image.has_transparency_data:
         return image
     opaque = Image.new("RGBA", image.size, (background, background, background, 255))

@@ -90,7 +90,6 @@ def decompressed(file: BinaryIO, limit: int | None = None) -> Iterator[bytes]:
 
 
 def chunks(file: BinaryIO | gzip.GzipFile) -> Iterator[bytes]:
-    """The content of a file in parts of CHUNK bytes."""
     return iter(lambda: file.read(CHUNK), b"")
 
 
@@ -107,7 +106,6 @@ def check_sha256(file: BinaryIO, name: str, sha256: str) -> None:
 
 
 def compare_sha256(actual: str, expected: str) -> None:
-    """Raise Malformed unless both are equal."""
     if actual != expected:
         raise Malformed(f"is corrupt: its content has SHA-256 {actual}, expected {expected}")
 

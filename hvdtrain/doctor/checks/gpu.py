@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.horovod import built
-from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
+from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.checks.software import FRAMEWORKS, built, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import DISTRIBUTIONS
@@ -20,8 +18,8 @@ from hvdtrain.system.stacks import DISTRIBUTIONS
 QUERY = ["--query-gpu=index,name,driver_version", "--format=csv,noheader"]
 CAPABILITY_QUERY = ["--query-gpu=compute_cap", "--format=csv,noheader"]
 """On its own, as drivers before 510 reject it."""
-NEWEST_OF_MXNET = 86
-"""The newest compute capability that CUDA 11.2 compiles for, the last CUDA of which MXNet 1.9.1 has a build."""
+MAX_CAPABILITY_OF_MXNET = 86
+"""The newest compute capability that CUDA 11.2 compiles for; MXNet 1.9.1 has no build for a later CUDA."""
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
@@ -35,6 +33,11 @@ class Gpus(NamedTuple):
     error: str = ""
     capabilities: tuple[int, ...] = ()
     """Of each GPU, such as 90 for sm_90; empty if unknown."""
+
+    def title(self, capability: int) -> str:
+        """A GPU of this compute capability, such as `NVIDIA H100 (sm_90)`."""
+        names = dict(zip(self.capabilities, self.names, strict=False))
+        return f"{names.get(capability, 'this GPU')} (sm_{capability})"
 
 
 def gpus(context: CheckContext) -> Gpus | None:
@@ -52,31 +55,31 @@ def _ask_nvidia_smi(context: CheckContext) -> Gpus | None:
     rows = [[cell.strip() for cell in line.split(",")] for line in completed.out.splitlines() if line.count(",") >= 2]
     match = re.search(r"CUDA (?:UMD )?Version\s*:\s*(\d+)\.(\d+)", context.run([command], 20).out)
     cuda = (int(match.group(1)), int(match.group(2))) if match else (0, 0)
-    found = re.findall(r"^\s*(\d+)\.(\d)\s*$", context.run([command, *CAPABILITY_QUERY], 20).out, re.MULTILINE)
-    capabilities = tuple(int(major) * 10 + int(minor) for major, minor in found)
+    pairs = re.findall(r"^\s*(\d+)\.(\d)\s*$", context.run([command, *CAPABILITY_QUERY], 20).out, re.MULTILINE)
+    capabilities = tuple(int(major) * 10 + int(minor) for major, minor in pairs)
     return Gpus([row[1] for row in rows], rows[0][2] if rows else "", cuda, capabilities=capabilities)
 
 
 @check("gpu", "host")
 def check_gpu(context: CheckContext) -> Iterator[Finding]:
     """GPUs, their driver, and the CUDA and NCCL of the frameworks"""
-    found = gpus(context)
-    if found is None:
+    host = gpus(context)
+    if host is None:
         yield _no_nvidia_smi()
-    elif found.error:
+    elif host.error:
         remedy = "reboot, or reinstall the driver so that its library matches its kernel module"
-        yield fail(f"nvidia-smi cannot reach the driver ({found.error})", remedy)
-    elif not found.names:
+        yield fail(f"nvidia-smi cannot reach the driver ({host.error})", remedy)
+    elif not host.names:
         remedy = "docker run --gpus all, or request one from the batch system: sbatch --gpus"
         yield warn("nvidia-smi finds no GPU", remedy)
     else:
-        newest = ".".join(map(str, found.cuda))
-        generation = f" (sm_{found.capabilities[0]})" if found.capabilities else ""
-        yield ok(f"{len(found.names)} x {found.names[0]}{generation}, driver {found.driver}, CUDA up to {newest}")
-        yield from _visible_devices(found)
+        newest = ".".join(map(str, host.cuda))
+        generation = f" (sm_{host.capabilities[0]})" if host.capabilities else ""
+        yield ok(f"{len(host.names)} x {host.names[0]}{generation}, driver {host.driver}, CUDA up to {newest}")
+        yield from _visible_devices(host)
         for name in FRAMEWORKS:
             if has_module(name):
-                yield from _framework_cuda(name, context.framework(name), found)
+                yield from _framework_cuda(name, context.framework(name), host)
         yield from _nccl(context)
 
 
@@ -87,7 +90,7 @@ def _no_nvidia_smi() -> Finding:
     return ok("no nvidia-smi: this host trains on its CPU")
 
 
-def _visible_devices(found: Gpus) -> Iterator[Finding]:
+def _visible_devices(host: Gpus) -> Iterator[Finding]:
     """Problems with CUDA_VISIBLE_DEVICES."""
     value = os.environ.get(VISIBLE)
     if value is None:
@@ -95,19 +98,20 @@ def _visible_devices(found: Gpus) -> Iterator[Finding]:
     if value.strip() in ("", "-1", "NoDevFiles"):
         yield warn(f"{VISIBLE}={value!r} hides all GPUs", f"unset {VISIBLE}")
         return
-    wrong = [one for one in value.split(",") if one.strip().isdecimal() and int(one) >= len(found.names)]
+    indexes = [index for index in value.split(",") if index.strip().isdecimal()]
+    wrong = [index for index in indexes if int(index) >= len(host.names)]
     if wrong:
-        text = f"{VISIBLE}={value} names GPU {', '.join(wrong)}, but this host has 0 to {len(found.names) - 1}"
+        text = f"{VISIBLE}={value} names GPU {', '.join(wrong)}, but this host has 0 to {len(host.names) - 1}"
         yield fail(text, f"unset {VISIBLE}")
 
 
-def _framework_cuda(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[Finding]:
+def _framework_cuda(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[Finding]:
     """Whether a framework's CUDA and the driver are compatible. answer: of `CheckContext.framework`."""
     if "framework_error" in answer or "cuda" not in answer:
         return
     cuda = answer["cuda"]
-    if name == "mxnet" and any(one > NEWEST_OF_MXNET for one in found.capabilities):
-        text = f"MXNet {answer['version']} was never built for {_generation(found, max(found.capabilities))}"
+    if name == "mxnet" and any(capability > MAX_CAPABILITY_OF_MXNET for capability in host.capabilities):
+        text = f"MXNet {answer['version']} was never built for {host.title(max(host.capabilities))}"
         yield warn(text, _pytorch())
         return
     if cuda is None:
@@ -116,28 +120,28 @@ def _framework_cuda(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[
         return
     version = tuple(int(number) for number in re.findall(r"\d+", cuda)[:2])
     # Within a major version of CUDA, newer programs run on older drivers.
-    if version and found.cuda > (0, 0) and version[0] > found.cuda[0]:
-        newest = ".".join(map(str, found.cuda))
-        text = f"{name} is built for CUDA {cuda}, but driver {found.driver} supports CUDA up to {newest}"
-        yield fail(text, f"update the driver, or install {DISTRIBUTIONS[name][0]} built for CUDA {found.cuda[0]}")
+    if version and host.cuda > (0, 0) and version[0] > host.cuda[0]:
+        newest = ".".join(map(str, host.cuda))
+        text = f"{name} is built for CUDA {cuda}, but driver {host.driver} supports CUDA up to {newest}"
+        yield fail(text, f"update the driver, or install {DISTRIBUTIONS[name][0]} built for CUDA {host.cuda[0]}")
     elif not answer.get("gpus") and os.environ.get(VISIBLE) not in ("", "-1"):
         text = f"{name} is built for CUDA{f' {cuda}' if cuda else ''} but sees no GPU, although nvidia-smi does"
         yield fail(text, "check the versions of the driver and the CUDA libraries, and LD_LIBRARY_PATH")
     else:
         yield ok(f"{name} sees {answer['gpus']} GPU(s)")
-        yield from _architectures(name, answer, found)
+        yield from _architectures(name, answer, host)
 
 
-def _architectures(name: str, answer: dict[str, Any], found: Gpus) -> Iterator[Finding]:
+def _architectures(name: str, answer: dict[str, Any], host: Gpus) -> Iterator[Finding]:
     """GPUs that are too new or too old for the code that a framework has."""
     code = answer.get("architectures") or []
-    for capability in sorted(set(found.capabilities)):
+    for capability in sorted(set(host.capabilities)):
         if code and not runs_on(code, capability):
             oldest = min(numbers for _, numbers in map(_parse, code))
             age = "old" if capability < oldest else "new"
             built_for = f"{name} {answer['version']}, built for {', '.join(code)}"
             older = f"install an older {DISTRIBUTIONS[name][0]} that was built for sm_{capability}"
-            text = f"{_generation(found, capability)} is too {age} for {built_for}"
+            text = f"{host.title(capability)} is too {age} for {built_for}"
             yield fail(text, older if age == "old" else _pytorch())
 
 
@@ -148,13 +152,8 @@ def runs_on(code: list[str], capability: int) -> bool:
     on no other; PTX (`compute_90`) is compiled by the driver for any later GPU.
     """
     for kind, number in map(_parse, code):
-        if kind.endswith("a"):
-            fits = number == capability
-        elif kind == "compute":
-            fits = number <= capability
-        else:
-            fits = number // 10 == capability // 10 and number <= capability
-        if fits:
+        later = kind == "compute" or (kind == "sm" and number // 10 == capability // 10)
+        if number == capability or (later and number < capability):
             return True
     return False
 
@@ -163,14 +162,8 @@ def _parse(architecture: str) -> tuple[str, int]:
     """`sm` and 80 of `sm_80`; the kind ends with `a` for code that runs on that GPU alone."""
     kind, _, number = architecture.partition("_")
     digits = re.match(r"\d+", number)
-    own = "a" if number.endswith("a") else ""
-    return kind + own, int(digits.group()) if digits else 0
-
-
-def _generation(found: Gpus, capability: int) -> str:
-    """A GPU of this compute capability, such as `NVIDIA H100 (sm_90)`."""
-    names = dict(zip(found.capabilities, found.names, strict=False))
-    return f"{names.get(capability, 'this GPU')} (sm_{capability})"
+    suffix = "a" if number.endswith("a") else ""
+    return kind + suffix, int(digits.group()) if digits else 0
 
 
 def _pytorch() -> str:
@@ -203,10 +196,8 @@ def _nccl(context: CheckContext) -> Iterator[Finding]:
     # NCCL 2.9 and later encode the major version as 10000, older ones as 1000.
     of_horovod = [code // 10000, code % 10000 // 100] if code >= 10000 else [code // 1000, code % 1000 // 100]
     if code > 1 and of_torch and of_torch[:2] != of_horovod:
-        text = (
-            f"Horovod was built with NCCL {of_horovod[0]}.{of_horovod[1]}, "
-            f"but torch comes with {of_torch[0]}.{of_torch[1]}"
-        )
+        built_with, comes_with = (".".join(map(str, version[:2])) for version in (of_horovod, of_torch))
+        text = f"Horovod was built with NCCL {built_with}, but torch comes with {comes_with}"
         yield warn(text, f"HOROVOD_NCCL_HOME=... HOROVOD_GPU_OPERATIONS=NCCL {_setup()}, with torch's NCCL")
 
 
@@ -217,12 +208,12 @@ def _setup() -> str:
 @check("gpu", "rank")
 def check_gpu_per_rank(context: CheckContext) -> Iterator[Finding]:
     """each rank of this host has a GPU of its own"""
-    found = gpus(context)
-    if not found or not found.names:
+    host = gpus(context)
+    if not host or not host.names:
         return
     value = os.environ.get(VISIBLE)
-    visible = [one for one in (value or "").split(",") if one.strip() not in ("", "-1")]
-    count = len(found.names) if value is None else len(visible)
+    visible = [index for index in (value or "").split(",") if index.strip() not in ("", "-1")]
+    count = len(host.names) if value is None else len(visible)
     if count == 0:
         return  # the check `gpu` reports it
     if context.rank_info.local_rank >= count or context.ranks > count:

@@ -13,9 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module
+from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.checks.software import FRAMEWORKS, build_parts, built, has_module
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
 from hvdtrain.system.stacks import framework_version, public_version
@@ -31,15 +30,15 @@ def check_horovod(context: CheckContext) -> Iterator[Finding]:
         remedy = f"{stacks.repair_command()} (or train with --strategy single, ring or another without it)"
         yield fail("Horovod is not installed", remedy)
         return
-    own = stacks.installed_stack()
+    stack = stacks.installed_stack()
     built_with = _built_with()
     for name in FRAMEWORKS:
         if not has_module(name):
             continue
         answer = context.framework(name)
         if "horovod_error" in answer:
-            if own and name not in own.frameworks and "has not been built" in answer["horovod_error"]:
-                yield ok(f"Horovod was not built for {name}, which is not part of the stack {own.name}")
+            if stack and name not in stack.frameworks and "has not been built" in answer["horovod_error"]:
+                yield ok(f"Horovod was not built for {name}, which is not part of the stack {stack.name}")
             else:
                 yield _cannot_load(name, answer, built_with.get(name, ""))
         elif "built" in answer:
@@ -75,8 +74,8 @@ def _other_cuda(installed: str | None) -> str:
     built_for = build_record().get("torch_cuda")
     if built_for is None or built_for == (installed or ""):
         return ""
-    names = [f"CUDA {one}" if one else "CPUs" for one in (built_for, installed)]
-    return f"; it was built for a torch for {names[0]}, but the installed one is for {names[1]}"
+    titles = [f"CUDA {version}" if version else "CPUs" for version in (built_for, installed)]
+    return f"; it was built for a torch for {titles[0]}, but the installed one is for {titles[1]}"
 
 
 def _rebuild() -> str:
@@ -98,8 +97,8 @@ def _built_with() -> dict[str, str]:
     with contextlib.suppress(Exception):
         spec = importlib.util.find_spec("horovod")
         if spec and spec.submodule_search_locations:
-            found = json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text())
-            return {name: str(found.get("pytorch" if name == "torch" else name) or "") for name in FRAMEWORKS}
+            versions = json.loads(Path(spec.submodule_search_locations[0], "metadata.json").read_text())
+            return {name: str(versions.get("pytorch" if name == "torch" else name) or "") for name in FRAMEWORKS}
     return dict(build_record().get("frameworks", {}))
 
 
@@ -109,31 +108,9 @@ def build_record() -> dict[str, Any]:
     Empty for a Horovod that set-up did not build.
     """
     with contextlib.suppress(OSError, ValueError, metadata.PackageNotFoundError):
-        found = json.loads(metadata.distribution("horovod").read_text(RECORD) or "{}")
-        return found if isinstance(found, dict) else {}
+        record = json.loads(metadata.distribution("horovod").read_text(RECORD) or "{}")
+        return record if isinstance(record, dict) else {}
     return {}
-
-
-def loads(context: CheckContext, name: str) -> bool:
-    """Whether Horovod loads for a framework on this host."""
-    return has_module("horovod") and has_module(name) and "built" in context.framework(name)
-
-
-def first_loadable(context: CheckContext) -> str:
-    """The first framework for which Horovod loads, without trying the others; empty if there is none."""
-    return next((name for name in FRAMEWORKS if loads(context, name)), "")
-
-
-def built(context: CheckContext) -> dict[str, Any]:
-    """What Horovod was built with: `gloo`, `mpi`, `nccl` (its version); empty if Horovod does not load."""
-    name = first_loadable(context)
-    return dict(context.framework(name)["built"]) if name else {}
-
-
-def build_parts(context: CheckContext) -> list[str]:
-    """What Horovod was built with, as labels; empty if it does not load."""
-    has = built(context)
-    return [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
 
 
 @check("software", "host")

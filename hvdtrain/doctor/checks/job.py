@@ -1,4 +1,4 @@
-"""The job as a whole: all ranks connect, are configured identically, and see the same folder of runs.
+"""The job as a whole: all ranks connect, are configured identically, see the same folder of runs, and Horovod works.
 
 All ranks run these checks together: each gathers the values of all ranks, in the same order.
 """
@@ -11,27 +11,22 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.storage import existing_folder
-from hvdtrain.doctor.findings import Finding, fail, ok, warn
-from hvdtrain.system import credentials, stacks
+from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.checks.launchers import measured, other_size
+from hvdtrain.doctor.checks.machine import existing_folder
+from hvdtrain.doctor.checks.software import FRAMEWORKS, has_module, loads
+from hvdtrain.doctor.checks.variables import uses_gloo, with_controller
+from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
+from hvdtrain.doctor.subprocesses import probe_command, read_messages
+from hvdtrain.system import credentials, rank_info, stacks
 from hvdtrain.system.text import format_ranks
 
 CLOCK_ROUNDS = 10
 MAX_CLOCK_OFFSET_S = 1.0
 """Beyond this, the order of events cannot be inferred from the ranks' logs and file times."""
-OPTIONS = (
-    "OMP_NUM_THREADS",
-    "HVDTRAIN_DATA",
-    "TF_ENABLE_ONEDNN_OPTS",
-    "MKL_NUM_THREADS",
-    "NCCL_DEBUG",
-    "LD_LIBRARY_PATH",
-)
+OPTIONS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_ENABLE_ONEDNN_OPTS", "HVDTRAIN_DATA", "NCCL_DEBUG")
 OF_ONE_RANK = ("RANK", "LOCAL_RANK", "CROSS_RANK", "CROSS_SIZE", "LOCAL_SIZE", "HOSTNAME")
 """HOROVOD_* variables that differ between ranks by design."""
 
@@ -46,19 +41,14 @@ def check_meeting(context: CheckContext) -> Iterator[Finding]:
 @check("job", "job")
 def check_identical(context: CheckContext) -> Iterator[Finding]:
     """versions, options and hvdtrain's code are identical on all ranks"""
-    assert context.job
     installed = stacks.versions_here()
     code = {stacks.CODE: installed.pop(stacks.CODE)}
-    gathered = context.job.gather({"versions": installed, "options": _options(), "program": code})
+    gathered = context.gather({"versions": installed, "options": _options(), "program": code})
     setup = "make setup on all hosts, from the same checkout; check PYTHONPATH and PATH of the ranks"
     environment = "set it to the same value on all ranks: horovodrun passes the environment on, mpirun needs -x NAME"
     checkout = "use the same checkout on all hosts: git rev-parse HEAD"
-    for what, level, remedy in (
-        ("versions", fail, setup),
-        ("options", warn, environment),
-        ("program", fail, checkout),
-    ):
-        differing = differences([one[what] for one in gathered])
+    for what, level, remedy in (("versions", fail, setup), ("options", warn, environment), ("program", fail, checkout)):
+        differing = differences([of_rank[what] for of_rank in gathered])
         for name, values in differing.items():
             yield level(f"{name} differs between ranks: {values}", remedy)
         if not differing:
@@ -67,26 +57,25 @@ def check_identical(context: CheckContext) -> Iterator[Finding]:
 
 def _options() -> dict[str, str]:
     """Variables that must be equal on all ranks."""
-    excluded = {f"HOROVOD_{name}" for name in OF_ONE_RANK}
-    return {
-        # mpirun prepends its own folders, on some ranks twice.
-        name: ":".join(dict.fromkeys(filter(None, value.split(":")))) if name == "LD_LIBRARY_PATH" else value
-        for name, value in os.environ.items()
-        if (name in OPTIONS or (name.startswith("HOROVOD_") and name not in excluded))
-        and not credentials.holds(name, value)
-    }
+    of_one_rank = {f"HOROVOD_{name}" for name in OF_ONE_RANK}
+    horovod = [name for name in os.environ if name.startswith("HOROVOD_") and name not in of_one_rank]
+    options = {name: os.environ[name] for name in (*OPTIONS, *horovod) if name in os.environ}
+    if "LD_LIBRARY_PATH" in os.environ:  # mpirun prepends its own folders, on some ranks twice
+        folders = filter(None, os.environ["LD_LIBRARY_PATH"].split(":"))
+        options["LD_LIBRARY_PATH"] = ":".join(dict.fromkeys(folders))
+    return {name: value for name, value in options.items() if not credentials.holds(name, value)}
 
 
 def differences(gathered: list[dict[str, str]]) -> dict[str, str]:
     """For each name whose value differs between ranks, the values and the ranks that have them."""
-    found = {}
-    for name in sorted({name for one in gathered for name in one}):
+    differing = {}
+    for name in sorted({name for values in gathered for name in values}):
         ranks: dict[str, list[int]] = defaultdict(list)
-        for rank, one in enumerate(gathered):
-            ranks[one.get(name, "none")].append(rank)
+        for rank, values in enumerate(gathered):
+            ranks[values.get(name, "none")].append(rank)
         if len(ranks) > 1:
-            found[name] = ", ".join(f"{value[:60]} (rank {format_ranks(of)})" for value, of in ranks.items())
-    return found
+            differing[name] = ", ".join(f"{value[:60]} (rank {format_ranks(of)})" for value, of in ranks.items())
+    return differing
 
 
 class ClockSamples(NamedTuple):
@@ -100,15 +89,16 @@ class ClockSamples(NamedTuple):
 def check_clocks(context: CheckContext) -> Iterator[Finding]:
     """the clocks of all ranks agree with rank 0's"""
     assert context.job
-    own = ClockSamples([], [])
+    local = ClockSamples([], [])
     for _ in range(CLOCK_ROUNDS):
-        own.before.append(time.time())
-        context.job.gather(None)
-        own.after.append(time.time())
-    samples = [ClockSamples(*one) for one in context.job.gather(tuple(own))]
-    offsets = [clock_offset(one, samples[0]) for one in samples]
-    wrong = {rank: one for rank, one in enumerate(offsets) if abs(one[0]) - one[1] > MAX_CLOCK_OFFSET_S}
-    for rank, (offset, error) in wrong.items():
+        local.before.append(time.time())
+        context.gather(None)
+        local.after.append(time.time())
+    samples = [ClockSamples(*values) for values in context.gather(tuple(local))]
+    offsets = [clock_offset(of_rank, samples[0]) for of_rank in samples]
+    wrong = [rank for rank, (offset, error) in enumerate(offsets) if abs(offset) - error > MAX_CLOCK_OFFSET_S]
+    for rank in wrong:
+        offset, error = offsets[rank]
         where = f"rank {rank} ({context.job.hosts[rank]})"
         text = f"the clock of {where} differs by {offset:+.1f} s (± {error:.3f} s) from rank 0's"
         yield warn(text, "set the clocks by NTP on all hosts: timedatectl set-ntp true, or systemctl start chrony")
@@ -117,22 +107,21 @@ def check_clocks(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"clocks agree within {largest * 1e3:.1f} ms")
 
 
-def clock_offset(one: ClockSamples, zero: ClockSamples) -> tuple[float, float]:
+def clock_offset(rank: ClockSamples, zero: ClockSamples) -> tuple[float, float]:
     """Seconds by which a rank's clock is ahead of rank 0's, and the uncertainty.
 
     No rank leaves a gather before all have entered it, so in true time each rank's `after` is later than every rank's
     `before`: each round gives an upper and a lower bound, and the tightest ones count.
     """
-    lower = max(before - after for before, after in zip(one.before, zero.after, strict=True))
-    upper = min(after - before for after, before in zip(one.after, zero.before, strict=True))
+    lower = max(before - after for before, after in zip(rank.before, zero.after, strict=True))
+    upper = min(after - before for after, before in zip(rank.after, zero.before, strict=True))
     return (lower + upper) / 2, max(upper - lower, 0.0) / 2
 
 
 @check("job", "job")
 def check_bound(context: CheckContext) -> Iterator[Finding]:
     """the ranks of a host are not all bound to the same cores"""
-    assert context.job
-    gathered = context.job.gather((context.host, sorted(os.sched_getaffinity(0)), os.cpu_count() or 1))
+    gathered = context.gather((context.host, sorted(os.sched_getaffinity(0)), os.cpu_count() or 1))
     bound: dict[str, list[list[int]]] = defaultdict(list)
     for host, cores, _ in gathered:
         bound[host].append(cores)
@@ -142,7 +131,7 @@ def check_bound(context: CheckContext) -> Iterator[Finding]:
 
 def _binding(host: str, bound: list[list[int]], count: int) -> Finding:
     """bound: the cores that each rank of the host may use. count: all cores of the host."""
-    ranks, cores = len(bound), {core for one in bound for core in one}
+    ranks, cores = len(bound), {core for of_rank in bound for core in of_rank}
     if ranks > 1 and len(cores) < min(ranks, count):
         which = f"core {min(cores)}" if len(cores) == 1 else f"{len(cores)} cores"
         text = f"all {ranks} ranks on {host} are bound to {which} of {count}"
@@ -158,19 +147,20 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
     """all ranks see the folder of runs"""
     assert context.job
     folder, leads = existing_folder(context.runs), context.rank_info.rank == 0
-    own = folder / f".hvdtrain-doctor-{secrets.token_hex(8)}"
+    local_marker = folder / f".hvdtrain-doctor-{secrets.token_hex(8)}"
     if leads:
         with suppress(OSError):
-            own.write_text(own.name)
+            local_marker.write_text(local_marker.name)
     try:
-        marker, host = context.job.gather((str(own), context.host))[0]
+        marker, host = context.gather((str(local_marker), context.host))[0]
         # A network file system shows a new file a little later.
-        seen = context.job.gather(_exists(context, Path(marker), wait_s=0 if host == context.host else 3))
+        wait_s = 0 if host == context.host else 3
+        seen = context.gather("exists" in context.probe("exists", marker, str(wait_s), limit_s=10)[0])
     finally:
         if leads:
             with suppress(OSError):
-                own.unlink()
-    missing = [rank for rank, one in enumerate(seen) if not one]
+                local_marker.unlink()
+    missing = [rank for rank, sees in enumerate(seen) if not sees]
     if not seen[0]:
         return  # the check `folder` reports it
     if missing:
@@ -181,5 +171,59 @@ def check_shared_folder(context: CheckContext) -> Iterator[Finding]:
         yield ok(f"all ranks see {folder}")
 
 
-def _exists(context: CheckContext, path: Path, wait_s: int) -> bool:
-    return "exists" in context.probe("exists", str(path), str(wait_s), limit_s=10)[0]
+Result = tuple[list[dict[str, Any]], str]
+"""A rank's messages from the probe of an allreduce, and why it failed; empty if it did not."""
+
+
+@check("job", "job")
+def check_horovod_size(context: CheckContext) -> Iterator[Finding]:
+    """Horovod sees as many ranks as the launcher started, and its allreduce over them is correct"""
+    launcher = context.rank_info.launcher
+    if launcher in ("torchrun", rank_info.TF_CONFIG):
+        yield ok(f"{launcher} is for strategies without Horovod, which was not tried")
+        return
+    frameworks = [name for name in FRAMEWORKS if has_module("horovod") and has_module(f"horovod.{name}")]
+    no_gloo = os.environ.get("HOROVOD_CONTROLLER", "").lower() == "gloo" and not uses_gloo()
+    gathered = context.gather((frameworks, no_gloo))
+    if any(no_gloo for _, no_gloo in gathered):
+        return  # the check `variables` reports it; Horovod would crash, and mpirun end the job with it
+    everywhere = [name for name in FRAMEWORKS if all(name in of_rank for of_rank, _ in gathered)]
+    name = next((name for name in everywhere if _loads_everywhere(context, name)), "")
+    if not name:
+        yield warn("Horovod was not tried: it loads for no framework on all ranks", stacks.repair_command())
+        return
+    yield _judge(context, context.gather(_run_collective(context, name)))
+
+
+def _loads_everywhere(context: CheckContext, name: str) -> bool:
+    """Whether Horovod loads for a framework on every host, where one rank tries it; all ranks must call this."""
+    return all(context.gather(context.rank_info.local_rank > 0 or loads(context, name)))
+
+
+def _run_collective(context: CheckContext, name: str) -> Result:
+    """Run this rank's part of the allreduce, in the MPI helper if there is one."""
+    assert context.job
+    helper = context.job.mpi_helper
+    if helper:
+        helper.start_collective(name)
+        ended = helper.wait_for("end", time.monotonic() + context.limit(60))
+        return helper.messages(), "" if ended else helper.reason()
+    limit_s = context.limit(45)
+    completed = context.run(probe_command("collective", name, limit_s=limit_s), limit_s + 1)
+    return read_messages(completed.out), "" if completed.status == 0 else completed.reason()
+
+
+def _judge(context: CheckContext, results: list[Result]) -> Finding:
+    """The finding, from the results of all ranks."""
+    assert context.job
+    launcher, size = context.rank_info.launcher, context.rank_info.size
+    messages = [message for of_rank, _ in results for message in of_rank]
+    if seen := other_size(messages, size):
+        return wrong_size(with_controller(launcher), size, seen, uses_gloo())
+    measurements = [message for message in messages if "seconds" in message]
+    if len(measurements) == size:
+        return measured(f"Horovod with {launcher}", measurements)
+    failed = ((rank, reason) for rank, (_, reason) in enumerate(results) if reason)
+    rank, reason = next(failed, (0, "no result"))
+    text = f"an allreduce by Horovod over {size} ranks failed; rank {rank} ({context.job.hosts[rank]}): {reason}"
+    return fail(text, "see the checks interfaces and host-name; HOROVOD_LOG_LEVEL=debug logs more")

@@ -1,4 +1,4 @@
-"""This host: cores and threads, memory, limits."""
+"""This host: cores and threads, memory, limits, the folder of runs, and data sets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
+from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
+from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.resources import cpu_quota, memory_limit
 from hvdtrain.system.text import format_bytes
@@ -21,6 +22,8 @@ MEMORY_PER_RANK = 1 << 30
 """Bytes of memory that a rank takes with a framework and a small data set."""
 FILES_MIN, FILES = 256, 1024
 PROCESSES = 1024
+FREE_MIN, FREE = 100 << 20, 1 << 30
+"""Free bytes on the disk of runs: below the first, no run can be written; below the second, space is low."""
 
 
 @check("machine", "rank")
@@ -89,7 +92,7 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 @check("machine", "host")
 def check_memory(context: CheckContext) -> Iterator[Finding]:
     """free memory, the cgroup's limit, swap"""
-    numbers = meminfo()
+    numbers = _meminfo()
     available, swap = numbers.get("MemAvailable", 0), numbers.get("SwapTotal", 0)
     limit, used = memory_limit()
     of = "free"
@@ -108,25 +111,22 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
         yield warn("more than half of the swap is in use: ranks may be very slow", "end other programs on this host")
 
 
-def meminfo() -> dict[str, int]:
+def _meminfo() -> dict[str, int]:
     """/proc/meminfo in bytes."""
-    found = {}
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        if rest.split()[0].isdecimal():
-            found[name] = int(rest.split()[0]) * 1024
-    return found
+    lines = (line.replace(":", " ").split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {name: int(value) * 1024 for name, value, *_ in lines if value.isdecimal()}
 
 
 @check("machine", "rank")
 def check_limits(context: CheckContext) -> Iterator[Finding]:
     """limits on open files and processes"""
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     processes = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     enough = files == resource.RLIM_INFINITY or files >= FILES
     if not enough:
         text = f"only {files} files may be open at once: data loaders and the connections of many ranks need more"
-        yield fail(text, _files_remedy()) if files < FILES_MIN else warn(text, _files_remedy())
+        level = fail if files < FILES_MIN else warn
+        yield level(text, _files_remedy(hard))
     if processes != resource.RLIM_INFINITY and processes < PROCESSES:
         yield warn(f"this user may have only {processes} processes and threads", f"ulimit -u {4 * PROCESSES}")
     locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
@@ -136,10 +136,63 @@ def check_limits(context: CheckContext) -> Iterator[Finding]:
         yield ok("open files: " + ("no limit" if files == resource.RLIM_INFINITY else f"up to {files}"))
 
 
-def _files_remedy() -> str:
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+def _files_remedy(hard: int) -> str:
     number = FILES if hard == resource.RLIM_INFINITY else min(4 * FILES, max(hard, FILES))
     remedy = f"ulimit -n {number} before the start"
     if hard != resource.RLIM_INFINITY and hard < FILES:
         remedy += " (above the hard limit: raise it in /etc/security/limits.conf, or docker run --ulimit nofile=4096)"
     return remedy
+
+
+def existing_folder(folder: Path) -> Path:
+    """The folder as an absolute path, or its nearest ancestor that exists."""
+    folder = Path(os.path.abspath(folder))
+    return next((path for path in (folder, *folder.parents) if os.path.lexists(path)), Path("/"))
+
+
+@check("machine", "host")
+def check_folder(context: CheckContext) -> Iterator[Finding]:
+    """the folder of runs is writable, has free space and supports locks"""
+    wanted, existing = Path(os.path.abspath(context.runs)), existing_folder(context.runs)
+    where = str(wanted) if wanted == existing else f"{existing} (where {wanted.relative_to(existing)} would be created)"
+    # In a subprocess, as a file system that does not respond hangs every process that reads it.
+    answer, completed = context.probe("folder", str(existing), limit_s=15)
+    yield _folder_finding(where, answer, completed)
+
+
+def _folder_finding(where: str, answer: dict[str, Any], completed: Completed) -> Finding:
+    reason, remedy = completed.reason(), "give another folder with --runs, or correct its permissions"
+    if "free" not in answer:
+        return fail(f"{where} {'does not respond' if completed.timed_out else 'cannot be used'} ({reason})", remedy)
+    if "written" not in answer:
+        return fail(f"{where} is not writable ({reason})", remedy)
+    if "locked" not in answer:
+        remedy = "give a folder on another file system with --runs, or mount this one with locks"
+        return fail(f"{where}: file locks do not work there ({reason})", remedy)
+    free = format_bytes(answer["free"])
+    if answer["free"] < FREE_MIN or answer["inodes"] == 0:
+        return fail(f"{where} is full: {free} free", "delete files, or give another folder with --runs")
+    text = f"{where} is writable and supports locks, {free} free"
+    return warn(text, "delete files: checkpoints may not fit") if answer["free"] < FREE else ok(text)
+
+
+@check("machine", "host")
+def check_data(context: CheckContext) -> Iterator[Finding]:
+    """published data sets on this host are complete"""
+    root = os.environ.get("HVDTRAIN_DATA")
+    if root and not os.path.isdir(os.path.expanduser(root)):
+        yield warn(f"HVDTRAIN_DATA={root} is not a folder", "set it to the folder of fashion-mnist/, or unset it")
+    answer, completed = context.probe("data", limit_s=60)
+    if completed.status != 0:
+        yield fail(f"data sets cannot be read ({completed.reason()})", "check the folder of HVDTRAIN_DATA")
+        return
+    for state in answer.values():
+        if "damaged" in state:
+            yield fail(state["damaged"], state["remedy"])
+    complete = [f"{name} ({state['images']} images)" for name, state in answer.items() if "images" in state]
+    missing = [name for name, state in answer.items() if "missing" in state]
+    downloads = f"not here, downloaded when needed: {', '.join(missing)}"
+    if complete:
+        yield ok(f"complete: {', '.join(complete)}" + (f"; {downloads}" if missing else ""))
+    elif missing:
+        yield ok(f"{downloads}; digits and synthetic are always available")

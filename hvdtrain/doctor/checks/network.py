@@ -6,8 +6,7 @@ import os
 import socket
 from collections.abc import Iterator
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
+from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
@@ -20,21 +19,22 @@ INTERFACE_VARIABLES = ("HOROVOD_GLOO_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_
 @check("network", "host")
 def check_interfaces(context: CheckContext) -> Iterator[Finding]:
     """network interfaces, and which one Gloo and NCCL use"""
-    found = interfaces()
-    real = [one.name for one in found if not one.virtual]
-    virtual = [one for one in found if one.virtual]
-    problems = list(_selected(found, real))
+    up = interfaces()
+    real = [interface.name for interface in up if not interface.virtual]
+    virtual = [interface for interface in up if interface.virtual]
+    problems = list(_selected({interface.name: interface for interface in up}, real))
     yield from problems
     if not real:
-        only = f" ({', '.join(one.name for one in virtual)} reaches containers of this host only)" if virtual else ""
+        names = ", ".join(interface.name for interface in virtual)
+        only = f" ({names} reaches containers of this host only)" if virtual else ""
         text = f"no network interface to other hosts is up{only}: all ranks must run on this host"
         yield warn(text, "ip link set eth0 up, or start the container with --network=host")
     elif virtual and "HOROVOD_GLOO_IFACE" not in os.environ:
-        names = ", ".join(f"{one.name} ({one.address})" for one in virtual)
+        names = ", ".join(f"{interface.name} ({interface.address})" for interface in virtual)
         text = f"{names} is up next to {', '.join(real)}; it reaches no other host, but may be selected for a job"
         yield warn(text, _selection(real))
     elif not any(finding.status == "fail" for finding in problems):
-        yield ok(", ".join(f"{one.name} {one.address}" for one in found) + " up")
+        yield ok(", ".join(f"{interface.name} {interface.address}" for interface in up) + " up")
 
 
 def _selection(real: list[str]) -> str:
@@ -46,23 +46,22 @@ def _selection(real: list[str]) -> str:
     )
 
 
-def _selected(found: list[Interface], real: list[str]) -> Iterator[Finding]:
+def _selected(up: dict[str, Interface], real: list[str]) -> Iterator[Finding]:
     """Problems with the interfaces that variables select."""
     existing = {name for _, name in socket.if_nameindex()}
-    up = {one.name: one for one in found}
     for variable in INTERFACE_VARIABLES:
         value = os.environ.get(variable, "")
         # NCCL matches prefixes of names, and excludes names after ^.
         names = [name for name in value.lstrip("=").split(",") if name and not value.startswith("^")]
         exact = variable != "NCCL_SOCKET_IFNAME"
         for name in names:
-            matching = [one for one in existing if one == name or (not exact and one.startswith(name))]
+            matching = [other for other in existing if other == name or (not exact and other.startswith(name))]
             if not matching:
                 yield fail(f"{variable}={value}: there is no interface {name} here", _selection(real))
             elif name in up and up[name].virtual:
                 text = f"{variable}={value}: {name} ({up[name].address}) is virtual and reaches no other host"
                 yield fail(text, _selection(real)) if real else warn(text, _selection(real))
-            elif not any(one in up or one == "lo" for one in matching):
+            elif not any(match in up or match == "lo" for match in matching):
                 yield fail(f"{variable}={value}: interface {name} is down or has no address", _selection(real))
 
 
@@ -71,15 +70,15 @@ def check_host_name(context: CheckContext) -> Iterator[Finding]:
     """this host's own name resolves, which Gloo requires"""
     name = socket.gethostname()
     answer, completed = context.probe("resolve", name, limit_s=15)
-    found = answer.get(name, {"error": completed.reason()})
     remedy = f"echo '127.0.1.1 {name}' >> /etc/hosts (with several hosts: the address that the others reach)"
-    if "error" in found:
-        text = f"this host's name {name} does not resolve ({found['error']}): ranks crash in Gloo, and mpirun may hang"
+    if "addresses" not in answer:
+        reason = answer.get("error", completed.reason())
+        text = f"this host's name {name} does not resolve ({reason}): ranks crash in Gloo, and mpirun may hang"
         yield fail(text, remedy)
         return
-    addresses = found["addresses"]
-    if found["seconds"] > SLOW_LOOKUP_S:
-        yield warn(f"it took {found['seconds']:.1f} s to resolve {name}", remedy)
+    addresses = answer["addresses"]
+    if answer["seconds"] > SLOW_LOOKUP_S:
+        yield warn(f"it took {answer['seconds']:.1f} s to resolve {name}", remedy)
     if context.hosts and all(address.startswith("127.") for address in addresses):
         text = f"{name} resolves to {addresses[0]}, which no other host can reach"
         yield warn(text, "in /etc/hosts, give it the address of the interface to the other hosts")
@@ -100,8 +99,8 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return
-    for one in answers:
-        if one.problem:
-            yield fail(f"{one.host}: {one.problem}", one.remedy)
+    for answer in answers:
+        if answer.problem:
+            yield fail(f"{answer.host}: {answer.problem}", answer.remedy)
         else:
-            yield ok(f"{one.host}: ssh works, with the same versions and files there")
+            yield ok(f"{answer.host}: ssh works, with the same versions and files there")

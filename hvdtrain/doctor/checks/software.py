@@ -1,45 +1,118 @@
-"""Python, NumPy and the frameworks: installed, importable, and in the tested versions."""
+"""Python, NumPy and the frameworks: installed, importable, and in versions that are tested or fit together."""
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import platform
 import re
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from hvdtrain.doctor.check import check
-from hvdtrain.doctor.check_context import CheckContext
+from hvdtrain.config.options import TITLES
+from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, first_line, ok, warn
 from hvdtrain.system import stacks
-from hvdtrain.system.stacks import DISTRIBUTIONS, STACKS, installed_version
+from hvdtrain.system.stacks import (
+    DISTRIBUTIONS,
+    STACKS,
+    framework_version,
+    installed_version,
+    is_system_s,
+    public_version,
+)
+
+if TYPE_CHECKING:
+    from packaging.specifiers import SpecifierSet
 
 FRAMEWORKS = tuple(DISTRIBUTIONS)
 """In the order in which a check tries them."""
 PINS = Path(__file__).parents[3] / "setup" / "stacks"
 """Folder with the pinned versions of each stack; a checkout has it, an installed package does not."""
-OWN_PINS = ".hvdtrain-constraints"
+MACHINE_PINS = ".hvdtrain-constraints"
 """File of an environment with the machine's own PyTorch: the pins of its other packages."""
 NUMPY_LIMIT = (1, 24)
 """MXNet 1.9.1 uses numpy.bool, which this version removed."""
 MAX_LISTED = 6
 """Packages that one sentence lists."""
+LEGACY_KERAS = "TF_USE_LEGACY_KERAS"
+"""Environment variable by which TensorFlow uses tf-keras, with the interface of Keras 2, as tf.keras."""
+
+
+def has_module(name: str) -> bool:
+    """Whether Python finds a module of this name, without importing it."""
+    with contextlib.suppress(ImportError, ValueError):
+        return importlib.util.find_spec(name) is not None
+    return False
+
+
+def loads(context: CheckContext, name: str) -> bool:
+    """Whether Horovod loads for a framework on this host."""
+    return has_module("horovod") and has_module(name) and "built" in context.framework(name)
+
+
+def first_loadable(context: CheckContext) -> str:
+    """The first framework for which Horovod loads, without trying the others; empty if there is none."""
+    return next((name for name in FRAMEWORKS if loads(context, name)), "")
+
+
+def built(context: CheckContext) -> dict[str, Any]:
+    """What Horovod was built with: `gloo`, `mpi`, `nccl` (its version); empty if Horovod does not load."""
+    name = first_loadable(context)
+    return dict(context.framework(name)["built"]) if name else {}
+
+
+def build_parts(context: CheckContext) -> list[str]:
+    """What Horovod was built with, as labels; empty if it does not load."""
+    has = built(context)
+    return [label for label, what in (("Gloo", "gloo"), ("MPI", "mpi"), ("NCCL", "nccl")) if has and has[what]]
+
+
+@check("software", "host")
+def check_stack(context: CheckContext) -> Iterator[Finding]:
+    """the stack that this environment is, and its versions in one line"""
+    frameworks = stacks.installed_frameworks()
+    if not frameworks:
+        return  # the check `frameworks` reports it
+    stack = stacks.installed_stack()
+    contents = ", ".join(_contents(context, frameworks))
+    if stack is None:
+        text = f"none of the stacks {', '.join(STACKS)}, so not tested: {contents}"
+        yield warn(text, stacks.setup_command(stacks.stack_for_this_python()))
+        return
+    others = " and ".join(TITLES[name] for name in frameworks if name not in stack.frameworks)
+    yield ok(f"stack {stack.name}: {contents}" + (f"; {others} is not part of this stack" if others else ""))
+
+
+def _contents(context: CheckContext, frameworks: tuple[str, ...]) -> Iterator[str]:
+    yield f"Python {platform.python_version()}"
+    for name in frameworks:
+        yield f"{TITLES[name]} {framework_version(name)}" + " of the machine" * is_system_s(name)
+    if version := installed_version("numpy"):
+        yield f"NumPy {version}"
+    if version := public_version("horovod"):
+        parts = build_parts(context)
+        yield f"Horovod {version}" + (f" ({', '.join(parts)})" if parts else "")
+    else:
+        yield "no Horovod"
 
 
 @check("software", "host")
 def check_python(context: CheckContext) -> Iterator[Finding]:
     """version and path of the Python that runs, against the stack"""
     version = platform.python_version()
-    own, running = stacks.installed_stack(), stacks.running_python()
-    supported = own.pythons if own else stacks.pythons_of("torch")
+    stack, running = stacks.installed_stack(), stacks.running_python()
+    supported = stack.pythons if stack else stacks.pythons_of("torch")
     if running in supported:
         yield ok(f"Python {version} at {sys.executable}")
         return
     newest = max(supported, key=stacks.numbers)
     age = "new" if stacks.numbers(running) > stacks.numbers(newest) else "old"
-    what = f"for the stack {own.name}, which" if own else "for all stacks: hvdtrain"
+    what = f"for the stack {stack.name}, which" if stack else "for all stacks: hvdtrain"
     text = f"Python {version} is too {age} {what} needs Python {stacks.listed(supported)}"
     yield fail(text, stacks.setup_command(stacks.stack_for_this_python()))
 
@@ -47,30 +120,31 @@ def check_python(context: CheckContext) -> Iterator[Finding]:
 @check("software", "host")
 def check_versions(context: CheckContext) -> Iterator[Finding]:
     """versions of packages against setup/stacks/STACK/constraints.txt"""
-    own = stacks.installed_stack()
-    if own is None:
+    stack = stacks.installed_stack()
+    if stack is None:
         yield ok("versions were not compared: this environment is none of the stacks")
         return
-    file = Path(sys.prefix, OWN_PINS)
+    file = Path(sys.prefix, MACHINE_PINS)
     if not file.exists():
-        file = PINS / own.name / "constraints.txt"
+        file = PINS / stack.name / "constraints.txt"
     try:
         pins = read_pins(file.read_text())
     except OSError:
-        yield ok(f"versions were not compared: there is no setup/stacks/{own.name}/constraints.txt next to the package")
+        missing = f"setup/stacks/{stack.name}/constraints.txt"
+        yield ok(f"versions were not compared: there is no {missing} next to the package")
         return
-    found = {name: installed_version(name) for name in pins}
+    versions = {name: version for name in pins if (version := installed_version(name))}
     others = [
         f"{name} {version} (pinned {pins[name]})"
-        for name, version in found.items()
-        if version and version.split("+")[0] != pins[name].split("+")[0]
+        for name, version in versions.items()
+        if version.split("+")[0] != pins[name].split("+")[0]
     ]
     if others:
         more = f" and {len(others) - MAX_LISTED} more" if len(others) > MAX_LISTED else ""
-        text = f"versions differ from those of the stack {own.name}: {', '.join(others[:MAX_LISTED])}{more}"
+        text = f"versions differ from those of the stack {stack.name}: {', '.join(others[:MAX_LISTED])}{more}"
         yield warn(text, stacks.repair_command())
     else:
-        yield ok(f"all {sum(map(bool, found.values()))} packages have the versions of the stack {own.name}")
+        yield ok(f"all {len(versions)} packages have the versions of the stack {stack.name}")
 
 
 def read_pins(text: str) -> dict[str, str]:
@@ -87,13 +161,6 @@ def _is_true(condition: str) -> bool:
     return Marker(condition).evaluate()
 
 
-def has_module(name: str) -> bool:
-    """Whether Python finds a module of this name, without importing it."""
-    with contextlib.suppress(ImportError, ValueError):
-        return importlib.util.find_spec(name) is not None
-    return False
-
-
 @check("software", "host")
 def check_numpy(context: CheckContext) -> Iterator[Finding]:
     """NumPy's version, which MXNet limits"""
@@ -107,7 +174,7 @@ def check_numpy(context: CheckContext) -> Iterator[Finding]:
 
 
 def _old_numpy() -> str:
-    """The command for a NumPy that MXNet supports, of which Pythons that are too new for MXNet have none."""
+    """The command for a NumPy that MXNet supports; Pythons that are too new for MXNet have none."""
     if stacks.running_python() in STACKS["all"].pythons:
         return "pip install 'numpy<1.24'"
     return stacks.setup_command(STACKS["all"])
@@ -137,10 +204,8 @@ def check_frameworks(context: CheckContext) -> Iterator[Finding]:
 
 
 def _missing(name: str) -> Finding:
-    why = stacks.why_missing(name)
-    command = stacks.setup_command(stacks.stack_with(name))
-    if why:  # on purpose
-        return ok(f"{name} {why}: {command}")
+    if why := stacks.why_missing(name):  # on purpose
+        return ok(f"{name} {why}: {stacks.setup_command(stacks.stack_with(name))}")
     return warn(f"{name} is not installed, but part of the stack", stacks.repair_command())
 
 
@@ -158,3 +223,94 @@ def _import_remedy(name: str, error: str) -> str:
         return f"install {name} built for this processor"
     stack = stacks.stack_with(name).name
     return f"pip install --force-reinstall --no-deps -c setup/stacks/{stack}/constraints.txt {DISTRIBUTIONS[name][0]}"
+
+
+@check("software", "host")
+def check_requirements(context: CheckContext) -> Iterator[Finding]:
+    """packages that are too new or too old for a framework, by what its own metadata requires"""
+    names = [name for names in DISTRIBUTIONS.values() for name in names if installed_version(name)]
+    try:
+        problems = [problem for name in names for problem in unmet(name)]
+    except ImportError:
+        yield warn("requirements were not compared: the package packaging is not installed", "pip install packaging")
+        return
+    for problem in problems:
+        yield warn(problem, stacks.repair_command())
+    if names and not problems:
+        yield ok(f"{' and '.join(names)} {'has' if len(names) == 1 else 'have'} the packages that they require")
+    yield from _tensorboard()
+
+
+def unmet(distribution: str) -> Iterator[str]:
+    """Sentences on packages that an installed distribution requires in another version. Raises ImportError."""
+    from packaging.requirements import Requirement
+
+    for text in metadata.requires(distribution) or ():
+        requirement = Requirement(text)
+        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        version = installed_version(requirement.name)
+        if version and not requirement.specifier.contains(version, prereleases=True):
+            needs = f"{requirement.name}{requirement.specifier}"
+            by = f"{distribution} {installed_version(distribution)}"
+            yield f"{requirement.name} {version} is too {_age(requirement.specifier, version)}: {by} requires {needs}"
+
+
+def _age(specifiers: SpecifierSet, version: str) -> str:
+    """`old` for a version below all limits that it violates, else `new`."""
+    from packaging.version import Version
+
+    violated = [specifier for specifier in specifiers if not specifier.contains(version, prereleases=True)]
+    limits = [Version(specifier.version.removesuffix(".*")) for specifier in violated]
+    return "old" if all(Version(version) < limit for limit in limits) else "new"
+
+
+def _tensorboard() -> Iterator[Finding]:
+    """TensorBoard without pkg_resources, which new versions of setuptools no longer have."""
+    board, tools = installed_version("tensorboard"), installed_version("setuptools")
+    if not board or has_module("pkg_resources") or not _uses_pkg_resources():
+        return
+    text = (
+        f"setuptools {tools} is too new for TensorBoard {board}, which imports pkg_resources"
+        if tools
+        else f"setuptools is not installed, and TensorBoard {board} imports its pkg_resources"
+    )
+    yield warn(text, "pip install 'setuptools<81'")
+
+
+def _uses_pkg_resources() -> bool:
+    spec = importlib.util.find_spec("tensorboard")
+    folders = spec.submodule_search_locations if spec else None
+    path = Path(folders[0], "default.py") if folders else None
+    return bool(path and path.is_file() and "import pkg_resources" in path.read_text(errors="replace"))
+
+
+@check("software", "host")
+def check_keras(context: CheckContext) -> Iterator[Finding]:
+    """TensorFlow has Keras 2, which Horovod needs: in itself, or as tf-keras of the same version"""
+    version = framework_version("tensorflow")
+    keras, legacy = installed_version("keras"), installed_version("tf-keras")
+    if not version:
+        return
+    if not keras or _minor(keras) < (3,):  # then tf.keras is Keras 2
+        yield ok(f"TensorFlow {version} has Keras {keras}" if keras else f"TensorFlow {version} without Keras")
+        return
+    release = ".".join(version.split(".")[:2])
+    # It requires the package tensorflow, whose files would overwrite those of tensorflow-cpu.
+    remedy = f"pip install --no-deps 'tf-keras=={release}.*'"
+    if not legacy:
+        text = f"TensorFlow {version} has Keras {keras}, and Horovod needs Keras 2: tf-keras is not installed"
+        yield fail(text, remedy)
+    elif _minor(legacy) != _minor(version):
+        age = "old" if _minor(legacy) < _minor(version) else "new"
+        yield fail(f"tf-keras {legacy} is too {age} for TensorFlow {version}, which needs tf-keras {release}", remedy)
+    elif os.environ.get(LEGACY_KERAS, "1") not in ("1", "true", "True"):  # what TensorFlow itself accepts
+        text = f"{LEGACY_KERAS}={os.environ[LEGACY_KERAS]} selects Keras {keras}, and Horovod needs Keras 2"
+        yield fail(text, f"unset {LEGACY_KERAS}")
+    else:
+        yield ok(f"TensorFlow {version} uses tf-keras {legacy}, with the interface of Keras 2")
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    """Major and minor version."""
+    return stacks.numbers(version)[:2]

@@ -1,4 +1,9 @@
-"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle."""
+"""Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle.
+
+The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there): algorithm bandwidth = bytes / seconds, and
+bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results
+for different numbers of ranks can be compared.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +11,23 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import NamedTuple
 
 from hvdtrain.config.option import option
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
-from hvdtrain.measure.bench import allreduce_tables
-from hvdtrain.measure.bench.allreduce_tables import Measured, Repeats, has_own_thread
 from hvdtrain.measure.bench.core_to_core import round_trip_s
 from hvdtrain.measure.bench.strategies import AS_SHIPPED, environment, launched_here
-from hvdtrain.measure.scale.allreduce_table import to_table
+from hvdtrain.measure.scale.communication import to_table
 from hvdtrain.system import stacks
-from hvdtrain.system.files import require_writable, write_atomically
+from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import to_json
+from hvdtrain.views.table import Column, Section, Table, spread, text_column
 
 
 class Library(NamedTuple):
@@ -50,6 +55,24 @@ LIBRARIES = {
 SIZES = (8, 1 << 10, 1 << 14, 1 << 18, 1 << 19, 1 << 20, 1 << 22, 1 << 24, 1 << 26, 1 << 28)
 WITH_TORCH = ("horovod-mpi", "horovod-gloo", "gloo")
 """Methods that PyTorch's tensors go through."""
+COMPARED = (("ring", "gloo"), ("mpi", "mpi by hand"))
+"""hvdtrain's own, and what it is compared with."""
+COMPARED_BYTES = (1 << 20, 64 << 20)
+
+
+class Measured(NamedTuple):
+    """One job's result."""
+
+    seconds: dict[int, float]
+    """Of an allreduce, by number of bytes."""
+    idle: list[float]
+    """CPU seconds per second of each rank that has started the library and does nothing else."""
+    core_round_trips: list[float] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """Seconds of `round_trip_s` before and after the job, those that could be measured."""
+
+
+Repeats = dict[str, list[Measured]]
+"""The jobs of each library."""
 
 
 @dataclass(frozen=True)
@@ -112,10 +135,10 @@ def _require_torch(libraries: list[str]) -> None:
 
 def write(repeats: Repeats, options: AllreduceBenchOptions) -> str:
     """Write what is measured; returns the tables for the terminal."""
-    found = allreduce_tables.tables(repeats, options.np, options.sizes, options.idle_seconds > 0)
-    write_atomically(options.output / "allreduce.md", "\n".join(one.markdown() for one in found))
-    write_atomically(options.output / "allreduce.json", to_json(record(repeats, options)) + "\n")
-    return "\n\n".join(one.terminal() for one in found)
+    tables = _tables(repeats, options.np, options.sizes, options.idle_seconds > 0)
+    markdown, record = "\n".join(table.markdown() for table in tables), to_json(_record(repeats, options)) + "\n"
+    write_outputs(options.output, "--output", {"allreduce.md": markdown, "allreduce.json": record})
+    return "\n\n".join(table.terminal() for table in tables)
 
 
 def measure(name: str, options: AllreduceBenchOptions) -> Measured:
@@ -138,10 +161,10 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
         raise TrainingError(f"the allreduce by {name} failed: {last}")
     result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
     seconds = {int(size): seconds for size, seconds in result["seconds"].items()}
-    return Measured(seconds, result["idle"], [one for one in (before, round_trip_s()) if one is not None])
+    return Measured(seconds, result["idle"], [trip for trip in (before, round_trip_s()) if trip is not None])
 
 
-def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
+def _record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object]:
     """The content of `allreduce.json`: a table for `scale`, and by library each repeat's results other than times.
 
     `idle`: shares of a core, by rank. `cores`: seconds of `round_trip_s` before and after the job.
@@ -154,3 +177,86 @@ def record(repeats: Repeats, options: AllreduceBenchOptions) -> dict[str, object
     ]
     cores = [{"library": name, "runs": [job.core_round_trips for job in jobs]} for name, jobs in repeats.items()]
     return {**to_table(options.np, 1, seconds), "idle": idle, "cores": cores}
+
+
+def _tables(repeats: Repeats, ranks: int, sizes: Sequence[int], idle: bool) -> list[Table]:
+    """All tables that have rows. idle: whether ranks were measured that do nothing."""
+    tables = (
+        _times(repeats, ranks, sizes),
+        _cores(repeats),
+        _idle(repeats if idle else {}),
+        _comparison(repeats, sizes),
+    )
+    return [table for table in tables if table.sections[0].rows]
+
+
+def has_own_thread(library: str) -> bool:
+    """Whether a thread of the library works while its rank is idle: Horovod's does."""
+    return library.startswith("horovod")
+
+
+def bus_bandwidth(size: int, seconds: float, ranks: int) -> float:
+    """GB/s that each link carries (nccl-tests)."""
+    return size / seconds * 2 * (ranks - 1) / ranks / 1e9
+
+
+def _times(repeats: Repeats, ranks: int, sizes: Sequence[int]) -> Table:
+    """Median time and bandwidths of each library at each size."""
+    runs = len(next(iter(repeats.values())))
+    columns = [
+        *(Column("bytes"), text_column("library"), Column("time, us")),
+        *(Column("minimum to maximum", priority=1), Column("algorithm bandwidth, GB/s", priority=3)),
+        Column("bus bandwidth, GB/s", priority=2),
+    ]
+    rows = []
+    for size in sizes:
+        for name, jobs in repeats.items():
+            times = [job.seconds[size] for job in jobs]
+            seconds = median(times)
+            span = f"{min(times) * 1e6:,.1f} to {max(times) * 1e6:,.1f}"
+            bandwidths = (size / seconds / 1e9, bus_bandwidth(size, seconds, ranks))
+            figures = (f"{seconds * 1e6:,.1f}", span, *(f"{bandwidth:.3f}" for bandwidth in bandwidths))
+            rows.append([f"{size:,}", name, *figures])
+    caption = f"Allreduce of float32 over {ranks} processes on one machine; median of {runs} runs."
+    return Table(columns, [Section(rows)], caption=caption)
+
+
+def _cores(repeats: Repeats) -> Table:
+    """How far apart two cores were around the jobs of each library."""
+    trips = {name: [1e9 * trip for job in jobs for trip in job.core_round_trips] for name, jobs in repeats.items()}
+    rows = [[name, spread(measured, ",.0f")] for name, measured in trips.items() if measured]
+    caption = (
+        "Round trip of a value between two cores, before and after each job. Where it changes, the host of a virtual "
+        "machine has moved its cores, and an allreduce through shared memory takes longer or shorter."
+    )
+    columns = [text_column("library"), Column("time, ns (minimum to maximum)")]
+    return Table(columns, [Section(rows)], caption=caption)
+
+
+def _idle(repeats: Repeats) -> Table:
+    """What ranks cost that have started Horovod and do nothing else."""
+    rows = [
+        [name, *(spread([choose(job.idle) for job in jobs], ".1%") for choose in (min, max))]
+        for name, jobs in repeats.items()
+        if has_own_thread(name)
+    ]
+    caption = "CPU time that a rank takes after `hvd.init()` and nothing else, in % of a core, of all its threads."
+    columns = [
+        text_column("library"),
+        Column("idlest rank (minimum to maximum)", priority=1),
+        Column("busiest rank (minimum to maximum)"),
+    ]
+    return Table(columns, [Section(rows)], caption=caption)
+
+
+def _comparison(repeats: Repeats, sizes: Sequence[int]) -> Table:
+    """Ratios of hvdtrain's bus bandwidth to the library's, run by run."""
+    rows = []
+    for ours, theirs in COMPARED:
+        for size in sorted(set(COMPARED_BYTES) & set(sizes)):
+            pairs = zip(repeats.get(ours, ()), repeats.get(theirs, ()), strict=False)
+            ratios = [other.seconds[size] / measured.seconds[size] for measured, other in pairs]
+            if ratios:
+                rows.append([f"{ours} / {theirs}", f"{size:,}", spread(ratios, ".2f")])
+    columns = [text_column("bus bandwidth"), Column("bytes"), Column("ratio (minimum to maximum)")]
+    return Table(columns, [Section(rows)])

@@ -19,7 +19,7 @@ CALL, REPLY, INTS = 0, 32, 64
 """Indices of the values in an array of 4-byte integers: 128 bytes apart, so that they share no cache line."""
 STARTED, FIRST_TURN = 1, 2
 """Values that the processes write."""
-MOST_LOOKS = 5_000_000
+MAX_LOOKS = 5_000_000
 """Looks at a value, about a quarter of a second, after which the other process counts as not running."""
 START_S, LIMIT_S = 10.0, 1.0
 """Limits of the other process' start, and of the measurement, which takes some milliseconds on cores that are free."""
@@ -75,7 +75,7 @@ def _reply(shared: Any) -> None:
 
 
 def _sees(values: memoryview, index: int, turn: int) -> bool:
-    for _ in range(MOST_LOOKS):  # noqa: SIM110  (any() takes several times as long)
+    for _ in range(MAX_LOOKS):  # noqa: SIM110  (any() takes several times as long)
         if values[index] == turn:
             return True
     return False

@@ -1,13 +1,18 @@
-"""The strategies to measure, and one job for each strategy, number of replicas and repeat."""
+"""The strategies to measure, one job for each strategy, number of replicas and repeat, and Horovod against the others.
+
+A job's result is its run folder, so a benchmark that was stopped continues with the jobs that are not finished.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
 from hvdtrain.config.option import option
@@ -16,12 +21,17 @@ from hvdtrain.config.sources import check_recorded
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.jobs.series import JobSeries, SeriesJob
+from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.views.table import Column, Section, Table, text_column
 
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
 AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
 """Horovod with the background thread as published, and with its own default cycle in ms."""
+JOB_TIMEOUT_S = 600
+GRACE_S = 10
 
 
 @dataclass(frozen=True)
@@ -127,11 +137,11 @@ def _rows_of(framework: str) -> list[BenchRow]:
     strategies = json.loads(listed.stdout.strip().splitlines()[-1])
     default_api = strategies[0]["api"]
     rows = []
-    for one in strategies:
-        api = "" if one["api"] == default_api else one["api"]
-        stores = STORES.items() if one["strategy"] == "kvstore" else (("", one["over"]),)
-        rows += [BenchRow(framework, one["strategy"], api, store, over, one["problem"]) for store, over in stores]
-        if one["strategy"] == "horovod" and not api:
+    for entry in strategies:
+        api = "" if entry["api"] == default_api else entry["api"]
+        stores = STORES.items() if entry["strategy"] == "kvstore" else (("", entry["over"]),)
+        rows += [BenchRow(framework, entry["strategy"], api, store, over, entry["problem"]) for store, over in stores]
+        if entry["strategy"] == "horovod" and not api:
             rows.append(rows[-1]._replace(controller="mpi"))
     return rows
 
@@ -200,3 +210,84 @@ def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
     devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
     runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--quiet"]
     return [*launcher, python, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]
+
+
+def run_jobs(jobs: list[BenchJob], options: StrategyBenchOptions) -> list[str]:
+    """Run jobs that are not finished; returns why those failed that did."""
+    for job in jobs:
+        shutil.rmtree(options.output / job.name, ignore_errors=True)  # left by a benchmark that was stopped
+    reasons = JobSeries(environment(), JOB_TIMEOUT_S, GRACE_S).run([_series_job(job, options) for job in jobs])
+    return [f"{job.name}: {reason}" for job, reason in zip(jobs, reasons, strict=True) if reason]
+
+
+def _series_job(job: BenchJob, options: StrategyBenchOptions) -> SeriesJob:
+    title = f"{job.row.name}, {job.replicas} replica(s), repeat {job.repeat + 1}/{options.repeats}"
+    return SeriesJob(title, command(job, options), options.output / f"{job.name}.log")
+
+
+Speeds = dict[str, dict[int, float]]
+"""images/s of each row, by its name and by repeat."""
+
+
+class Ratio(NamedTuple):
+    """Horovod in one framework and with one number of ranks, over Gloo or MPI."""
+
+    horovod: str
+    """Its row."""
+    fastest: str
+    """The row with the largest median of the other strategies over ranks."""
+    ranks: int
+    ratios: list[float]
+    """Of each repeat, in which both jobs ran shortly after one another."""
+
+    def record(self) -> dict[str, Any]:
+        return {**self._asdict(), "median": median(self.ratios)}
+
+
+def read_ratios(jobs: list[BenchJob], output: Path) -> list[Ratio]:
+    """The ratios of those jobs that have finished, from the folder of their runs."""
+    ratios = []
+    rows = list(dict.fromkeys(job.row for job in jobs if job.row.over == "ranks"))
+    for ranks in sorted({job.replicas for job in jobs if job.replicas > 1}):
+        speeds = _speeds([job for job in jobs if job.replicas == ranks], output)
+        for row in rows:
+            fastest = _fastest_other(row, rows, speeds) if row.strategy == "horovod" and not row.api else None
+            if fastest:
+                horovod, other = speeds.get(row.name, {}), speeds[fastest]
+                pairs = [horovod[repeat] / other[repeat] for repeat in sorted(horovod.keys() & other.keys())]
+                ratios += [Ratio(row.name, fastest, ranks, pairs)] if pairs else []
+    return ratios
+
+
+def _speeds(jobs: list[BenchJob], output: Path) -> Speeds:
+    speeds: Speeds = {}
+    for job in jobs:
+        path = output / job.name / "result.json"
+        if path.is_file():
+            speeds.setdefault(job.row.name, {})[job.repeat] = read_json(path)["images_per_s"]
+    return speeds
+
+
+def _fastest_other(horovod: BenchRow, rows: list[BenchRow], speeds: Speeds) -> str | None:
+    """Name of the fastest row of another strategy, in any programming style of the same framework."""
+    others = [row.name for row in rows if row.framework == horovod.framework and row.strategy != "horovod"]
+    return max((name for name in others if name in speeds), key=lambda n: median(speeds[n].values()), default=None)
+
+
+def ratio_table(ratios: list[Ratio]) -> Table:
+    """The ratios as a table."""
+    columns = [
+        text_column("Horovod"),
+        text_column("fastest other strategy over ranks"),
+        Column("ranks"),
+        Column("ratio of images/s"),
+        Column("minimum to maximum, runs", priority=1),
+    ]
+    rows = [
+        [
+            *(row.horovod, row.fastest, str(row.ranks), f"{median(row.ratios):.2f}"),
+            f"{min(row.ratios):.2f} to {max(row.ratios):.2f}, {len(row.ratios)}",
+        ]
+        for row in ratios
+    ]
+    return Table(columns, [Section(rows)])

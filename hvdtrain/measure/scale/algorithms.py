@@ -1,4 +1,4 @@
-"""Seconds of an allreduce of n bytes over p ranks, by algorithm.
+"""Links and hosts, and the seconds of an allreduce of n bytes over p ranks, by algorithm.
 
 alpha, beta and gamma are those of `Link`. On p hosts with one rank each the formulas are, for p a power of two,
 
@@ -15,9 +15,56 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from hvdtrain.measure.scale.cluster import Cluster
+
+@dataclass(frozen=True)
+class Link:
+    """A connection between two ranks, in the terms of Hockney's model: n bytes take latency + n / bandwidth."""
+
+    latency_s: float
+    """Seconds before the first byte arrives (alpha)."""
+    byte_s: float
+    """Seconds per byte, in each direction at the same time (beta)."""
+    sum_byte_s: float = 0.0
+    """Seconds to add one byte to another in a rank's memory (gamma)."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Hosts of equal size; the ranks are numbered host by host, so that neighbors share a host if they can.
+
+    network: between hosts, shared by all ranks of a host. local: between the ranks of a host.
+    """
+
+    ranks: int
+    ranks_per_host: int
+    network: Link
+    local: Link
+
+    @property
+    def hosts(self) -> int:
+        """The last host may have fewer ranks than the others."""
+        return math.ceil(self.ranks / self.ranks_per_host)
+
+    @property
+    def local_ranks(self) -> int:
+        """Ranks of the fullest host."""
+        return min(self.ranks, self.ranks_per_host)
+
+    @property
+    def slowest(self) -> Link:
+        """The link that limits whatever uses all links at the same time; a host's own may be the slowest."""
+        if self.hosts == 1:
+            return self.local
+        if self.local_ranks == 1:
+            return self.network
+        return Link(
+            max(self.network.latency_s, self.local.latency_s),
+            max(self.network.byte_s, self.local.byte_s),
+            max(self.network.sum_byte_s, self.local.sum_byte_s),
+        )
 
 
 class AllreduceTime(NamedTuple):
@@ -81,7 +128,7 @@ def hierarchical(size: int, cluster: Cluster) -> AllreduceTime:
     over_hosts = Cluster(cluster.hosts, 1, cluster.network, cluster.network)
     parts = [ring(size, in_host)] if in_host.ranks > 1 else []
     if over_hosts.ranks > 1:
-        parts.append(min((one(size, over_hosts) for one in FLAT.values()), key=lambda time: time.seconds))
+        parts.append(min((flat(size, over_hosts) for flat in FLAT.values()), key=lambda time: time.seconds))
     return AllreduceTime(sum(part.latency_s for part in parts), sum(part.transfer_s for part in parts))
 
 
@@ -93,7 +140,7 @@ def _rounds(cluster: Cluster) -> tuple[int, int]:
 
 
 def _with_surplus(time: AllreduceTime, size: int, cluster: Cluster) -> AllreduceTime:
-    """The time for p no power of two: surplus ranks send their array to a partner before, and get the sum after."""
+    """The time where p is not a power of two: surplus ranks send their array to a partner before, and get the sum."""
     if cluster.ranks & (cluster.ranks - 1) == 0:
         return time
     link = cluster.slowest
@@ -126,7 +173,7 @@ def allreduce_time(algorithm: str, size: int, cluster: Cluster) -> AllreduceTime
     """
     if cluster.ranks == 1:
         return AllreduceTime(0.0, 0.0)
-    times = [ALGORITHMS[one](size, cluster) for one in choices_of(algorithm, size, cluster.ranks)]
+    times = [ALGORITHMS[name](size, cluster) for name in choices_of(algorithm, size, cluster.ranks)]
     return min(times, key=lambda time: time.seconds)
 
 
@@ -145,4 +192,4 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The algorithms that libraries choose from."""
 SMALL_BYTES_OF_TWO, SMALL_BYTES = 4 << 20, 128 << 10
 """Up to which size Horovod over Gloo uses recursive doubling, with two ranks and with more: GlooSmallAllreduce in
-setup/horovod-0.28.1-event-driven.patch."""
+setup/horovod/event-driven-gloo-small-allreduces.patch."""

@@ -1,15 +1,32 @@
-"""The allreduce of a library: the algorithm's formula, with its constants fitted to measurements."""
+"""The allreduce of a library: the algorithm's formula, with its constants fitted to measurements.
+
+The measurements are in the table that `python -m hvdtrain bench allreduce` writes for programs: allreduce.json.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.measure.scale.algorithms import AllreduceTime, allreduce_time, choices_of
-from hvdtrain.measure.scale.cluster import Cluster, Link
+from hvdtrain.errors import UserError
+from hvdtrain.measure.scale.algorithms import AllreduceTime, Cluster, Link, allreduce_time, choices_of
+from hvdtrain.system.files import read_json
+from hvdtrain.system.text import printable
+
+REMEDY = "write one with: python -m hvdtrain bench allreduce"
+FIT_ROUNDS = 5
+"""The choice of algorithms depends on the link, and the link on the choice."""
+AGREEMENT_BYTES = 64
+"""A bit for each gradient, and flags: Horovod's CacheCoordinator."""
+FUSION_BYTES = 128 << 20
+"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
+NO_TIME = AllreduceTime(0.0, 0.0)
 
 
 class Measured(NamedTuple):
@@ -21,8 +38,60 @@ class Measured(NamedTuple):
     seconds: float
 
 
-FIT_ROUNDS = 5
-"""The choice of algorithms depends on the link, and the link on the choice."""
+class AllreduceTable(NamedTuple):
+    """Measured allreduces of several libraries over the ranks of one job."""
+
+    ranks: int
+    hosts: int
+    libraries: dict[str, list[Measured]]
+
+
+def to_table(ranks: int, hosts: int, seconds: Mapping[str, Sequence[Mapping[int, float]]]) -> dict[str, Any]:
+    """The content of a file. seconds: for each library, repeats of seconds by number of bytes."""
+    rows = []
+    for library, repeats in seconds.items():
+        for size in sorted(repeats[0]) if repeats else ():
+            runs = [repeat[size] for repeat in repeats]
+            rows.append({"library": library, "bytes": size, "seconds": median(runs), "runs": runs})
+    return {"ranks": ranks, "hosts": hosts, "rows": rows}
+
+
+def read_table(path: Path) -> AllreduceTable:
+    """The table in a file. Raises UserError, naming the file, for content that `to_table` does not make."""
+    name = printable(str(path))
+    try:
+        value = read_json(path)
+    except OSError as error:
+        raise UserError(f"{name}: cannot be read ({error.strerror})", REMEDY) from None
+    except (ValueError, RecursionError):
+        raise UserError(f"{name}: not JSON", REMEDY) from None
+    try:
+        ranks, hosts = _count(value["ranks"]), _count(value["hosts"])
+        libraries: dict[str, list[Measured]] = {}
+        for row in value["rows"]:
+            times = [Measured(ranks, _count(row["bytes"]), _seconds(run)) for run in row["runs"]]
+            libraries.setdefault(str(row["library"]), []).extend(times)
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(f"{name}: not a table of allreduces ({type(error).__name__}: {error})", REMEDY) from None
+    if ranks < 2 or hosts > ranks or not any(libraries.values()):
+        raise UserError(f"{name}: a table of {ranks} rank(s) on {hosts} host(s) has no allreduce", REMEDY)
+    if 1 < hosts < ranks:
+        raise UserError(
+            f"{name}: a table of {ranks} ranks on {hosts} hosts", "measure the ranks of one host, or one on each"
+        )
+    return AllreduceTable(ranks, hosts, libraries)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1 << 40:
+        raise ValueError(f"{value!r:.40} is not a positive integer")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise ValueError(f"{value!r:.40} is not a time in seconds")
+    return float(value)
 
 
 @dataclass(frozen=True)
@@ -73,33 +142,33 @@ def fit(table: list[Measured], algorithm: str, coordination: Coordination | None
     algorithm: a key of CHOICES; the best one by the fit itself is taken. coordination: of the measured calls,
     without a cycle. Rank counts must differ to tell the cost of a call from latency; with one, all of it is latency.
     """
-    counts = {one.ranks for one in table}
-    seconds = np.array([one.seconds for one in table])
-    link = Link(min(seconds), max(seconds) / max(one.size for one in table))
+    counts = {call.ranks for call in table}
+    seconds = np.array([call.seconds for call in table])
+    link = Link(min(seconds), max(seconds) / max(call.size for call in table))
     for _ in range(FIT_ROUNDS):
-        rows = np.array([[*_terms(one, algorithm, coordination, link), len(counts) > 1] for one in table], float)
+        rows = np.array([[*_terms(call, algorithm, coordination, link), len(counts) > 1] for call in table], float)
         latency_s, byte_s, call_s = _least_squares(rows, seconds)
         link = Link(latency_s, byte_s)
     fitted = Fit(link, call_s, error=0.0)
     model = Communication(algorithm, fitted, fitted, coordination=coordination)
-    ratios = seconds / [sum(model.call(one.size, one.ranks)) for one in table]
-    sizes = sorted({one.size for one in table})
+    ratios = seconds / [sum(model.call(call.size, call.ranks)) for call in table]
+    sizes = sorted({call.size for call in table})
     by_size = [
-        float(np.median([r for r, one in zip(ratios, table, strict=True) if one.size == size])) for size in sizes
+        float(np.median([r for r, call in zip(ratios, table, strict=True) if call.size == size])) for size in sizes
     ]
     error = float(np.median(np.abs(1 / ratios - 1)))
     return Fit(link, call_s, error, tuple(sizes), tuple(by_size), max(counts))
 
 
-def _terms(one: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
+def _terms(call: Measured, algorithm: str, coordination: Coordination | None, link: Link) -> tuple[float, float]:
     """How many latencies a measured call has, and how many bytes it sends over a link one after the other."""
     of_fit, of_latency, of_bytes = (
-        Cluster(one.ranks, 1, every, every) for every in (link, Link(1.0, 0.0), Link(0.0, 1.0))
+        Cluster(call.ranks, 1, every, every) for every in (link, Link(1.0, 0.0), Link(0.0, 1.0))
     )
     agreement = [(coordination.algorithm, AGREEMENT_BYTES)] if coordination else []
     latencies = sent_bytes = 0.0
-    for name, size in [(algorithm, one.size), *agreement]:
-        times = {used: allreduce_time(used, size, of_fit).seconds for used in choices_of(name, size, one.ranks)}
+    for name, size in [(algorithm, call.size), *agreement]:
+        times = {used: allreduce_time(used, size, of_fit).seconds for used in choices_of(name, size, call.ranks)}
         used = min(times, key=times.__getitem__)
         latencies += allreduce_time(used, size, of_latency).latency_s
         sent_bytes += allreduce_time(used, size, of_bytes).transfer_s
@@ -181,10 +250,3 @@ class Communication:
         elif algorithm == "mpi" and coordination:
             coordination = replace(coordination, algorithm="mpi")
         return replace(self, algorithm=algorithm, coordination=coordination)
-
-
-AGREEMENT_BYTES = 64
-"""A bit for each gradient, and flags: Horovod's CacheCoordinator."""
-FUSION_BYTES = 128 << 20
-"""HOROVOD_FUSION_THRESHOLD: the largest message that Horovod makes of several gradients."""
-NO_TIME = AllreduceTime(0.0, 0.0)

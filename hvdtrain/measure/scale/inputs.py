@@ -1,28 +1,153 @@
-"""A job to predict, from the options: runs, tables of allreduces, links given by hand."""
+"""The options of `python -m hvdtrain scale`, and the job to predict: from runs, tables of allreduces, links by hand."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
 
+from hvdtrain.config.option import option, positional
+from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
-from hvdtrain.measure.scale.allreduce_table import AllreduceTable, read_table
-from hvdtrain.measure.scale.cluster import Link
-from hvdtrain.measure.scale.communication import Communication, Fit, fit
-from hvdtrain.measure.scale.failures import Reliability
-from hvdtrain.measure.scale.libraries import NAMES, Library, library
-from hvdtrain.measure.scale.options import ScaleOptions
-from hvdtrain.measure.scale.prediction import Job
+from hvdtrain.measure.scale.algorithms import Link
+from hvdtrain.measure.scale.communication import AllreduceTable, Communication, Coordination, Fit, fit, read_table
+from hvdtrain.measure.scale.prediction import Job, Reliability
 from hvdtrain.measure.scale.step import StepModel
 from hvdtrain.measure.scale.workload import Workload, read_workload
 
+MAX_RANKS = 1 << 20
+NUMBER_BYTES = 4
+NETWORK, JOB, COST = "network", "job", "failures and cost"
+"""The options' groups in --help."""
+LibraryOption = Literal["auto", "horovod-gloo", "horovod-mpi", "gloo", "ring", "mpi", "nccl"]
+AlgorithmOption = Literal["auto", "ring", "recursive-doubling", "rabenseifner", "hierarchical"]
+NAMES = {
+    "horovod-gloo": "Horovod over Gloo",
+    "horovod-mpi": "Horovod over MPI",
+    "gloo": "Gloo",
+    "ring": "hvdtrain's ring",
+    "mpi": "MPI",
+    "nccl": "NCCL",
+}
+"""The choices of --library, as sentences name them."""
 DEFAULT_OVERLAP = 0.5
 """Published systems have 0 to 0.75 (docs/scaling.md); predictions range from 0 to 1."""
 HAND_RANKS = 2
 """Links given by hand are those of a pair, so predictions for more ranks are less certain, as with a table of two."""
-LEAST_SIZES_RATIO = 64
+MIN_SIZES_RATIO = 64
 """Sizes of a table that are closer together do not tell latency from bandwidth."""
 ALGORITHM_NAMES = {"recursive-doubling": "recursive doubling", "rabenseifner": "Rabenseifner"}
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """Predict speed, efficiency, time and cost of training on more ranks than were measured."""
+
+    runs: tuple[Path, ...] = positional()
+    """Folders of finished runs of one network; several differ in batch size or machine."""
+    allreduce: tuple[Path, ...] = option((), NETWORK)
+    """Tables of `bench allreduce` (allreduce.json); several of different numbers of ranks fit better."""
+    library: LibraryOption = option("auto", NETWORK)
+    """Library of the allreduce; auto takes that of the runs' strategy, else Horovod over Gloo."""
+    algorithm: AlgorithmOption = option("auto", NETWORK)
+    """Algorithm of the allreduce; auto takes what the library uses."""
+    latency_us: float | None = option(None, NETWORK, minimum=0)
+    """Latency of a message between hosts in microseconds, in place of a table's."""
+    bandwidth_gb_s: float | None = option(None, NETWORK, above=0)
+    """Bandwidth of a host's network link in GB/s, in each direction, in place of a table's."""
+    local_latency_us: float | None = option(None, NETWORK, minimum=0)
+    """The same between the ranks of a host; default: as between hosts."""
+    local_bandwidth_gb_s: float | None = option(None, NETWORK, above=0)
+    """The same between the ranks of a host; default: as between hosts."""
+    ranks: tuple[int, ...] = option((1, 2, 4, 8, 16, 32, 64, 128, 256), JOB)
+    """Numbers of ranks to predict."""
+    ranks_per_host: int = option(1, JOB, above=0)
+    """Ranks of each host."""
+    scaling: Literal["weak", "strong"] = option("weak", JOB)
+    """weak: each rank has as many images as in the run; strong: the run's global batch is divided."""
+    overlap: float | None = option(None, NETWORK, minimum=0, maximum=1)
+    """Share of the communication hidden behind backward, of what could be: 0 to 1; default: by library."""
+    messages: int = option(0, NETWORK, minimum=0)
+    """Messages of a step's gradients; 0 takes the best number."""
+    cycle_ms: float = option(0.0, NETWORK, minimum=0)
+    """Longest wait of Horovod for its cycle: 0 for the event-driven core, 1 for one as published."""
+    gradient_mb: float | None = option(None, NETWORK, above=0)
+    """Gradients of a step in MB of 10^6 bytes; default: those of the run's network."""
+    spread: float | None = option(None, JOB, minimum=0)
+    """Standard deviation of a rank's step time, as a share of it; default: measured in the run."""
+    storage_images_per_s: float | None = option(None, JOB, above=0)
+    """Images per second that shared storage delivers to all hosts together; default: no limit."""
+    host_mtbf_hours: float | None = option(None, COST, above=0)
+    """Mean time between failures of a host; default: no failures."""
+    checkpoint_s: float = option(1.0, COST, minimum=0)
+    """Time to write a checkpoint."""
+    restart_s: float = option(60.0, COST, minimum=0)
+    """Time from a failure to the next step."""
+    epochs: float | None = option(None, JOB, above=0)
+    """Passes over the training images; default: those of the run."""
+    images: float | None = option(None, JOB, above=0)
+    """Training images of an epoch; default: those of the run."""
+    price_per_host_hour: float = option(0.0, COST, minimum=0)
+    """Price of a host for an hour, in any currency."""
+    output: Path = option(Path("runs/scale"))
+    """Folder for scale.md, scale.json and scale.png."""
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise UserError("no run is given", "give the folder of a finished run, such as runs/NAME")
+        if not all(0 < number <= MAX_RANKS for number in self.ranks) or not self.ranks:
+            raise UserError("--ranks: invalid numbers", f"give integers from 1 to {MAX_RANKS:,}, such as 1 8 64")
+        check_ranges(self)
+        if self.gradient_mb is not None and self.gradient_mb * 1e6 < NUMBER_BYTES:
+            raise UserError(
+                f"--gradient-mb {self.gradient_mb} is less than one number", f"give {NUMBER_BYTES}e-6 or more"
+            )
+        for where in ("", "local_"):
+            given = [getattr(self, f"{where}{what}") for what in ("latency_us", "bandwidth_gb_s")]
+            if given.count(None) == 1:
+                prefix = f"--{where.replace('_', '-')}"
+                raise UserError(f"only one of {prefix}latency-us and {prefix}bandwidth-gb-s is given", "give both")
+        if not self.allreduce and self.latency_us is None:
+            raise UserError(
+                "nothing tells how fast the network is",
+                "give --allreduce FILE (from python -m hvdtrain bench allreduce), or --latency-us and --bandwidth-gb-s",
+            )
+
+
+class Library(NamedTuple):
+    """What the model knows of a library."""
+
+    row: str
+    """Its name in the tables of `bench allreduce`."""
+    algorithm: str
+    """A key of `CHOICES`."""
+    coordination: Coordination | None = None
+    """How ranks agree before each allreduce, which only Horovod's do."""
+    overlaps: bool = False
+    """Whether its strategies send gradients while backward computes others."""
+
+    @property
+    def row_coordination(self) -> Coordination | None:
+        """How the ranks agreed before each call that the row measured: with a cycle, the row is one without Horovod."""
+        return None if self.coordination and self.coordination.cycle_s else self.coordination
+
+
+def library(name: str, cycle_s: float = 0.0) -> Library:
+    """The library of a name in NAMES. cycle_s: Horovod's cycle; 0 for its event-driven background thread.
+
+    With a cycle, Horovod over Gloo or MPI is modeled as Gloo or MPI itself, with an agreement and half a cycle before
+    each call: all of it goes by Gloo's ring then, and times that were measured with a cycle do not tell anything of
+    allreduces that are shorter.
+    """
+    if not name.startswith("horovod"):
+        return Library(name, name, overlaps=name in ("gloo", "nccl"))
+    base = name.removeprefix("horovod-")
+    if cycle_s:
+        return Library(base, base, Coordination(base, cycle_s), overlaps=True)
+    algorithm, row = ("horovod-gloo", "horovod over Gloo") if base == "gloo" else ("mpi", "horovod over MPI")
+    return Library(row, algorithm, Coordination(algorithm), overlaps=True)
 
 
 def read_job(options: ScaleOptions) -> tuple[Job, list[str]]:
@@ -94,12 +219,12 @@ def _fit(tables: list[AllreduceTable], chosen: Library) -> Fit | None:
     """
     if not tables:
         return None
-    measured = [one for table in tables for one in table.libraries.get(chosen.row, [])]
+    measured = [call for table in tables for call in table.libraries.get(chosen.row, [])]
     if not measured:
         known = sorted({name for table in tables for name in table.libraries})
         raise UserError(f"--allreduce: the table has no {chosen.row}, only {', '.join(known)}", "choose with --library")
-    sizes = [one.size for one in measured]
-    if max(sizes) < LEAST_SIZES_RATIO * min(sizes):
+    sizes = [call.size for call in measured]
+    if max(sizes) < MIN_SIZES_RATIO * min(sizes):
         raise UserError(
             f"--allreduce: {chosen.row} was measured with {min(sizes):,} to {max(sizes):,} bytes, which does not tell "
             "latency from bandwidth",

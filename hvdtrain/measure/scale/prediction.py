@@ -1,4 +1,9 @@
-"""Speed, efficiency, time and cost of N ranks, with a range and with what limits them."""
+"""Speed, efficiency, time and cost of N ranks, with a range and with what limits them.
+
+The share of time that checkpoints, failures and restarts take: Young, A first order approximation to the optimum
+checkpoint interval, CACM 17(9), 1974; Daly, A higher order estimate of the optimum checkpoint interval for restart
+dumps, FGCS 22(3), 2006.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from hvdtrain.measure.scale.failures import Reliability, checkpoint_interval, slowdown
 from hvdtrain.measure.scale.step import StepModel, StepTime
 
-LEAST_ERROR = 0.05
+MIN_ERROR = 0.05
 """Relative uncertainty of communication at least: what the model leaves out, such as other traffic."""
 DOUBLING_ERROR = 0.05
 """Additional uncertainty for each doubling of the number of ranks beyond those measured."""
@@ -20,6 +24,18 @@ UNLIMITED_EFFICIENCY = 0.95
 """From this efficiency on, nothing but computation is said to limit a job."""
 ALTERNATIVES = ("ring", "mpi", "hierarchical")
 """Allreduces to compare with: keys of ALGORITHMS or CHOICES, the simplest first."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """How often hosts fail, and what that costs."""
+
+    host_mtbf_s: float
+    """Mean time between the failures of one host; infinite for hosts that never fail."""
+    checkpoint_s: float
+    """Time to write a checkpoint."""
+    restart_s: float
+    """Time from a failure to the first new step."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +100,8 @@ def predict(job: Job, ranks: int) -> Prediction:
     step = model.step(ranks, rows)
     speed = Range(
         *(
-            images / one.step(ranks, rows).seconds
-            for one in (_pessimistic(model, ranks), model, _optimistic(model, ranks))
+            images / variant.step(ranks, rows).seconds
+            for variant in (_pessimistic(model, ranks), model, _optimistic(model, ranks))
         )
     )
     base = job.images_per_step(1) / model.step(1, job.rows(1)).seconds
@@ -112,7 +128,7 @@ def uncertainty(model: StepModel, ranks: int) -> float:
     """Relative uncertainty of communication: of the fit, and of ranks beyond those measured."""
     fit = model.communication.used(ranks)
     doublings = math.log2(ranks / fit.most_ranks) if 0 < fit.most_ranks < ranks else 0.0
-    return max(fit.error, LEAST_ERROR) + DOUBLING_ERROR * doublings
+    return max(fit.error, MIN_ERROR) + DOUBLING_ERROR * doublings
 
 
 def _optimistic(model: StepModel, ranks: int) -> StepModel:
@@ -142,10 +158,40 @@ def _limit(job: Job, step: StepTime, efficiency: float, lost: float) -> str:
     losses["failures and checkpoints"] = (lost - 1) * step.seconds
     if job.scaling == "strong":  # a small batch computes less efficiently
         losses["the small batch of a rank"] = max(1 / efficiency - 1, 0) * step.compute - sum(losses.values())
-    name = max(losses, key=lambda one: losses[one])
+    name = max(losses, key=lambda part: losses[part])
     return "computation" if efficiency / lost >= UNLIMITED_EFFICIENCY else name
 
 
 def predict_all(job: Job, ranks: Sequence[int]) -> list[Prediction]:
     """Predictions in ascending order of ranks."""
     return [predict(job, number) for number in sorted(set(ranks))]
+
+
+def checkpoint_interval(reliability: Reliability, hosts: int) -> float:
+    """Seconds between two checkpoints that lose least time: Daly's equation 37, of which Young's is the first term."""
+    mtbf_s, write_s = reliability.host_mtbf_s / hosts, reliability.checkpoint_s
+    if math.isinf(mtbf_s):
+        return math.inf
+    if write_s >= 2 * mtbf_s:
+        return mtbf_s
+    ratio = math.sqrt(write_s / (2 * mtbf_s))
+    return math.sqrt(2 * write_s * mtbf_s) * (1 + ratio / 3 + ratio**2 / 9) - write_s
+
+
+def slowdown(reliability: Reliability, hosts: int) -> float:
+    """Wall-clock time with failures, divided by the time without checkpoints and failures; at least 1.
+
+    Daly's equation 20: M exp(R / M) (exp((tau + delta) / M) - 1) / tau with the optimal interval tau. Infinite for
+    hosts that fail so often that no interval ends.
+    """
+    mtbf_s = reliability.host_mtbf_s / hosts
+    if math.isinf(mtbf_s):
+        return 1.0
+    interval_s = checkpoint_interval(reliability, hosts)
+    if interval_s <= 0:
+        interval_s = mtbf_s / 1000  # checkpoints that cost nothing can be written all the time
+    try:
+        lost = mtbf_s * math.exp(reliability.restart_s / mtbf_s)
+        return max(lost * math.expm1((interval_s + reliability.checkpoint_s) / mtbf_s) / interval_s, 1.0)
+    except OverflowError:
+        return math.inf

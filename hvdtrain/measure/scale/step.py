@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import NamedTuple
 
 from hvdtrain.measure.scale.communication import Communication
-from hvdtrain.measure.scale.stragglers import expected_maximum
 from hvdtrain.measure.scale.workload import Workload
 
 
@@ -81,8 +81,17 @@ class StepModel:
         seconds each, the last is done max(c, m c - (m - 1) / m backward) after backward. That hides as much as can
         be; `overlap` tells how much of it is hidden in fact.
         """
-        one = self.communication.call(math.ceil(self.workload.gradient_bytes / number), ranks)
-        parts = (number * one.control, number * one.latency, number * one.transfer)
+        message = self.communication.call(math.ceil(self.workload.gradient_bytes / number), ranks)
+        parts = (number * message.control, number * message.latency, number * message.transfer)
         total = sum(parts)
         least = max(total / number, total - (number - 1) / number * backward_s)
         return total - self.overlap * (total - least), parts
+
+
+def expected_maximum(number: int) -> float:
+    """Expected maximum of independent values from the standard normal distribution.
+
+    Blom, Statistical Estimates and Transformed Beta-Variables, 1958: the quantile of (N - a) / (N - 2a + 1) with
+    a = 0.375; within 0.03 of the true value for any N, and 0 for one.
+    """
+    return NormalDist().inv_cdf((number - 0.375) / (number + 0.25))

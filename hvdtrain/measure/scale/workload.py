@@ -19,7 +19,7 @@ from hvdtrain.system.text import printable
 
 BACKWARD_SHARE = 2 / 3
 """Backward computes two products where forward computes one: with respect to inputs, and to weights."""
-LEAST_INTERVALS = 8
+MIN_INTERVALS = 8
 """Logging intervals, without the first, from which a spread is computed."""
 
 LIBRARY_OF = {"ring": "ring", "mpi": "mpi", "ddp": "gloo", "multiworker": "gloo"}
@@ -69,7 +69,7 @@ class Step(NamedTuple):
 def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
     """The workload of finished runs of the same network, which differ in images per rank or in machine.
 
-    With it the libraries that performed their allreduces, by the names in `libraries.NAMES`; none for one process.
+    With it the libraries that performed their allreduces, by the names in `inputs.NAMES`; none for one process.
 
     Of several machines the slowest counts: all ranks get equally many images, and wait for it. Raises UserError for
     folders that cannot be read, or lack what the model needs.
@@ -171,7 +171,7 @@ def _spread(run: Run) -> tuple[float, list[str]]:
     records = MetricsReader(run.folder / NAME).read().of_kind("train")
     speeds = [record.get("images_per_s") for record in records][1:]
     seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and speed > 0])
-    if len(seconds) < LEAST_INTERVALS:
+    if len(seconds) < MIN_INTERVALS:
         return 0.0, [f"{len(seconds)} logging intervals are too few to know the spread of step times: taken as 0"]
     pairs = seconds[: len(seconds) // 2 * 2].reshape(-1, 2).mean(axis=1)
     deviation, of_pairs = _deviation(seconds), _deviation(pairs)

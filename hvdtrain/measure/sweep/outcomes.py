@@ -64,15 +64,15 @@ class Combination:
 
     @property
     def accuracy(self) -> Average | None:
-        return average(one.accuracy for one in self.outcomes)
+        return average(outcome.accuracy for outcome in self.outcomes)
 
     @property
     def loss(self) -> Average | None:
-        return average(one.loss for one in self.outcomes)
+        return average(outcome.loss for outcome in self.outcomes)
 
     @property
     def images_per_s(self) -> Average | None:
-        return average(one.images_per_s for one in self.outcomes)
+        return average(outcome.images_per_s for outcome in self.outcomes)
 
     @property
     def seeds(self) -> str:
@@ -93,12 +93,12 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
     groups: dict[str, list[Trial]] = {}
     for trial in trials:
         groups.setdefault(trial.label, []).append(trial)
-    found = []
+    combined = []
     for group in groups.values():
-        outcomes = [one for one in (_outcome(trial, folder) for trial in group) if one]
+        outcomes = list(filter(None, (_outcome(trial, folder) for trial in group)))
         values = _values(group[0], names, [folder / trial.name for trial in group])
-        found.append(Combination(values, outcomes, len(group)))
-    return sorted(found, key=lambda one: one.rank)
+        combined.append(Combination(values, outcomes, len(group)))
+    return sorted(combined, key=lambda combination: combination.rank)
 
 
 def _outcome(trial: Trial, folder: Path) -> Outcome | None:

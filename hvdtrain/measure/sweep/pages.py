@@ -5,16 +5,15 @@ The plot has the test accuracy over the values of each option that the sweep var
 
 from __future__ import annotations
 
-import io
 import shlex
 import statistics
 import textwrap
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from hvdtrain.measure.sweep.outcomes import Average, Combination
+from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.charts.style import MARKERS, SERIES_COLORS, STYLE, WIDTH_IN
+from hvdtrain.views.report.charts import WIDTH_IN
 from hvdtrain.views.report.rows import wilson
 from hvdtrain.views.table import Column, Section, Table, escape, text_column, to_csv
 
@@ -28,8 +27,7 @@ COLUMNS = ("seeds", *FIGURES)
 DEFINITION = "Mean ± sample standard deviation over the seeds; best test accuracy first."
 
 PANEL_IN = 2.8
-DOTS_PER_INCH = 120
-MAX_LINES = len(MARKERS)
+MAX_LINES = len(plots.MARKERS)
 """With more combinations of the other options, a panel shows their mean."""
 LABEL_CHARACTERS = 18
 BESIDE = 0.04
@@ -79,26 +77,18 @@ def _record(combination: Combination) -> dict[str, Any]:
 
 def draw(combinations: list[Combination]) -> bytes | None:
     """The plot as PNG, with a panel for each option that has several values; None if no trial has an accuracy."""
-    import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     panels = {name: points for name in _varied(combinations) if (points := _points(combinations, name))}
     if not panels:
         return None
-    with matplotlib.rc_context(STYLE), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from")  # they are drawn as boxes
-        figure = Figure(figsize=(WIDTH_IN, PANEL_IN * len(panels)), layout="constrained")
-        FigureCanvasAgg(figure)
+    with plots.drawing():
+        figure = plots.new_figure(WIDTH_IN, PANEL_IN * len(panels))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
         rows = _test_rows(combinations)
         for axis, (name, points) in zip(axes, panels.items(), strict=True):
             _draw_panel(axis, name, points, rows)
         if rows:
             figure.supxlabel("whiskers: 95 % interval that chance in the test rows gives", fontsize=8)
-        file = io.BytesIO()
-        figure.savefig(file, dpi=DOTS_PER_INCH)
-    return file.getvalue()
+        return plots.encode(figure, "png")
 
 
 def _varied(combinations: list[Combination]) -> list[str]:
@@ -137,7 +127,7 @@ def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) ->
             merged.setdefault(value, []).append(accuracy)
         lines = {"mean of all trials": merged}
     for number, label in enumerate(sorted(lines)):
-        color, means = SERIES_COLORS[number], {}
+        color, means = plots.COLORS[number], {}
         beside = BESIDE * (number - (len(lines) - 1) / 2)  # so that whiskers of several lines are all visible
         for column, value in enumerate(values):
             place = column + beside
@@ -148,7 +138,7 @@ def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) ->
                     ends = [[means[place] - chance.low], [chance.high - means[place]]]
                     axis.errorbar([place], [means[place]], yerr=ends, color=color, capsize=3, linewidth=1)
         shown = textwrap.shorten(printable(label), 60, placeholder=" …")
-        axis.plot(list(means), list(means.values()), "-", marker=MARKERS[number], color=color, label=shown)
+        axis.plot(list(means), list(means.values()), "-", marker=plots.MARKERS[number], color=color, label=shown)
     axis.set_xticks(range(len(values)), [textwrap.shorten(printable(value), LABEL_CHARACTERS) for value in values])
     axis.margins(x=0.1)
     axis.set(xlabel=name, ylabel="test accuracy")

@@ -56,8 +56,8 @@ class Trial(NamedTuple):
 
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
-        own = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
-        return arguments({**self.options, **own})
+        given = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
+        return arguments({**self.options, **given})
 
 
 def shown(value: Any) -> str:
@@ -67,7 +67,7 @@ def shown(value: Any) -> str:
 
 def parse_settings(texts: list[str]) -> Settings:
     """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have."""
-    found: Settings = {}
+    settings: Settings = {}
     for text in texts:
         where = f"--set {text}"
         written, sign, values = text.partition("=")
@@ -76,13 +76,13 @@ def parse_settings(texts: list[str]) -> Settings:
         name = sources.find(written.strip(), where)
         if name in GIVEN_TO_TRIALS:
             raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])
-        if name in found:
+        if name in settings:
             raise UserError(f"{where}: {key(name)} has values already", "write all after one --set")
         parts = [part.strip() for part in values.split(",")]
         if "" in parts:
             raise UserError(f"{where}: a value is empty", "write values with one comma between them")
-        found[name] = list(dict.fromkeys(sources.from_text(name, part, where) for part in parts))
-    return found
+        settings[name] = list(dict.fromkeys(sources.from_text(name, part, where) for part in parts))
+    return settings
 
 
 def plan(settings: Settings, seeds: int) -> list[Trial]:
@@ -136,7 +136,7 @@ def _recorded(path: Path) -> tuple[list[str], list[Trial]]:
     """The command and the trials of a record. Raises UserError if it is damaged."""
     try:
         content = read_json(path)
-        command, trials = content["command"], [_from_json(one) for one in content["trials"]]
+        command, trials = content["command"], [_from_json(record) for record in content["trials"]]
         if not isinstance(command, list) or not all(isinstance(word, str) for word in command):
             raise TypeError(f"command is {command!r:.80}")
         return command, trials

@@ -82,7 +82,6 @@ def load(name: str) -> Callable[[], Tracker]:
 
 
 def installed() -> dict[str, EntryPoint]:
-    """The trackers, by name."""
     importlib.invalidate_caches()
     others = {entry.name: entry for entry in entry_points(group=GROUP)}
     return {**others, **{name: EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()}}

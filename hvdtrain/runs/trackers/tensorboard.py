@@ -68,7 +68,6 @@ class EventsWriter:
             self.close()
 
     def close(self) -> None:
-        """Close the file."""
         with contextlib.suppress(OSError):
             if self._file:
                 self._file.close()

@@ -163,8 +163,8 @@ def hanging() -> list[str]:
 
 def _status(error: BaseException, elastic: bool) -> str:
     """How a run ended by an error."""
-    goes_on = isinstance(error, RankRemoved) or (elastic and not isinstance(error, HvdtrainError))
-    return "stopped" if goes_on else RunEnd.of_exception(error).status
+    continues = isinstance(error, RankRemoved) or (elastic and not isinstance(error, HvdtrainError))
+    return "stopped" if continues else RunEnd.of_exception(error).status
 
 
 def _place(record: dict[str, Any]) -> float:

@@ -36,7 +36,7 @@ class ClassifierRows:
 
 
 class OddLabelRows(ClassifierRows):
-    """Its last training row has a label that is no number of an output."""
+    """Its last training row has a label outside the model's outputs."""
 
     augment = None
 

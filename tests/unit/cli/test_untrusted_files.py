@@ -90,7 +90,7 @@ def list_weights(path, sums):
 
 
 def same_array_twice(path):
-    """In two files, each of which is valid."""
+    """In two files that are each valid."""
     names = ("weights-00001-of-00002.safetensors", "weights-00002-of-00002.safetensors")
     for name in names:
         save_file({"w": np.zeros(1, np.float32)}, path / name)

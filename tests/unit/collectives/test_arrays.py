@@ -14,7 +14,7 @@ from hvdtrain.system.rank_info import RankInfo
 
 
 def of_rank(rank):
-    """Arrays of several types and sizes, also of one element and of none."""
+    """Arrays of several types and sizes, including one element and none."""
     return {
         "large": np.random.default_rng(rank).normal(size=(30, 40)).astype(np.float32),
         "transposed": np.arange(rank, rank + 12).reshape(3, 4).T,
@@ -41,9 +41,9 @@ def on_every_rank(size, job):
     return results
 
 
-def assert_same(found, expected):
-    assert list(found) == list(expected)
-    for name, array in found.items():
+def assert_same(received, expected):
+    assert list(received) == list(expected)
+    for name, array in received.items():
         assert (array.dtype, array.shape) == (expected[name].dtype, expected[name].shape)
         assert np.array_equal(array, expected[name]), name
 
@@ -52,8 +52,8 @@ def assert_same(found, expected):
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_rank_gets_rank_0s_arrays(monkeypatch, size, message):
     monkeypatch.setattr(arrays, "MESSAGE_BYTES", message)
-    for found in on_every_rank(size, lambda group: broadcast_arrays(group, of_rank(0) if group.rank == 0 else None)):
-        assert_same(found, of_rank(0))
+    for received in on_every_rank(size, lambda group: broadcast_arrays(group, of_rank(0) if group.rank == 0 else None)):
+        assert_same(received, of_rank(0))
 
 
 @pytest.mark.parametrize("size", [1, 3])
@@ -61,12 +61,12 @@ def test_rank_0_gets_the_arrays_of_all_ranks(monkeypatch, size):
     monkeypatch.setattr(arrays, "MESSAGE_BYTES", 1000)
     first, *others = on_every_rank(size, lambda group: gather_arrays(group, of_rank(group.rank)))
     assert len(first) == size
-    for rank, found in enumerate(first):
-        assert_same(found, of_rank(rank))
+    for rank, received in enumerate(first):
+        assert_same(received, of_rank(rank))
     assert others == [[]] * (size - 1)
 
 
 def test_one_process_keeps_its_arrays():
-    own = of_rank(0)
-    assert broadcast_arrays(SingleProcess(), own) is own
-    assert gather_arrays(SingleProcess(), own) == [own]
+    arrays_of_rank_0 = of_rank(0)
+    assert broadcast_arrays(SingleProcess(), arrays_of_rank_0) is arrays_of_rank_0
+    assert gather_arrays(SingleProcess(), arrays_of_rank_0) == [arrays_of_rank_0]

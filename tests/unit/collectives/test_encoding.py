@@ -27,22 +27,22 @@ VALUES = st.recursive(
 )
 
 
-def assert_equal(one: object, other: object) -> None:
-    assert type(one) is type(other)
-    if isinstance(one, np.ndarray | np.generic):
-        assert (one.dtype, one.shape, one.tobytes()) == (other.dtype, other.shape, other.tobytes())
-    elif isinstance(one, float):
-        assert np.array_equal(one, other, equal_nan=True)
-    elif isinstance(one, dict):
-        assert_equal(list(one.items()), list(other.items()))
-    elif dataclasses.is_dataclass(one):
-        assert_equal(vars(one), vars(other))
-    elif isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for part, of_other in zip(one, other, strict=True):
+def assert_equal(first: object, second: object) -> None:
+    assert type(first) is type(second)
+    if isinstance(first, np.ndarray | np.generic):
+        assert (first.dtype, first.shape, first.tobytes()) == (second.dtype, second.shape, second.tobytes())
+    elif isinstance(first, float):
+        assert np.array_equal(first, second, equal_nan=True)
+    elif isinstance(first, dict):
+        assert_equal(list(first.items()), list(second.items()))
+    elif dataclasses.is_dataclass(first):
+        assert_equal(vars(first), vars(second))
+    elif isinstance(first, list | tuple):
+        assert len(first) == len(second)
+        for part, of_other in zip(first, second, strict=True):
             assert_equal(part, of_other)
     else:
-        assert one == other
+        assert first == second
 
 
 @settings(max_examples=100, deadline=None)

@@ -67,11 +67,11 @@ def test_sums_are_bit_identical_on_all_ranks():
 
 def test_gather_broadcast_and_sum():
     def job(ring):
-        own = {"rank": ring.rank, "text": "x" * 100_000 * ring.rank}
-        gathered, received = ring.gather(own), ring.broadcast(own)
+        sent = {"rank": ring.rank, "text": "x" * 100_000 * ring.rank}
+        gathered, received = ring.gather(sent), ring.broadcast(sent)
         total = ring.sum(np.array([ring.rank, 0.5]))
         ring.close()
-        return [one["rank"] for one in gathered], len(gathered[2]["text"]), received["rank"], total.tolist()
+        return [value["rank"] for value in gathered], len(gathered[2]["text"]), received["rank"], total.tolist()
 
     assert on_every_rank(3, job) == [([0, 1, 2], 200_000, 0, [3.0, 1.5])] * 3
 
@@ -175,7 +175,7 @@ def test_unknown_callers_are_rejected(monkeypatch):
         try:
             ring = RingGroup(RankInfo("test", rank, 2, rank), address, token, start_timeout_s=10)
             made.append(ring.sum(np.ones(1))[0])
-            ring.close()  # a barrier: the other rank has its sum, too
+            ring.close()  # a barrier: the other rank also has its sum
         except TrainingError as error:
             made.append(str(error))
 
@@ -202,8 +202,8 @@ def test_unknown_callers_are_rejected(monkeypatch):
             except ConnectionRefusedError:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-    one = threading.Thread(target=join, args=(1, "right"))
-    one.start()
+    joining = threading.Thread(target=join, args=(1, "right"))
+    joining.start()
     zero.join(20)
-    one.join(20)
+    joining.join(20)
     assert made == [2.0, 2.0]

@@ -9,10 +9,9 @@ from support.doctor import script
 from support.jobs import ROOT, running, wait_for
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import run_check
-from hvdtrain.doctor.check_context import CheckContext
-from hvdtrain.doctor.checks.mpi import check_slots
-from hvdtrain.doctor.registry import CHECKS
+from hvdtrain.doctor.check import CheckContext
+from hvdtrain.doctor.checks.launchers import check_slots
+from hvdtrain.doctor.examination import CHECKS, run_check
 from hvdtrain.doctor.subprocesses import probe_command
 from hvdtrain.system.rank_info import RankInfo
 
@@ -39,9 +38,9 @@ def test_mpirun_that_hangs(tmp_path, monkeypatch):
     script(tmp_path / "mpirun", "exec sleep 300")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 1)
-    found = list(check_slots(context)) + run_check(CHECKS[0], context)
+    findings = list(check_slots(context)) + run_check(CHECKS[0], context)
     assert time.monotonic() < context.deadline + 6
-    assert found
+    assert findings
 
 
 def test_messages_of_probes_in_a_launcher_s_output():

@@ -56,13 +56,13 @@ def test_onnx_has_the_logits_of_pytorch(seed):
     expected = logits_of_torch(network, weights, images)
     assert np.ptp(expected, axis=0).max() > 1e-2  # they depend on the images
     for rows in (1, len(images)):
-        (found,) = session.run(["logits"], {"images": images[:rows]})
-        np.testing.assert_allclose(found, expected[:rows], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
+        (logits,) = session.run(["logits"], {"images": images[:rows]})
+        np.testing.assert_allclose(logits, expected[:rows], rtol=0, atol=1e-5 * max(1, np.abs(expected).max()))
 
 
 def test_random_networks_have_all_kinds_of_layers():
-    found = {type(layer) for seed in SEEDS for layer, _ in random_network(seed).walk()}
-    assert found == set(KINDS.values())
+    kinds = {type(layer) for seed in SEEDS for layer, _ in random_network(seed).walk()}
+    assert kinds == set(KINDS.values())
 
 
 def model(seed=0):
@@ -90,7 +90,7 @@ def test_a_model_with_logits_that_are_not_finite_is_not_written(tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("exported", "message"),
     [
         ({"a": np.ones((2, 3), bool)}, None),
         ({"a": np.zeros((2, 3), bool)}, "the a of it differ by 1 from those of torch, more than 1e-05, so nothing was"),
@@ -98,11 +98,11 @@ def test_a_model_with_logits_that_are_not_finite_is_not_written(tmp_path, monkey
         ({}, "the a of it are of shape None"),
     ],
 )
-def test_outputs_of_tasks_that_cannot_be_compared(found, message):
+def test_outputs_of_tasks_that_cannot_be_compared(exported, message):
     expectation = pytest.raises(HvdtrainError, match=message) if message else contextlib.nullcontext()
-    own = {"a": np.ones((2, 3), bool)}
+    original = {"a": np.ones((2, 3), bool)}
     with expectation as caught:
-        assert compare("torch", "it", [()], lambda: own, lambda: found, "write it anew").difference == 0
+        assert compare("torch", "it", [()], lambda: original, lambda: exported, "write it anew").difference == 0
     assert message is None or caught.value.remedy == "write it anew"
 
 
@@ -116,8 +116,8 @@ def test_logits_that_are_not_finite_are_an_error(tmp_path):
 
 
 def test_without_the_framework_or_onnxruntime_nothing_is_compared(tmp_path, monkeypatch):
-    found = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx", None)
-    assert "unknown framework 'other'" in found.problem
+    comparison = export_onnx(dataclasses.replace(model(), framework="other"), tmp_path / "a.onnx", None)
+    assert "unknown framework 'other'" in comparison.problem
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert "pip install 'hvdtrain[onnx]'" in export_onnx(model(), tmp_path / "b.onnx", None).problem
     monkeypatch.setitem(sys.modules, "onnx", None)
@@ -150,11 +150,11 @@ def test_other_names_are_errors(output):
 
 
 def save(folder, **changes):
-    """A run's folder with a checkpoint of a random network, but for these changes."""
-    one = model()
-    classes = tuple(map(str, range(one.network.classes)))
+    """A run's folder with a checkpoint of a random network, with these changes."""
+    saved = model()
+    classes = tuple(map(str, range(saved.network.classes)))
     made = Checkpoint(
-        one.weights, OptimizerState({}), Position(), "random", shaped_to_record(one.network), "torch", "sgd", "ab",
+        saved.weights, OptimizerState({}), Position(), "random", shaped_to_record(saved.network), "torch", "sgd", "ab",
         0.0, classes,
     )  # fmt: skip
     folder.mkdir()
@@ -164,7 +164,7 @@ def save(folder, **changes):
 
 def error_of(capsys, *arguments):
     with pytest.raises(SystemExit) as ended:
-        export.main([str(one) for one in arguments])
+        export.main([str(argument) for argument in arguments])
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     return line
@@ -203,7 +203,7 @@ def test_mistaken_exports_of_tasks(name, framework, options, arguments, message,
     record = {"task": f"{tmp_path}/task.py:{name}", "options": options}
     weights = {"factor": np.ones(3, np.float32)}
     run = save(tmp_path / "run", network=record, model=record["task"], framework=framework, weights=weights)
-    output, *given = (one.format(task=f"{tmp_path}/task.py:") for one in arguments)
+    output, *given = (argument.format(task=f"{tmp_path}/task.py:") for argument in arguments)
     assert message in error_of(capsys, run, tmp_path / output, *given)
     assert not (tmp_path / output).exists()
 
@@ -230,7 +230,7 @@ def test_what_is_there_already_stays_without_force(tmp_path, capsys):
     (folder / "mine").mkdir(parents=True)
     assert "is there already; give another output, or replace it with --force" in error_of(capsys, run, file)
     assert file.read_text() == "mine"
-    for output in (folder, tmp_path / "mine.pt2"):  # a folder that is no SavedModel, and one where a file belongs
+    for output in (folder, tmp_path / "mine.pt2"):  # a folder that is not a SavedModel, and one where a file belongs
         (tmp_path / "mine.pt2").mkdir(exist_ok=True)
         assert "is there already, and is not" in error_of(capsys, run, output, "--force")
         assert output.is_dir()

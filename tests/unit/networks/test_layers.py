@@ -112,7 +112,7 @@ def test_classes_and_images_come_from_the_data():
         ((Conv(4, 1, name="x" * 65), *END), "must be a letter"),
         ((Conv(4, 1, name="a"), BatchNorm(name="a"), *END), "layer 2 (batch_norm): the name a is taken by another"),
         ((Conv(4, 1, name="conv2"), Conv(4, 1), *END), "layer 2 (conv): the name conv2 is taken by another layer"),
-        ((Gelu, *END), "layer 1: <class 'hvdtrain.networks.layers.Gelu'> is no layer"),
+        ((Gelu, *END), "layer 1: <class 'hvdtrain.networks.layers.Gelu'> is not a layer"),
     ],
 )
 def test_what_does_not_fit(layers, problem):

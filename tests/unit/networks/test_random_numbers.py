@@ -12,7 +12,7 @@ from hvdtrain.networks.random_numbers import draw_masks, initial_weights
 
 ROWS = np.arange(400)
 SIDE = 9
-"""Of images, whose number of pixels is no multiple of the numbers in a random word."""
+"""Of images whose number of pixels is not a multiple of the numbers in a random word."""
 
 
 def network(*rates):
@@ -46,7 +46,7 @@ def test_a_rate_of_zero_has_no_mask():
 
 
 def test_masks_of_other_seeds_steps_layers_and_rows_are_independent():
-    """Those of neighbors agree in half of the values, as independent ones do; so do the pixels of an image."""
+    """Those of neighbors agree in half of the values, as independent ones do; the same for an image's pixels."""
     first, second = masks(0.5, 0.5)
     others = [second, masks(0.5, seed=1)[0], masks(0.5, step=1)[0], masks(0.5, seed=2**40)[0]]
     kept = [mask > 0 for mask in (first, *others, first[np.roll(ROWS, 1)], np.roll(first, 1, axis=3))]

@@ -83,9 +83,9 @@ for _ in range(25):
         ({"layers": [LAYER], "input_shape": [1, 28, -28]}, "input_shape is [1, 28, -28], not three numbers"),
         ({"layers": [LAYER], "input_shape": [1, 28, True]}, "input_shape is [1, 28, True], not three numbers"),
         ({"layers": [LAYER], "input_shape": 0}, "input_shape is 0, not three numbers"),
-        ({"layers": [LAYER, 5]}, "layer 2: 5 is no layer with a type"),
-        ({"layers": [{"kind": "conv"}]}, "layer 1: {'kind': 'conv'} is no layer with a type"),
-        ({"layers": [{"type": ["conv"]}]}, "is no layer with a type"),
+        ({"layers": [LAYER, 5]}, "layer 2: 5 is not a layer with a type"),
+        ({"layers": [{"kind": "conv"}]}, "layer 1: {'kind': 'conv'} is not a layer with a type"),
+        ({"layers": [{"type": ["conv"]}]}, "is not a layer with a type"),
         ({"layers": [{"type": "covn"}]}, "layer 1: no type 'covn' (did you mean conv?); there are conv, dense"),
         ({"layers": [{"type": "dense"}]}, "layer 1 (dense): outputs is missing"),
         (
@@ -104,7 +104,7 @@ for _ in range(25):
         ({"layers": [{"type": "dense", "outputs": "class"}]}, "outputs is 'class', not an integer up to 2147483648 or"),
         ({"layers": [{"type": "pool", "reduction": "min", "size": 2}]}, "reduction is 'min', not 'average' or 'max'"),
         ({"layers": [{"type": "residual", "body": 5}]}, "layer 1 (residual): body is 5, not a list of layers"),
-        ({"layers": [{"type": "residual", "body": [LAYER, 5]}]}, "layer 1 (residual), body, layer 2: 5 is no layer"),
+        ({"layers": [{"type": "residual", "body": [LAYER, 5]}]}, "layer 1 (residual), body, layer 2: 5 is not a layer"),
         (
             {"layers": [LAYER, {"type": "residual", "body": [], "shortcut": [{"type": "dense", "outputs": 0.5}]}]},
             "layer 2 (residual), shortcut, layer 1 (dense): outputs is 0.5",

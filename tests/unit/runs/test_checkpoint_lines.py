@@ -11,7 +11,7 @@ from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import entry_of
-from hvdtrain.training.saving import Saver
+from hvdtrain.training.state import Saver
 
 
 class Run:
@@ -40,7 +40,7 @@ class Run:
         return [path.name.removeprefix("step-").lstrip("0") for path in checkpoint_folder.paths(self.folder / folder)]
 
     def newest(self):
-        """Step of the checkpoint from which the run resumes, which the launcher must know, too."""
+        """Step of the checkpoint from which the run resumes; the launcher must also know it."""
         found = checkpoints.newest(self.folder)[1].position.step
         assert run_end.newest_checkpoint(self.folder).step == found
         return found

@@ -184,15 +184,8 @@ def test_an_environment_is_made_anew_for_another_stack_or_python_only(machine):
     assert not remade()
     assert remade(STACK="all") and stack_of(machine) == "all 3.97.1"
     assert not remade()
-
-    def without_stacks():
-        """As set-up left it before there were stacks: with all frameworks."""
-        (file.parent / ".hvdtrain-stack").unlink()
-        (file.parent / ".hvdtrain-setup").write_text("of another version\n")
-
-    without_stacks()
+    (file.parent / ".hvdtrain-setup").write_text("of another version\n")
     assert not remade() and stack_of(machine) == "all 3.97.1"
-    without_stacks()
     assert remade(STACK="pytorch", BASE_PYTHON="3.97") and stack_of(machine) == "pytorch 3.97.1"
 
 
@@ -230,11 +223,6 @@ def test_the_system_pytorch_is_kept_until_it_changes(machine):
     assert "PyTorch: 2.16.0 of" in set_up(machine)[1]
     status, said = set_up(machine, USE_SYSTEM_TORCH="0")
     assert "PyTorch:" not in said and stack_of(machine) == "pytorch 3.98.1", said
-
-
-def test_packages_lists_what_the_build_of_horovod_installs():
-    listed = re.search(r"builds_horovod=\((.*)\)", (SETUP / "packages.sh").read_text())
-    assert listed and f"pip_install {listed[1]}\n" in (SETUP / "horovod.sh").read_text()
 
 
 @pytest.mark.needs()

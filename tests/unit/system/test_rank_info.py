@@ -74,6 +74,16 @@ def test_a_tf_config_of_another_form_is_rejected(variables, message):
         rank_info.detect(variables)
 
 
+def test_local_size_from_the_launcher_s_variables():
+    assert rank_info.local_size({"OMPI_COMM_WORLD_LOCAL_SIZE": "3"}) == 3
+    slurm = {"SLURM_STEP_TASKS_PER_NODE": "4(x2),1", "SLURM_NODEID": "2"}
+    assert rank_info.local_size(slurm) == 1
+    assert rank_info.local_size({**slurm, "SLURM_NODEID": "0"}) == 4
+    ours = {"HVDTRAIN_RANK": "0", "HVDTRAIN_SIZE": "9"}
+    assert rank_info.local_size({**slurm, **ours, "SLURM_NODEID": "7"}) == 9
+    assert rank_info.local_size({}) == 1
+
+
 @pytest.mark.parametrize(
     ("nodes", "hosts"),
     [

@@ -152,7 +152,7 @@ def test_a_method_that_fails_in_training_is_one_line(task, workers):
 
 
 class Broken(RowSource):
-    """Images, some of which cannot be read."""
+    """Images; some cannot be read."""
 
     fingerprint = "broken"
 

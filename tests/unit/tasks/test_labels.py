@@ -1,4 +1,4 @@
-"""Labels of the default loss that are no numbers of outputs."""
+"""Labels of the default loss outside the model's outputs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hvdtrain.system.phases import DATA, FORWARD, LOOP, phases
 from hvdtrain.training import batches
 from hvdtrain.training.batches import BadRows
 from hvdtrain.training.reporting import DataFigures
-from hvdtrain.training.throughput import Throughput
+from hvdtrain.training.timing import Throughput
 
 
 def test_only_what_matters_is_shown() -> None:

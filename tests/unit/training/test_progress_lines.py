@@ -1,4 +1,4 @@
-"""The lines of progress where standard error is no terminal."""
+"""The lines of progress where standard error is not a terminal."""
 
 import re
 

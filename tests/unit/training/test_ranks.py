@@ -29,7 +29,7 @@ def joined(*losses_by_rank, stop=(), due=(), times=()):
 
     def join_rank(rank):
         losses = list(enumerate(losses_by_rank[rank], start=8))
-        taken = {"time": times[rank]} if times else {}
+        taken = {"times": times[rank]} if times else {}
         intervals[rank] = join(
             ThreadGroup(rank, vectors, barrier),
             losses,

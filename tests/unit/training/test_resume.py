@@ -31,8 +31,7 @@ from hvdtrain.networks.layers import Dense
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import NetworkTarget
-from hvdtrain.training.compatibility import check_position, recounted
-from hvdtrain.training.resume import resume
+from hvdtrain.training.state import check_position, recounted, resume
 from hvdtrain.training.train import train
 
 BATCHES, REMAINDERS = st.integers(1, 20), st.sampled_from(["drop", "pad", "exact"])

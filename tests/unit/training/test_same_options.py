@@ -18,7 +18,7 @@ NAMES = [one.name for one in dataclasses.fields(RuntimeOptions)]
 
 
 class Pair:
-    """Two ranks, of which rank 1 has another value of one option."""
+    """Two ranks; rank 1 has another value of one option."""
 
     def __init__(self, name):
         self._option = f"--{name.replace('_', '-')}"
@@ -45,7 +45,7 @@ class Recording:
 
 
 class WithOther:
-    """Two ranks, of which rank 1 compares other values."""
+    """Two ranks; rank 1 compares other values."""
 
     def __init__(self, values):
         self._values = values

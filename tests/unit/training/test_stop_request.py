@@ -9,7 +9,7 @@ import pytest
 
 PROGRAM = """
 import pathlib, sys, time
-from hvdtrain.training.preemption import StopRequest
+from hvdtrain.training.ranks import StopRequest
 
 with StopRequest(pathlib.Path(), rank=0) as stop:
     if sys.argv[1:] == ["finishing"]:
@@ -44,7 +44,7 @@ def send(process, *numbers, apart_s):
 
 
 def test_signal_that_is_repeated_is_the_same_request(process, tmp_path):
-    """As Slurm and a terminal repeat them; SIGUSR1 may come again later, too."""
+    """As Slurm and a terminal repeat them; SIGUSR1 may also come again later."""
     send(process, signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR1, apart_s=0.05)
     (tmp_path / "end").touch()
     _, errors = process.communicate(timeout=30)

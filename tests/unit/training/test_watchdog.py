@@ -12,7 +12,7 @@ PROGRAM = """
 import ctypes, pathlib, sys, time
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.system.phases import LOOP, phases
-from hvdtrain.training import step_timer, watchdog
+from hvdtrain.training import timing, watchdog
 from hvdtrain.training.watchdog import EVALUATION
 
 watchdog.FORCED_EXIT_S = 1.0
@@ -38,10 +38,10 @@ def keep_lock(dog):
     print(step, flush=True)
     ctypes.PyDLL(None).sleep(60)
 
-timer = step_timer.StepTimer(SingleProcess())
+timer = timing.StepTimer(SingleProcess())
 phases.start_run(LOOP, timer.on_step_time)
 phases.begin(LOOP)
-with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0, timer) as dog:
+with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0, timer, lambda: 0) as dog:
     globals()[sys.argv[1]](dog)
 """
 

@@ -1,4 +1,4 @@
-"""hvdtrain runs: which runs are listed, in which order, and in terminals of which width."""
+"""hvdtrain runs: which runs are listed, in which order, and how in narrow terminals."""
 
 import json
 

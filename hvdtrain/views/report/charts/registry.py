@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import base64
-import io
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from hvdtrain.views.report.charts.curves import draw_curves, has_curve
-from hvdtrain.views.report.charts.lanes import draw_accuracy, draw_difference, draw_shares, draw_speed
-from hvdtrain.views.report.charts.ranks import draw_ranks, has_ranks
-from hvdtrain.views.report.charts.scaling import draw_scaling
-from hvdtrain.views.report.charts.style import STYLE
+from hvdtrain.runs import plots
+from hvdtrain.views.report.charts.bars import (
+    draw_accuracy,
+    draw_difference,
+    draw_ranks,
+    draw_shares,
+    draw_speed,
+    has_ranks,
+)
+from hvdtrain.views.report.charts.lines import draw_curves, draw_scaling, has_curve
 from hvdtrain.views.report.rows import Row, count_of
 
 if TYPE_CHECKING:
@@ -46,28 +49,19 @@ class Chart(NamedTuple):
 
 def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
-    import matplotlib
-
     charts, omitted = [], []
     for kind in KINDS:
         chosen = [row for row in rows if kind.has(row)]
         if not chosen:
             omitted.append(f"{kind.title}: {kind.missing}.")
             continue
-        with matplotlib.rc_context({**STYLE, "svg.hashsalt": kind.title}), warnings.catch_warnings():
-            # Names may have characters that the font lacks; they are drawn as boxes.
-            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        with plots.drawing(salt=kind.title):
             charts.append(_chart(kind, kind.draw(chosen), chosen))
     return charts, omitted
 
 
 def _chart(kind: ChartKind, figure: Figure, rows: list[Row]) -> Chart:
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-
-    FigureCanvasSVG(figure)
-    file = io.BytesIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None})
-    uri = f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"
+    uri = f"data:image/svg+xml;base64,{base64.b64encode(plots.encode(figure, 'svg')).decode()}"
     width, height = (round(96 * inches) for inches in figure.get_size_inches())
     names = "; ".join(row.label for row in rows)
     alt = f"{kind.about}, for {count_of(len(rows), 'row')}: {names}. The tables have the figures."

@@ -104,7 +104,7 @@ def save_truncated(path: Path) -> None:
         (lambda path: Image.new("1", (20_000, 20_000)).save(path, "PNG"), "decompression bomb"),
     ],
 )
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error", "default::pytest.PytestUnraisableExceptionWarning")  # of files of other tests
 def test_what_cannot_be_read_right_is_rejected(tmp_path: Path, save, reason: str) -> None:
     save(tmp_path / "a.gif")
     with pytest.raises(UserError, match=reason) as error:

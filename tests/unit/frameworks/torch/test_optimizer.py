@@ -18,17 +18,17 @@ STATES = st.recursive(
 )
 
 
-def same(one, other):
-    """Whether two states are equal, in their types, too."""
-    if type(one) is not type(other):
+def same(first, second):
+    """Whether two states are equal, including their types."""
+    if type(first) is not type(second):
         return False
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one.nan_to_num(7), other.nan_to_num(7))
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list | tuple):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other or (one != one and other != other)
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and torch.equal(first.nan_to_num(7), second.nan_to_num(7))
+    if isinstance(first, dict):
+        return list(first) == list(second) and all(same(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(same, first, second))
+    return first == second or (first != first and second != second)
 
 
 @given(STATES)
@@ -43,20 +43,22 @@ def test_any_state_comes_back(state):
 def test_tensors_of_any_type_come_back(dtype, shape):
     tensor = (torch.arange(24)[: int(np.prod(shape))].reshape(shape) if shape else torch.tensor(3)).to(dtype)
     arrays = to_arrays("a", {"x": [tensor, tensor.mT if len(shape) > 1 else tensor]})
-    found = from_arrays("a", arrays)["x"]
-    assert same(found[0], tensor)
-    assert found[1].shape == (tensor.mT if len(shape) > 1 else tensor).shape
+    decoded = from_arrays("a", arrays)["x"]
+    assert same(decoded[0], tensor)
+    assert decoded[1].shape == (tensor.mT if len(shape) > 1 else tensor).shape
 
 
 KINDS = torch.optim.lr_scheduler
 SCHEDULES = {
-    "MultiStepLR": lambda own: KINDS.MultiStepLR(own, [2, 4, 4]),
-    "OneCycleLR": lambda own: KINDS.OneCycleLR(own, 0.1, total_steps=20),
-    "ReduceLROnPlateau": lambda own: KINDS.ReduceLROnPlateau(own, patience=0),
-    "LambdaLR": lambda own: KINDS.LambdaLR(own, lambda epoch: 0.9**epoch),
-    "CyclicLR": lambda own: KINDS.CyclicLR(own, 0.01, 0.1, 3, cycle_momentum=False),
-    "SequentialLR": lambda own: KINDS.SequentialLR(own, [KINDS.ConstantLR(own), KINDS.CosineAnnealingLR(own, 9)], [3]),
-    "CosineAnnealingWarmRestarts": lambda own: KINDS.CosineAnnealingWarmRestarts(own, 3),
+    "MultiStepLR": lambda optimizer: KINDS.MultiStepLR(optimizer, [2, 4, 4]),
+    "OneCycleLR": lambda optimizer: KINDS.OneCycleLR(optimizer, 0.1, total_steps=20),
+    "ReduceLROnPlateau": lambda optimizer: KINDS.ReduceLROnPlateau(optimizer, patience=0),
+    "LambdaLR": lambda optimizer: KINDS.LambdaLR(optimizer, lambda epoch: 0.9**epoch),
+    "CyclicLR": lambda optimizer: KINDS.CyclicLR(optimizer, 0.01, 0.1, 3, cycle_momentum=False),
+    "SequentialLR": lambda optimizer: KINDS.SequentialLR(
+        optimizer, [KINDS.ConstantLR(optimizer), KINDS.CosineAnnealingLR(optimizer, 9)], [3]
+    ),
+    "CosineAnnealingWarmRestarts": lambda optimizer: KINDS.CosineAnnealingWarmRestarts(optimizer, 3),
     "PolynomialLR": KINDS.PolynomialLR,
 }
 OPTIMIZERS = ("SGD", "AdamW", "Adagrad", "RMSprop", "Adadelta", "NAdam", "Adamax", "ASGD", "Adafactor", "Rprop")

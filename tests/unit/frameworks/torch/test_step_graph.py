@@ -76,19 +76,19 @@ def learner(graph, network=NETWORK, **options):
     return build_learner(config, target, weights, RuntimeOptions(device="auto", cuda_graph=graph, quiet=True))
 
 
-def trained(one, steps):
+def trained(graphed, steps):
     """Losses, weights and optimizer state after these steps; losses are read at the end."""
-    losses = [one.train_step(batch) for batch in steps]
-    return [float(loss) for loss in losses], one.weights(), one.optimizer_state()
+    losses = [graphed.train_step(batch) for batch in steps]
+    return [float(loss) for loss in losses], graphed.weights(), graphed.optimizer_state()
 
 
-def assert_same(found, expected):
-    assert found[0] == expected[0]
-    for ours, theirs in ((found[1], expected[1]), (found[2].arrays, expected[2].arrays)):
+def assert_same(actual, expected):
+    assert actual[0] == expected[0]
+    for ours, theirs in ((actual[1], expected[1]), (actual[2].arrays, expected[2].arrays)):
         assert ours.keys() == theirs.keys()
         for name in ours:
             np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
-    assert found[2].updates == expected[2].updates
+    assert actual[2].updates == expected[2].updates
 
 
 WHOLE = {
@@ -114,13 +114,13 @@ PARTS = {
 @pytest.mark.parametrize("name", [*WHOLE, *PARTS])
 def test_a_graph_trains_bit_for_bit_as_the_step_without_one(recorded, monkeypatch, name, kept):
     options = {**WHOLE, **PARTS}[name]
-    one = learner(True, **options)
+    graphed = learner(True, **options)
     if kept:
         monkeypatch.setattr(objective, "_fits", lambda size, device: True)
-        assert one.keep_rows((PIXELS, LABELS))
-    found = trained(one, batches(kept))
-    assert_same(found, trained(learner(False, **options), batches()))
-    assert one._graphed.whole == (name in WHOLE)
+        assert graphed.keep_rows((PIXELS, LABELS))
+    actual = trained(graphed, batches(kept))
+    assert_same(actual, trained(learner(False, **options), batches()))
+    assert graphed._graphed.whole == (name in WHOLE)
     assert recorded.captures == 2
     assert recorded.replays == len(SIZES) - 2 * step_graph.WARM_UP - 1
 
@@ -129,11 +129,11 @@ def test_a_graph_trains_bit_for_bit_as_the_step_without_one(recorded, monkeypatc
 def test_weights_and_optimizer_state_are_loaded_into_a_captured_step(recorded, options):
     """Into the learner that has graphs, and into a new one, as in a resumed run."""
     steps = list(batches())
-    one = learner(True, **options)
-    trained(one, steps[:6])
-    middle = one.weights(), one.optimizer_state()
-    expected = trained(one, steps[6:])
-    for other in (one, learner(True, **options), learner(False, **options)):
+    graphed = learner(True, **options)
+    trained(graphed, steps[:6])
+    middle = graphed.weights(), graphed.optimizer_state()
+    expected = trained(graphed, steps[6:])
+    for other in (graphed, learner(True, **options), learner(False, **options)):
         other.load(middle[0])
         other.load_optimizer_state(middle[1])
         assert_same(trained(other, steps[6:]), expected)
@@ -181,16 +181,16 @@ def test_tasks_with_random_numbers_and_unusual_gradients(recorded, task):
     task = make_task("task.py:Task", task)
     options = {"clip_norm": 0.1, "accumulate": 2, "model": "task.py:Task"}
     steps = [batch._replace(arrays=(batch.arrays[0].astype(np.float32), batch.arrays[1])) for batch in batches()]
-    found = trained(learner(True, task, **options), steps)
-    assert_same(found, trained(learner(False, task, **options), steps))
+    actual = trained(learner(True, task, **options), steps)
+    assert_same(actual, trained(learner(False, task, **options), steps))
     assert recorded.captures == 2
 
 
 def test_a_step_that_waits_for_the_device_is_an_error(recorded):
-    one = learner(True, make_task("task.py:Task", WaitingTask), model="task.py:Task")
+    graphed = learner(True, make_task("task.py:Task", WaitingTask), model="task.py:Task")
     steps = [batch._replace(arrays=(batch.arrays[0].astype(np.float32), batch.arrays[1])) for batch in batches()]
     with pytest.raises(UserError, match=r"^--cuda-graph: the step cannot be captured \(.*operation not permitted"):
-        trained(one, steps)
+        trained(graphed, steps)
 
 
 def test_the_recording_notices_what_is_computed_in_python():

@@ -17,7 +17,7 @@ def test_a_measurement_and_its_reply(monkeypatch):
     replier = threading.Thread(target=core_to_core._reply, args=(shared,))
     replier.start()
     trip_s = core_to_core._measure(core_to_core._values(shared), replier.is_alive)
-    monkeypatch.setattr(core_to_core, "MOST_LOOKS", 0)
+    monkeypatch.setattr(core_to_core, "MAX_LOOKS", 0)
     core_to_core._values(shared)[core_to_core.CALL] = 8  # the next turn, after which it gives up
     replier.join(60)
     assert not replier.is_alive()
@@ -39,7 +39,7 @@ def test_one_core_has_no_other(monkeypatch):
 
 @pytest.mark.parametrize("alive", [True, False])
 def test_a_process_that_does_not_reply_ends_the_measurement(monkeypatch, alive):
-    monkeypatch.setattr(core_to_core, "MOST_LOOKS", 1000)
+    monkeypatch.setattr(core_to_core, "MAX_LOOKS", 1000)
     monkeypatch.setattr(core_to_core, "START_S", 0.1)
     values = memoryview(bytearray(4 * core_to_core.INTS)).cast("i")
     assert core_to_core._measure(values, lambda: alive) is None  # has not started

@@ -4,8 +4,7 @@ import math
 
 import pytest
 
-from hvdtrain.measure.scale.algorithms import ALGORITHMS, CHOICES, allreduce_time
-from hvdtrain.measure.scale.cluster import Cluster, Link
+from hvdtrain.measure.scale.algorithms import ALGORITHMS, CHOICES, Cluster, Link, allreduce_time
 
 LINK = Link(latency_s=1e-4, byte_s=1e-8, sum_byte_s=1e-9)
 FAST = Link(latency_s=1e-6, byte_s=1e-10)

@@ -8,7 +8,7 @@ from support.jobs import ROOT
 from support.report import make_run
 
 from hvdtrain.__main__ import main
-from hvdtrain.measure.scale.allreduce_table import read_table, to_table
+from hvdtrain.measure.scale.communication import read_table, to_table
 
 BY_HAND = ("--latency-us", "50", "--bandwidth-gb-s", "1")
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from hvdtrain.measure.scale.algorithms import allreduce_time
-from hvdtrain.measure.scale.cluster import Cluster, Link
+from hvdtrain.measure.scale.algorithms import Cluster, Link, allreduce_time
 from hvdtrain.measure.scale.communication import Communication, Fit, Measured, fit
-from hvdtrain.measure.scale.libraries import NAMES, library
+from hvdtrain.measure.scale.inputs import NAMES, library
 
 LINK = Link(latency_s=5e-5, byte_s=2e-9)
 SIZES = (8, 1024, 1 << 16, 1 << 20, 1 << 24)

@@ -5,11 +5,10 @@ import math
 
 import pytest
 
-from hvdtrain.measure.scale.cluster import Link
+from hvdtrain.measure.scale.algorithms import Link
 from hvdtrain.measure.scale.communication import Communication, Coordination, Fit
-from hvdtrain.measure.scale.failures import Reliability
-from hvdtrain.measure.scale.findings import findings
-from hvdtrain.measure.scale.prediction import Job, predict, predict_all
+from hvdtrain.measure.scale.output import findings
+from hvdtrain.measure.scale.prediction import Job, Reliability, predict, predict_all
 from hvdtrain.measure.scale.step import StepModel
 from hvdtrain.measure.scale.workload import Workload
 

@@ -11,7 +11,7 @@ from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, Offset, Round
 
 
 def rounds(clock_of, delays, skews):
-    """What two ranks measure in allreduces of which each rank enters and leaves at random times."""
+    """What two ranks measure in allreduces that each rank enters and leaves at random times."""
     true = [RoundTimes("a", [], []), RoundTimes("b", [], [])]
     at = 0
     for delay, skew in zip(delays, skews, strict=True):

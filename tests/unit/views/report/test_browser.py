@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.report import sample, write
 
-from hvdtrain.views.report.charts.style import COLORS
+from hvdtrain.views.report.charts import FRAMEWORK_COLORS
 
 WIDTHS = (375, 1280)
 # Shows the page, unchanged, in frames as wide as a phone and a desktop computer; measures it and writes the result into
@@ -102,6 +102,6 @@ def test_screenshot_shows_the_colors_of_the_charts(tmp_path, browser):
     browse(browser, tmp_path, page, f"--screenshot={shot}", size="1000,3000")
     with Image.open(shot) as image:
         pixels = np.asarray(image.convert("RGB")).reshape(-1, 3)
-    for color in COLORS.values():
+    for color in FRAMEWORK_COLORS.values():
         wanted = np.array([int(color[i : i + 2], 16) for i in (1, 3, 5)])
         assert (np.abs(pixels.astype(int) - wanted).max(1) <= 8).sum() > 500, color

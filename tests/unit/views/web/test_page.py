@@ -26,7 +26,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A job of 8 ranks that trains, of which rank 5 is slow; runs that ended; and one with hostile content."""
+    """A job of 8 ranks that trains, with rank 5 slow; runs that ended; and one with hostile content."""
     folder = tmp_path_factory.mktemp("shown") / "runs"
     for number in range(40):
         make_run(folder / f"old-{number:02}", 4, FINISHED, started=f"2026-04-01T00:{number:02}:00")
@@ -153,7 +153,7 @@ def test_stacks_of_a_rank_are_one_click_away(browser, url, runs):
     browser.wait("document.getElementById('one-state').innerText.includes('finished')")
     shutil.rmtree(runs / "later")
     browser.wait("!document.getElementById('missing').hidden")
-    # A request for what is not there is an error of the console, too; it is not repeated.
+    # A request for what is not there is also an error of the console; it is not repeated.
     assert len(browser.errors) in (2, 3) and all("404" in error for error in browser.errors)
     browser.errors.clear()
 

@@ -1,0 +1,134 @@
+"""Jobs of a few processes on this host: whether launchers start them here, and an allreduce by Horovod in two."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.doctor import subprocesses
+from hvdtrain.doctor.check import CheckContext, check
+from hvdtrain.doctor.checks.mpi import is_open_mpi
+from hvdtrain.doctor.checks.software import built, first_loadable
+from hvdtrain.doctor.findings import Finding, fail, ok, warn, wrong_size
+from hvdtrain.doctor.probe import LARGE_BYTES, SMALL_BYTES
+from hvdtrain.doctor.subprocesses import Completed, probe_command
+from hvdtrain.jobs.launchers.mpirun import mpirun_here
+from hvdtrain.system import stacks
+
+
+@check("jobs", "alone")
+def check_root(context: CheckContext) -> Iterator[Finding]:
+    """mpirun starts programs for this user: Open MPI refuses to run as root"""
+    mpirun = shutil.which("mpirun")
+    if os.geteuid() != 0 or not mpirun:
+        return
+    completed = context.run([mpirun, "-np", "1", "true"], 20)
+    if completed.status and _refuses_root(completed):
+        remedy = (
+            "mpirun --allow-run-as-root, horovodrun --mpi --mpi-args=--allow-run-as-root, "
+            "or export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1"
+        )
+        yield warn("the user is root, and mpirun refuses to run as root", remedy)
+    elif completed.status != 0:
+        yield fail(f"mpirun cannot start a program ({completed.reason()})", _mpirun_remedy(completed))
+    else:
+        yield ok("mpirun runs as root")
+
+
+def _refuses_root(completed: Completed) -> bool:
+    return bool(re.search(r"as\s+root", completed.text))
+
+
+def _mpirun_remedy(completed: Completed) -> str:
+    if "shmem" in completed.text or "session" in completed.text.lower():
+        return "check that /tmp and /dev/shm are writable and have free space; export TMPDIR=/another/folder"
+    return f"run mpirun -np 1 hostname and read its output; for an MPI in this environment: {stacks.repair_command()}"
+
+
+@check("jobs", "alone")
+def check_slots(context: CheckContext) -> Iterator[Finding]:
+    """this host has slots and cores for the planned ranks (--ranks)"""
+    cores = len(os.sched_getaffinity(0))
+    oversubscribed = context.ranks > cores
+    if oversubscribed:
+        text = f"{context.ranks} ranks on {cores} core(s) oversubscribe this host and slow each other down"
+        yield warn(text, f"start at most {cores} ranks here, or add hosts")
+    if shutil.which("mpirun"):
+        completed = context.run(_mpirun_command(context, "-np", str(context.ranks), "true"), 30)
+        if completed.status and "not enough slots" in completed.text:
+            text = f"mpirun: there are not enough slots on this host for {context.ranks} ranks"
+            yield fail(text, "mpirun --oversubscribe, or give the slots: -H host1:2,host2:2, or a --hostfile")
+            return
+    if not oversubscribed:
+        yield ok(f"{context.ranks} ranks on {cores} cores")
+
+
+def _mpirun_command(context: CheckContext, *options: str) -> list[str]:
+    """The command line of mpirun for this user, root included."""
+    mpirun = shutil.which("mpirun") or "mpirun"
+    as_root = ["--allow-run-as-root"] if os.geteuid() == 0 and is_open_mpi(context, mpirun) else []
+    return [mpirun, *as_root, *options]
+
+
+@check("jobs", "alone")
+def check_allreduce(context: CheckContext) -> Iterator[Finding]:
+    """an allreduce by Horovod in two processes, over Gloo and over MPI"""
+    name = first_loadable(context)
+    if not name:
+        return  # the check `horovod` reports it
+    has = built(context)
+    program = probe_command("collective", name, limit_s=30)
+    horovodrun = shutil.which("horovodrun") or shutil.which(str(Path(sys.executable).with_name("horovodrun")))
+    if has["gloo"] and horovodrun:
+        # Without its cache, which holds what it found out about hosts for an hour.
+        command = [horovodrun, "--gloo", "--disable-cache", "-np", "2", *program]
+        yield _judge("horovodrun --gloo", context.run(command, 45))
+    if has["mpi"] and shutil.which("mpirun"):
+        here = mpirun_here(2)
+        options = here[here.index("-np") :] if is_open_mpi(context, "mpirun") else ["-np", "2"]
+        command = [*_mpirun_command(context, *options), *program]
+        yield _judge("mpirun", context.run(command, 45, HOROVOD_LOG_LEVEL="error"))
+
+
+def _judge(launcher: str, completed: Completed) -> Finding:
+    """The finding on a job of two probes."""
+    messages = subprocesses.read_messages(completed.out)
+    if size := other_size(messages, 2):
+        return wrong_size(launcher, 2, size, gloo="horovodrun" in launcher)
+    results = [message for message in messages if "seconds" in message]
+    if completed.status != 0 or len(results) != 2:
+        text = f"{launcher}: an allreduce over 2 processes failed ({completed.reason()})"
+        return fail(text, _job_remedy(completed))
+    return measured(launcher, results)
+
+
+def _job_remedy(completed: Completed) -> str:
+    if _refuses_root(completed):
+        return "mpirun --allow-run-as-root"
+    if "not enough slots" in completed.text:
+        return "mpirun --oversubscribe"
+    if completed.status is None or "SIGALRM" in completed.text:
+        return "see the checks interfaces and host-name; horovodrun --network-interfaces lo"
+    return "start a training job of two processes with HOROVOD_LOG_LEVEL=debug, and read its output"
+
+
+def other_size(messages: list[dict[str, Any]], expected: int) -> int:
+    """The size of the job that Horovod sees, from the messages of its probes; 0 if it is the expected one."""
+    sizes = {message["size"] for message in messages if "local_rank" in message}
+    return 0 if sizes <= {expected} else max(sizes)
+
+
+def measured(launcher: str, results: list[dict[str, Any]]) -> Finding:
+    """Latency and bandwidth on the slowest rank, from the results of all ranks."""
+    size = len(results)
+    if not all(result["correct"] for result in results):
+        text = f"{launcher}: an allreduce over {size} processes gave a wrong sum"
+        return fail(text, f"{stacks.repair_command()}; test the hosts' memory and network")
+    small, large = (max(result["seconds"][str(count)] for result in results) for count in (SMALL_BYTES, LARGE_BYTES))
+    speed = f"8 bytes in {small * 1e3:.2f} ms, 16 MiB at {LARGE_BYTES / large / 1e9:.2f} GB/s"
+    return ok(f"{launcher}: an allreduce over {size} processes is correct; {speed}")

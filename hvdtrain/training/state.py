@@ -1,0 +1,316 @@
+"""The state of a run: where it starts, or resumes, and saving it.
+
+Also what a run may change when it resumes, and the position as it counts from then on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
+from hvdtrain.config.option import Resume, facts
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets import sharding
+from hvdtrain.errors import FolderLost, UserError, WriteError
+from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
+from hvdtrain.networks.description import Weights
+from hvdtrain.runs import checkpoints, console, record
+from hvdtrain.runs.console import log
+from hvdtrain.runs.lock import RunLock
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.system.phases import CHECKPOINT, phases
+from hvdtrain.tasks.target import Target
+from hvdtrain.training import consistency
+from hvdtrain.training.run import Run
+
+MAX_SHARE = 0.01
+"""Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
+
+
+class Start(NamedTuple):
+    """Where a run starts."""
+
+    folder: Path
+    position: Position
+    parent: Entry | None = None
+    """The checkpoint that it resumes from, of this run or another; known on rank 0 only."""
+
+
+def resume(
+    config: Config,
+    runtime: RuntimeOptions,
+    target: Target,
+    learner: Learner,
+    dataset: Dataset,
+    lock: RunLock,
+    memory: ElasticMemory | None = None,
+) -> Start:
+    """Where the run starts; loads the state to resume, if there is one, into the learner.
+
+    Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all ranks, if another job holds
+    it, if there is no usable checkpoint, or it does not match the options.
+    """
+    group = learner.group
+    if memory:  # Horovod makes a rank that stayed the new rank 0
+        folder, state = memory.saved if group.rank == 0 and memory.saved else (None, None)
+        folder, state = group.broadcast(folder), _broadcast_checkpoint(group, state)
+        if folder and state:
+            if group.rank == 0:
+                lock.acquire(folder)
+            console.open_log(folder, group.rank, runtime.quiet)
+            return Start(folder, _restore(config, target, learner, dataset, folder, state))
+    # Only rank 0 reads: other hosts need not have the files.
+    opened, refusal = _open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else (None, None)
+    refusal = group.broadcast(refusal)
+    if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
+        raise UserError(*refusal)
+    local_folder, local_path, local_saved = opened or (None, None, None)
+    folder, path = group.broadcast((local_folder, local_path))
+    saved = _broadcast_checkpoint(group, local_saved)
+    console.open_log(folder, group.rank, runtime.quiet)
+    if path is None or saved is None:
+        return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
+    parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
+    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent)
+
+
+def _open_or_refuse(
+    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+) -> tuple[tuple[Path, Path | None, Checkpoint | None] | None, tuple[str, str] | None]:
+    """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
+    try:
+        return _open(config, runtime, size, lock), None
+    except UserError as error:
+        return None, (error.reason, error.remedy)
+
+
+def _open(
+    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+) -> tuple[Path, Path | None, Checkpoint | None]:
+    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path."""
+    folder = record.continued_folder(runtime)
+    if folder:
+        lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
+        return folder, *_find(runtime, folder)
+    path, saved = _find(runtime)
+    folder = record.create_folder(config, runtime, size)
+    lock.acquire(folder)
+    return folder, path, saved
+
+
+def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint | None:
+    """Rank 0's checkpoint, on every rank; of the other ranks' optimizers a rank gets the arrays of its own only."""
+    described = group.broadcast(saved and _without_arrays(saved))
+    if described is None:
+        return None
+    local = saved or described
+    weights, first = broadcast_arrays(group, local.weights), broadcast_arrays(group, local.optimizer.arrays)
+    others: list[Weights] = []
+    for rank, arrays in enumerate(local.other_ranks, 1):
+        received = broadcast_arrays(group, arrays)
+        others.append(received if rank == group.rank else {})
+    optimizer = local.optimizer._replace(arrays=first)
+    return dataclasses.replace(local, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
+
+
+def _without_arrays(saved: Checkpoint) -> Checkpoint:
+    """The checkpoint's other values."""
+    others: tuple[Weights, ...] = ({},) * len(saved.other_ranks)
+    return dataclasses.replace(saved, weights={}, optimizer=saved.optimizer._replace(arrays={}), other_ranks=others)
+
+
+def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, Checkpoint | None]:
+    """The checkpoint to resume from; None, None for a new run, and where --auto-resume finds no checkpoint yet."""
+    if runtime.resume:
+        return checkpoints.newest(runtime.resume)
+    if not runtime.auto_resume:
+        return None, None
+    return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
+
+
+def _restore(
+    config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
+) -> Position:
+    """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
+    samples = len(dataset.train)
+    check_options(config, target, dataset, path, saved)
+    check_position(path, saved.position, samples)
+    _check_weights(config, target, path, saved)
+    try:
+        learner.load(saved.weights)
+    except ValueError as error:
+        raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
+    position = recounted(config, saved.position, samples, learner.group.size)
+    log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
+    if position.step != saved.position.step:
+        log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
+    _restore_optimizer(config, learner, path, saved)
+    return position
+
+
+def _check_weights(config: Config, target: Target, path: Path, saved: Checkpoint) -> None:
+    """Raise UserError unless the checkpoint's weights can be loaded into what is trained."""
+    if target.is_portable:
+        checkpoints.network(path, saved)
+    elif saved.framework != config.framework:
+        raise UserError(
+            f"--resume {path}: the {target.kind} {config.model} was trained in {saved.framework}, and stays there",
+            f"use --framework {saved.framework}",
+        )
+
+
+def _restore_optimizer(config: Config, learner: Learner, path: Path, saved: Checkpoint) -> None:
+    """Load the optimizer's state, if the checkpoint has that of this optimizer."""
+    state = _local_state(learner, saved)
+    if saved.framework != config.framework:
+        state = state._replace(extra={})
+        log.info("weights and optimizer state come from %s", saved.framework)
+    required = {name: array.shape for name, array in learner.optimizer_state().arrays.items()}
+    if required.keys() - state.arrays.keys():
+        log.warning("the checkpoint has no optimizer state of %s, which starts from zero", config.optimizer)
+        return
+    try:
+        if any(state.arrays[name].shape != shape for name, shape in required.items()):
+            raise ValueError("its shapes are not those of the network")
+        learner.load_optimizer_state(state)
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"{path}: its optimizer state cannot be loaded ({error})", "resume another checkpoint"
+        ) from None
+
+
+def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
+    """This rank's optimizer state: that of rank 0, unless each rank has its own and had its own."""
+    group, ranks = learner.group, 1 + len(saved.other_ranks)
+    if ranks == 1:
+        return saved.optimizer
+    if learner.state_by_rank and ranks == group.size:
+        return saved.optimizer._replace(arrays=(saved.optimizer.arrays, *saved.other_ranks)[group.rank])
+    log.warning("each of the checkpoint's %d ranks has its own optimizer state; all ranks resume from rank 0's", ranks)
+    return saved.optimizer
+
+
+def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+    """Raise UserError for an option with Resume.SAME that is not that of the checkpoint."""
+    if target.record() != saved.network:
+        raise UserError(
+            f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
+            "--set differ",
+            "leave out --model and --set, which then are those of the checkpoint",
+        )
+    values = {
+        "seed": (config.seed, saved.position.seed),
+        "init": (config.init, saved.init or config.init),
+        "data": (dataset.fingerprint[:16], saved.data[:16]),
+    }
+    for option in (name for name, about in facts(Config).items() if about.resume is Resume.SAME):
+        ours, theirs = values[option]
+        if ours != theirs:
+            name = "the fingerprint of --data" if option == "data" else f"--{option}"
+            raise UserError(
+                f"--resume {path}: {name} is {ours} here and {theirs} in the checkpoint",
+                "use the options and the data of the run to resume",
+            )
+
+
+def check_position(path: Path, position: Position, samples: int) -> None:
+    """Raise UserError for a position at which no run on that many samples can be."""
+    batch, rows = position.global_batch, position.rows_in_epoch
+    if rows <= samples and batch:
+        complete = position.epoch + 1
+        for remainder in ("drop", "pad"):  # exact has as many steps as pad
+            steps, left = (sharding.steps_per_epoch(count, batch, remainder) for count in (samples, samples - rows))
+            if position.step == complete * steps - left:
+                return
+    raise UserError(
+        f"{path}: no run on {samples} images is at step {position.step}, after {position.epoch} epochs and {rows} rows "
+        f"in batches of {batch}",
+        "resume another checkpoint",
+    )
+
+
+def recounted(config: Config, position: Position, samples: int, size: int) -> Position:
+    """The position as `size` ranks count it, whose global batch or --remainder may differ from the checkpoint's.
+
+    Rows already taken in this epoch stay taken; if what is left of it has no step, the next epoch begins. Steps are
+    renumbered so that the epoch ends at a multiple of the new steps per epoch, which the learning rate follows.
+    """
+    batch = config.global_batch(size)
+    left = sharding.steps_per_epoch(samples - position.rows_in_epoch, batch, config.remainder)
+    step = (position.epoch + 1) * sharding.steps_per_epoch(samples, batch, config.remainder) - left
+    moved = dataclasses.replace(position, step=step, global_batch=batch)
+    return moved if left else dataclasses.replace(moved, epoch=position.epoch + 1, rows_in_epoch=0)
+
+
+@contextlib.contextmanager
+def must_write(what: str, folder: Path) -> Iterator[None]:
+    """Turn an OSError into an error about `what`, in the run's folder.
+
+    Raises WriteError if the disk does not accept it, FolderLost if the folder is gone: a job started again would
+    then train from the beginning.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason, resume = f"{what} cannot be written ({error.strerror or error})", f"resume with --resume {folder}"
+        if not os.path.isdir(folder):
+            raise FolderLost(f"{reason}, as {folder} is gone", f"bring it back, then {resume}") from None
+        raise WriteError(
+            reason, f"earlier checkpoints are complete: free disk space or repair the disk, then {resume}"
+        ) from None
+
+
+class Saver:
+    """Saves the state of a run. memory: of an elastic job, else None. parent: the checkpoint that it resumed from."""
+
+    def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
+        self._run, self._memory, self._parent = run, memory, parent
+        self._saved_at, self._took_s = time.monotonic(), 0.0
+        if memory and parent:  # ranks that stay when hosts change know the state that they continue, not its parent
+            with must_write("the branch that this job leaves", run.folder):
+                checkpoints.leave_branch(run.folder / "checkpoints", parent)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time for a checkpoint by --checkpoint-seconds; each rank has its own answer."""
+        interval_s = self._run.runtime.checkpoint_seconds
+        return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
+
+    def save(self, position: Position, score: float = 0.0) -> None:
+        """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
+
+        Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
+        """
+        phases.begin(CHECKPOINT)
+        run, began = self._run, time.monotonic()
+        weights = run.learner.weights()
+        consistency.check_finite(weights, position.step, run.learner.local_weights)
+        others = self._other_ranks()
+        if run.is_rank_0:
+            run.lock.check()
+            state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
+            with must_write(f"the checkpoint of step {position.step}", run.folder):
+                path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
+            self._parent = checkpoint_folder.entry_of(path)
+        self._saved_at = time.monotonic()
+        self._took_s = self._saved_at - began
+
+    def _other_ranks(self) -> tuple[Weights, ...]:
+        """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""
+        learner = self._run.learner
+        if not learner.state_by_rank:
+            return ()
+        return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])
+
+    def commit(self, position: Position) -> None:
+        """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""
+        if self._memory:
+            state = self._run.checkpoint(position, self._run.learner.weights())
+            self._memory.commit(self._run.group, self._run.folder, state)

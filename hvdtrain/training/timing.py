@@ -1,0 +1,223 @@
+"""The time of steps: where it goes on this rank, how many images it is per second, and which ranks are slower."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hvdtrain.interfaces import Group, Position
+from hvdtrain.runs.console import log
+from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
+from hvdtrain.system import rank_info
+from hvdtrain.system.phases import DATA, LOGGING, LOOP, phases
+from hvdtrain.training.observer import Observer
+
+PART_S = 1.0
+"""A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
+MIN_PARTS = 3
+"""A window has so many parts, even if they take longer than WINDOW_S."""
+
+
+class _Reading(NamedTuple):
+    """What the clocks show at a moment."""
+
+    now_s: float
+    communicate_s: float | None
+    data_s: float
+
+
+class StepTimer:
+    """Times the steps of this rank: what `phases` says belongs to a step, without evaluations, checkpoints and sums.
+
+    group: tells how long this rank communicates.
+    """
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._interval = NO_TIME
+        """Since `take` was called last, up to the last moment that belonged to no step."""
+        self._state: tuple[StepTime, _Reading | None] = NO_TIME, None
+        """Of all steps up to that moment, and the beginning of the present steps: one value, so that a reader in
+        another thread sees both."""
+
+    def on_step_time(self, begins: bool) -> None:
+        """Time of steps begins, or ends; see `Phases.start_run`."""
+        total, began = self._state
+        if begins:
+            self._state = total, self._read()
+            return
+        times = self._since(began)
+        self._interval = self._interval.plus(times)
+        self._state = total.plus(times), None
+
+    def take(self) -> StepTime:
+        """What the steps took since this was called last; call it outside of steps."""
+        interval, self._interval = self._interval, NO_TIME
+        return interval
+
+    @property
+    def total(self) -> StepTime:
+        """Of all steps of this run in this process; for any thread."""
+        total, began = self._state
+        return total.plus(self._since(began))
+
+    def _read(self) -> _Reading:
+        return _Reading(time.perf_counter(), self._group.communicate_s, phases.seconds(DATA))
+
+    def _since(self, began: _Reading | None) -> StepTime:
+        if began is None:
+            return NO_TIME
+        now = self._read()
+        seconds, data_s = now.now_s - began.now_s, now.data_s - began.data_s
+        if now.communicate_s is None or began.communicate_s is None:
+            return StepTime(max(seconds - data_s, 0.0), None, data_s)
+        # Horovod's figure can shrink a little where other tensors follow those of the last step.
+        communicate_s = min(max(now.communicate_s - began.communicate_s, 0.0), seconds - data_s)
+        return StepTime(max(seconds - communicate_s - data_s, 0.0), communicate_s, data_s)
+
+
+class Throughput(Observer):
+    """Images per second of each logging interval, and the share of time outside the framework's steps.
+
+    Images are rows of the data: those that pad a batch do not count. Neither does time of evaluations and checkpoints.
+    """
+
+    def __init__(self) -> None:
+        self._waited_s = self._epoch_s = self._epoch_waited_s = 0.0
+        self._rates: list[float] = []
+        self._step_s: list[float] = []
+        self._seconds = self._outside_s = 0.0
+
+    def epoch_started(self, at: Position) -> None:
+        """An interval begins here, in an epoch."""
+        self._at, self._began = at, time.perf_counter()
+        self._outside_before, self._waited_before = phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)
+
+    saved = epoch_started
+
+    def interval(self, at: Position) -> dict[str, float]:
+        """End the interval here, in the same epoch, and begin the next: `images_per_s`, and in seconds `outside_s`
+        and `data_wait_s`. Empty if the interval has no step.
+        """
+        seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
+        if steps == 0:
+            return {}
+        outside_s = phases.seconds(LOOP, DATA, LOGGING) - self._outside_before
+        waited_s = phases.seconds(DATA) - self._waited_before
+        self._rates.append((at.rows_in_epoch - self._at.rows_in_epoch) / seconds)
+        self._step_s.append(seconds / steps)
+        self._seconds, self._outside_s = self._seconds + seconds, self._outside_s + outside_s
+        self._waited_s += waited_s
+        self._epoch_s, self._epoch_waited_s = self._epoch_s + seconds, self._epoch_waited_s + waited_s
+        self.epoch_started(at)
+        return {"images_per_s": self._rates[-1], "outside_s": outside_s, "data_wait_s": waited_s}
+
+    def take_wait_share(self) -> float:
+        """Time in which steps waited for data, as a share of the training time since this was called last."""
+        share = self._epoch_waited_s / self._epoch_s if self._epoch_s else 0.0
+        self._epoch_s = self._epoch_waited_s = 0.0
+        return share
+
+    @property
+    def wait_share(self) -> float:
+        """Time in which steps waited for data, as a share of all training time."""
+        return self._waited_s / self._seconds if self._seconds else 0.0
+
+    @property
+    def images_per_s(self) -> float:
+        """Of the median interval, without the first one, which warms up, if there are others; 0 before the first."""
+        return _median(self._rates)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Of the median interval, as `images_per_s`."""
+        return _median(self._step_s)
+
+    @property
+    def outside_share(self) -> float:
+        """Time in the loop, between the framework's steps, as a share of all training time."""
+        return self._outside_s / self._seconds if self._seconds else 0.0
+
+
+def _median(values: list[float]) -> float:
+    return float(np.median(values[1:] or values or [0.0]))
+
+
+class SlowRanks:
+    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._hosts: list[str] = []
+        self._warm = False
+        self._part: list[StepTime] = []
+        """Of the logging steps that will be a part of the window, by rank."""
+        self._window: deque[list[StepTime]] = deque()
+        self._slow: dict[tuple[int, str], str] = {}
+        """Ranks that are slow, what takes them so long, and by how much."""
+
+    @property
+    def figures(self) -> list[str]:
+        """What the progress display shows."""
+        return [f"rank {rank} is slow ({much})" for (rank, _), much in sorted(self._slow.items())]
+
+    def started(self) -> None:
+        """Learn where the ranks are; call it on every rank."""
+        self._hosts = self._group.gather(rank_info.host_name())
+
+    def add(self, times: Sequence[StepTime]) -> None:
+        """How long the steps since the last logging step took each rank.
+
+        The first ones, in which frameworks warm up, are left out.
+        """
+        if not self._warm:
+            self._warm = True
+            return
+        part = self._part or [NO_TIME] * len(times)
+        self._part = [time.plus(other) for time, other in zip(part, times, strict=True)]
+        if _seconds(self._part) < PART_S:
+            return
+        self._window.append(self._part)
+        self._part = []
+        window = self._window
+        while len(window) > MIN_PARTS and sum(map(_seconds, window)) - _seconds(window[0]) >= WINDOW_S:
+            window.popleft()
+        if len(window) >= MIN_PARTS and sum(map(_seconds, window)) >= WINDOW_S:
+            self._compare()
+
+    def _compare(self) -> None:
+        slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow))}
+        for key, rank in sorted(slow.items()):
+            if key not in self._slow:
+                self._name(rank)
+        for key in [key for key in self._slow if key not in slow]:
+            del self._slow[key]
+            log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
+
+    def _name(self, slow: SlowRank) -> None:
+        """Log that the steps of the window took a rank longer."""
+        key, host = (slow.rank, slow.part), self._hosts[slow.rank]
+        if slow.part == "compute":
+            self._slow[key] = f"{slow.ratio:.1f}x"
+            log.warning(
+                "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "
+                "step: see what else runs on that host, and check it with python -m hvdtrain doctor",
+                *(slow.rank, host, slow.ratio),
+            )
+        else:
+            share = slow.more_s / sum(map(_seconds, self._window))
+            self._slow[key] = f"data {share:.0%}"
+            log.warning(
+                "rank %d on %s is slow: it waits for data for %.0f%% more of the time than the other ranks, which wait "
+                "for it in each step: raise --workers, or check the disk of that host",
+                *(slow.rank, host, 100 * share),
+            )
+
+
+def _seconds(part: Sequence[StepTime]) -> float:
+    """How long these steps took, on the rank that took longest."""
+    return max(time.total for time in part)

@@ -1,0 +1,94 @@
+"""The machine: slots, threads, memory, limits, folders, data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from support.doctor import as_root, doctor, unshared
+
+from hvdtrain.doctor.check import CheckContext
+from hvdtrain.doctor.checks.machine import check_memory
+from hvdtrain.system import resources
+from hvdtrain.system.rank_info import RankInfo
+
+
+def test_more_ranks_than_slots(tmp_path):
+    cores = len(os.sched_getaffinity(0))
+    result = doctor(tmp_path, "--only", "slots", "--ranks", str(20 * cores))
+    result.has("slots", "fail", "not enough slots", str(20 * cores), remedy="--oversubscribe")
+    result.has("slots", "warn", f"{20 * cores} ranks on {cores} core(s)", "oversubscribe", remedy=f"at most {cores}")
+
+
+def test_omp_num_threads(tmp_path):
+    cores = os.cpu_count() or 1
+    result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS=str(4 * cores))
+    result.has("threads", "warn", f"OMP_NUM_THREADS={4 * cores} is too high", remedy="export OMP_NUM_THREADS=")
+    result = doctor(tmp_path, "--only", "threads", OMP_NUM_THREADS="many")
+    result.has("threads", "fail", "is not a positive integer", remedy="OMP_NUM_THREADS=")
+
+
+@as_root
+def test_small_shared_memory_and_read_only_or_full_folder(tmp_path):
+    """Small tmpfs over /dev/shm, and over the folder of runs: read-only, then full."""
+    (tmp_path / "runs").mkdir()
+    code = f"mount -t tmpfs -o size=16m none /dev/shm; mount -t tmpfs -o ro none {tmp_path / 'runs'}"
+    result = doctor(tmp_path, "--only", "shm", "folder", by=unshared("-m", code))
+    result.has("shm", "fail", "16 MiB free of 16 MiB", "too small", remedy="--shm-size")
+    result.has("folder", "fail", "runs is not writable", "Read-only", remedy="--runs")
+    code = f"mount -t tmpfs -o size=80m none /dev/shm; mount -t tmpfs -o size=50m none {tmp_path / 'runs'}"
+    result = doctor(tmp_path, "--only", "shm", "folder", by=unshared("-m", code))
+    result.has("shm", "warn", "80 MiB", "too small for 2 ranks", remedy="--shm-size")
+    result.has("folder", "fail", "full", remedy="--runs")
+
+
+def test_folder_of_runs_is_a_file(tmp_path):
+    (tmp_path / "runs").write_text("")
+    result = doctor(tmp_path, "--only", "folder")
+    result.has("folder", "fail", str(tmp_path / "runs"), remedy="--runs")
+
+
+def test_few_open_files(tmp_path):
+    result = doctor(tmp_path, "--only", "limits", by=["sh", "-c", 'ulimit -n 64; exec "$@"', "sh"])
+    result.has("limits", "fail", "64 files may be open", remedy="ulimit -n")
+    assert result.status == 1
+
+
+def test_cgroup_limits(tmp_path, monkeypatch):
+    """Versions 1 and 2, as folders with the files of a cgroup."""
+    (tmp_path / "memory.max").write_text("536870912\n")
+    (tmp_path / "memory.current").write_text("436870912\n")
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "v1" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    (tmp_path / "v1" / "memory.usage_in_bytes").write_text("1\n")
+    (tmp_path / "v1" / "cpu.cfs_quota_us").write_text("200000\n")
+    (tmp_path / "v1" / "cpu.cfs_period_us").write_text("50000\n")
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path / "v1", tmp_path])
+    assert resources.memory_limit() == (536870912, 436870912)
+    assert resources.cpu_quota() == 4
+    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
+    assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
+    monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
+    assert resources.cpu_quota() == 1
+
+
+def test_damaged_data_set(tmp_path):
+    real = Path(os.environ.get("HVDTRAIN_DATA", ""), "fashion-mnist")
+    if not os.environ.get("HVDTRAIN_DATA") or not real.is_dir():
+        pytest.skip("needs HVDTRAIN_DATA, a folder that holds fashion-mnist/")
+    mine = tmp_path / "data" / "fashion-mnist"
+    shutil.copytree(real, mine)
+    file = next(path for path in sorted(mine.iterdir()) if "t10k-images" in path.name)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.chmod(0o644)
+    file.write_bytes(content)
+    result = doctor(tmp_path, "--only", "data", HVDTRAIN_DATA=str(tmp_path / "data"))
+    result.has("data", "fail", "t10k-images", remedy="published file")
+    result = doctor(tmp_path, "--only", "data", HVDTRAIN_DATA=str(tmp_path / "nowhere"))
+    result.has("data", "warn", "is not a folder", remedy="fashion-mnist/")

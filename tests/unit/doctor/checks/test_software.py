@@ -1,0 +1,245 @@
+"""Python and packages: stacks, missing and broken ones, and what is too new or too old."""
+
+from __future__ import annotations
+
+import sys
+
+import packaging.requirements
+import packaging.specifiers
+import packaging.version
+import pytest
+from support.doctor import doctor
+from support.made_up_packages import BUILT
+
+from hvdtrain.doctor.checks import horovod, software
+from hvdtrain.doctor.checks.software import read_pins
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.preparation import require
+from hvdtrain.system import stacks
+
+
+def test_first_line_says_which_stack_it_is(environment):
+    environment.python("3.13.1")
+    environment.install("torch==2.15.0", "numpy==2.5.5", "horovod==0.28.1+hvdtrain.p1.torch2.15.cpu.openmpi4")
+    environment.module("horovod")
+    environment.module("torch", version="2.15.0", built=BUILT)
+    line = "stack pytorch: Python 3.13.1, PyTorch 2.15.0, NumPy 2.5.5, Horovod 0.28.1 (Gloo, MPI)"
+    assert environment.finding(software.check_stack) == ("ok", line, "")
+    assert stacks.installed_versions()["stack"] == "pytorch"
+
+
+def test_stack_of_what_is_installed_unless_set_up_recorded_it(environment):
+    assert stacks.installed_stack() is None
+    assert environment.findings(software.check_stack) == []
+    environment.install("tensorflow-cpu==2.21.0")
+    assert stacks.installed_stack() == stacks.STACKS["tensorflow"]
+    environment.install("torch==2.15.0")
+    assert stacks.installed_stack() is None
+    assert "stack" not in stacks.installed_versions()
+    mixture = environment.finding(software.check_stack)
+    assert (mixture.status, mixture.remedy) == ("warn", "make setup STACK=all")
+    assert mixture.text.startswith("none of the stacks all, pytorch, tensorflow, so not tested: Python 3.11.9, PyTorch")
+    environment.marker("pytorch")
+    assert stacks.installed_stack() == stacks.STACKS["pytorch"]
+    assert environment.finding(software.check_stack).text.endswith("no Horovod; TensorFlow is not part of this stack")
+    environment.marker("another")
+    environment.install("mxnet-cu112==1.9.1")
+    assert stacks.installed_stack() == stacks.STACKS["all"]
+
+
+def test_python_against_the_stack(environment):
+    environment.install("torch==2.13.0", "mxnet==1.9.1")
+    assert environment.finding(software.check_python).status == "ok"
+    environment.python("3.13.0")
+    text = "Python 3.13.0 is too new for the stack all, which needs Python 3.10 or 3.11"
+    assert environment.finding(software.check_python) == ("fail", text, "make setup STACK=pytorch")
+    environment.marker("tensorflow")
+    environment.python("3.14.2")
+    text = "Python 3.14.2 is too new for the stack tensorflow, which needs Python 3.10 to 3.13"
+    remedy = "make setup STACK=pytorch BASE_PYTHON=3.13"
+    assert environment.finding(software.check_python) == ("fail", text, remedy)
+    environment.python("3.9.2")
+    assert "too old for the stack tensorflow" in environment.finding(software.check_python).text
+
+
+def test_what_a_stack_lacks_on_purpose_is_no_warning(environment):
+    environment.python("3.12.1")
+    environment.install("torch==2.15.0")
+    environment.module("torch", version="2.15.0", built=BUILT)
+    environment.module("horovod")
+    findings = environment.findings(software.check_frameworks)
+    assert {finding.status for finding in findings} == {"ok"}
+    mxnet = "mxnet is not part of the stack pytorch and needs Python 3.10 or 3.11: "
+    tensorflow = "tensorflow is not part of the stack pytorch: make setup STACK=tensorflow"
+    assert [finding.text for finding in findings] == [
+        "torch 2.15.0",
+        f"{mxnet}make setup STACK=all BASE_PYTHON=3.11",
+        tensorflow,
+    ]
+    environment.install("tensorflow==2.21.0")
+    environment.marker("pytorch")
+    error = "ImportError: Extension horovod.tensorflow has not been built"
+    environment.module("tensorflow", version="2.21.0", horovod_error=error)
+    horovod_s = [finding.text for finding in environment.findings(horovod.check_horovod) if finding.status == "ok"]
+    assert "Horovod was not built for tensorflow, which is not part of the stack pytorch" in horovod_s
+
+
+def test_missing_part_of_a_stack(environment):
+    environment.marker("tensorflow")
+    (failed,) = environment.findings(software.check_frameworks)
+    assert (failed.status, failed.remedy) == ("fail", "make setup STACK=tensorflow")
+    environment.module("torch", version="2.15.0")
+    missing = environment.findings(software.check_frameworks)[-1]
+    assert missing == ("warn", "tensorflow is not installed, but part of the stack", "make setup STACK=tensorflow")
+
+
+def test_repair_sets_up_again_although_set_up_would_find_nothing_to_do(environment, tmp_path):
+    environment.marker("pytorch")
+    for name in (".hvdtrain-setup", ".hvdtrain-horovod"):
+        environment.write(name)
+    stamps = f"{tmp_path}/.hvdtrain-setup {tmp_path}/.hvdtrain-horovod"
+    command = f"rm -f {stamps} && make setup STACK=pytorch VENV={tmp_path}"
+    assert environment.finding(software.check_numpy) == ("fail", "NumPy is not installed", command)
+
+
+def test_numpy_too_new_for_mxnet_on_a_python_without_an_older_one(environment):
+    environment.install("numpy==2.5.5", "mxnet==1.9.1")
+    environment.module("mxnet")
+    assert environment.finding(software.check_numpy).remedy == "pip install 'numpy<1.24'"
+    environment.python("3.12.1")
+    too_new = environment.finding(software.check_numpy)
+    assert (too_new.status, too_new.remedy) == ("fail", "make setup STACK=all BASE_PYTHON=3.11")
+
+
+def test_numpy_that_torch_cannot_use(environment):
+    environment.install("torch==2.2.0", "numpy==2.5.5")
+    environment.module("torch", version="2.2.0", numpy_error="RuntimeError: Numpy is not available")
+    finding = environment.findings(software.check_frameworks)[0]
+    assert finding.text == "torch 2.2.0 cannot use NumPy 2.5.5 (RuntimeError: Numpy is not available)"
+    assert (finding.status, finding.remedy) == ("fail", "make setup STACK=pytorch")
+
+
+def test_versions_against_the_pins_of_the_stack(environment, tmp_path, monkeypatch):
+    monkeypatch.setattr(software, "PINS", tmp_path / "stacks")
+    (tmp_path / "stacks" / "pytorch").mkdir(parents=True)
+    (tmp_path / "stacks" / "pytorch" / "constraints.txt").write_text("numpy==2.5.5\ntorch==2.15.0\nrich==15.0\n")
+    environment.install("torch==2.15.0+cpu", "numpy==2.5.5")
+    text = "all 2 packages have the versions of the stack pytorch"
+    assert environment.finding(software.check_versions) == ("ok", text, "")
+    environment.install("rich==14.0")
+    differ = environment.finding(software.check_versions)
+    assert differ.text == "versions differ from those of the stack pytorch: rich 14.0 (pinned 15.0)"
+    assert differ.remedy == "make setup STACK=pytorch"
+
+
+def test_the_machine_s_own_torch(environment, tmp_path, monkeypatch):
+    """With USE_SYSTEM_TORCH=1 set-up links it in a folder of this name, and writes the pins of the other packages."""
+    monkeypatch.setattr(software, "PINS", tmp_path / "stacks")
+    (tmp_path / "stacks" / "pytorch").mkdir(parents=True)
+    (tmp_path / "stacks" / "pytorch" / "constraints.txt").write_text("numpy==2.5.5\ntorch==2.15.0\n")
+    environment.install("torch==2.9.0a0+nv", "numpy==2.5.5")
+    assert environment.finding(software.check_versions).status == "warn"
+    folder = tmp_path / "site" / "hvdtrain-system-torch"
+    folder.mkdir()
+    metadata = next((tmp_path / "site").glob("torch-*"))
+    metadata.rename(folder / metadata.name)
+    sys.path.insert(0, str(folder))
+    environment.write(".hvdtrain-constraints", "numpy==2.5.5\n")
+    assert environment.finding(software.check_versions).text == "all 1 packages have the versions of the stack pytorch"
+    assert "PyTorch 2.9.0a0+nv of the machine, NumPy" in environment.finding(software.check_stack).text
+
+
+def test_packages_too_new_or_too_old_for_a_framework(environment):
+    assert packaging.requirements and packaging.specifiers and packaging.version  # loaded: they are not in this one
+    needs = ("numpy>=1.26.0", "protobuf<8.0.0,>=6.31.1", "wrapt>=1.11", "h5py<3.15; extra == 'x'")
+    environment.install("tensorflow-cpu==2.21.0", requires=needs)
+    environment.install("numpy==1.23.5", "protobuf==8.1", "wrapt==2.0", "h5py==9")
+    findings = environment.findings(software.check_requirements)
+    assert {(finding.status, finding.remedy) for finding in findings} == {("warn", "make setup STACK=tensorflow")}
+    assert [finding.text for finding in findings] == [
+        "numpy 1.23.5 is too old: tensorflow-cpu 2.21.0 requires numpy>=1.26.0",
+        "protobuf 8.1 is too new: tensorflow-cpu 2.21.0 requires protobuf<8.0.0,>=6.31.1",
+    ]
+
+
+def test_tensorboard_without_pkg_resources(environment, tmp_path):
+    environment.install("tensorboard==2.15.2", "setuptools==84.2.1")
+    environment.module("tensorboard")
+    assert environment.findings(software.check_requirements) == []
+    environment.write("site/tensorboard/default.py", "import pkg_resources\n")
+    finding = environment.finding(software.check_requirements)
+    text = "setuptools 84.2.1 is too new for TensorBoard 2.15.2, which imports pkg_resources"
+    assert finding == ("warn", text, "pip install 'setuptools<81'")
+
+
+def test_keras_2_of_tensorflow(environment, monkeypatch):
+    monkeypatch.delenv("TF_USE_LEGACY_KERAS", raising=False)
+    assert environment.findings(software.check_keras) == []
+    environment.install("tensorflow-cpu==2.21.0", "keras==3.15.1")
+    missing = environment.finding(software.check_keras)
+    assert (missing.status, missing.remedy) == ("fail", "pip install --no-deps 'tf-keras==2.21.*'")
+    assert "TensorFlow 2.21.0 has Keras 3.15.1" in missing.text
+    environment.install("tf-keras==2.21.3")
+    assert environment.finding(software.check_keras).status == "ok"
+    monkeypatch.setenv("TF_USE_LEGACY_KERAS", "0")
+    text = "TF_USE_LEGACY_KERAS=0 selects Keras 3.15.1, and Horovod needs Keras 2"
+    assert environment.finding(software.check_keras) == ("fail", text, "unset TF_USE_LEGACY_KERAS")
+
+
+@pytest.mark.parametrize("version, age", [("2.20.1", "old"), ("2.22.0", "new")])
+def test_keras_2_of_another_tensorflow(environment, version, age):
+    environment.install("tensorflow==2.21.0", "keras==3.15.1", f"tf-keras=={version}")
+    text = f"tf-keras {version} is too {age} for TensorFlow 2.21.0, which needs tf-keras 2.21"
+    remedy = "pip install --no-deps 'tf-keras==2.21.*'"
+    assert environment.finding(software.check_keras) == ("fail", text, remedy)
+
+
+def test_tensorflow_with_keras_2_in_itself(environment):
+    environment.install("tensorflow-cpu==2.15.1", "keras==2.15.0")
+    assert environment.finding(software.check_keras).text == "TensorFlow 2.15.1 has Keras 2.15.0"
+
+
+def test_error_for_a_framework_that_the_stack_does_not_have(environment, monkeypatch):
+    environment.python("3.12.1")
+    environment.marker("pytorch")
+    monkeypatch.setitem(sys.modules, "mxnet", None)
+    reason = r"mxnet cannot be imported \(.*\): it is not part of the stack pytorch and needs Python 3.10 or 3.11"
+    with pytest.raises(UserError, match=f"{reason}; run: make setup STACK=all BASE_PYTHON=3.11"):
+        require(["mxnet"], "mxnet")
+
+
+def test_pinned_versions():
+    assert read_pins("# x\na-b==1.2.3\nc==4 # why\n") == {"a-b": "1.2.3", "c": "4"}
+    by_python = 'd==1 ; python_version < "3.2"\nd==2 ; python_version >= "3.2"  # why\ne==5;python_version<"3"\n'
+    assert read_pins(by_python) == {"d": "2"}
+
+
+def test_framework_that_crashes_or_lacks_a_library(tmp_path):
+    for name, line in (
+        ("torch", "import os; os.kill(os.getpid(), 11)"),
+        ("mxnet", "raise OSError('libcudart.so.11.0: no')"),
+    ):
+        (tmp_path / "fake" / name).mkdir(parents=True)
+        (tmp_path / "fake" / name / "__init__.py").write_text(line)
+    result = doctor(tmp_path, "--only", "frameworks", PYTHONPATH=str(tmp_path / "fake"))
+    result.has("frameworks", "fail", "torch is installed but cannot be imported", "SIGSEGV", remedy="pip install")
+    result.has("frameworks", "fail", "mxnet is installed but cannot be imported", "libcudart", remedy="CUDA")
+    (tmp_path / "fake" / "mxnet" / "__init__.py").write_text("raise OSError('libquadmath.so.0: cannot open')")
+    result = doctor(tmp_path, "--only", "frameworks", PYTHONPATH=str(tmp_path / "fake"))
+    result.has("frameworks", "fail", "mxnet", "libquadmath", remedy="apt-get install libquadmath0")
+
+
+@pytest.mark.needs("mxnet")
+def test_numpy_too_new_for_mxnet(tmp_path):
+    """NumPy 1.26, as far as MXNet can see: its version, and no numpy.bool."""
+    fake = tmp_path / "fake"
+    (fake / "numpy-1.26.4.dist-info").mkdir(parents=True)
+    (fake / "numpy-1.26.4.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: numpy\nVersion: 1.26.4\n")
+    (fake / "sitecustomize.py").write_text(
+        "import numpy\ndef gone(name):\n    raise AttributeError(f\"module 'numpy' has no attribute '{name}'\")\n"
+        "numpy.__getattr__ = gone\n"
+    )
+    result = doctor(tmp_path, "--only", "numpy", "frameworks", "versions", PYTHONPATH=str(fake))
+    result.has("numpy", "fail", "NumPy 1.26.4 is too new for MXNet", remedy="numpy<1.24")
+    result.has("frameworks", "fail", "mxnet is installed but cannot be imported", "bool", remedy="numpy<1.24")
+    result.has("versions", "warn", "numpy 1.26.4 (pinned 1.23.5)", remedy="make setup")

@@ -1,0 +1,45 @@
+"""Horovod against the fastest other strategy over ranks."""
+
+import json
+
+import pytest
+
+from hvdtrain.measure.bench.strategies import BenchRow, StrategyBenchOptions, plan, ratio_table, read_ratios
+
+ROWS = [
+    BenchRow("mxnet", "single", "", "", "one", ""),
+    BenchRow("mxnet", "horovod", "", "", "ranks", ""),
+    BenchRow("mxnet", "horovod", "", "", "ranks", "", "mpi"),
+    BenchRow("mxnet", "horovod", "module", "", "ranks", ""),
+    BenchRow("mxnet", "ring", "", "", "ranks", ""),
+    BenchRow("mxnet", "kvstore", "module", "dist_sync", "ranks", ""),
+    BenchRow("mxnet", "kvstore", "", "device", "devices", ""),
+    BenchRow("torch", "ddp", "", "", "ranks", ""),
+]
+SPEEDS = {
+    "mxnet/single": (5000, 5000, 5000), "mxnet/horovod": (90, 400, 88), "mxnet/horovod/mpi": (99, 98, 110),
+    "mxnet/horovod/module": (500, 500, 500), "mxnet/ring": (99, 500, 90), "mxnet/kvstore/dist_sync/module": (100,) * 3,
+    "mxnet/kvstore/device": (900, 900, 900), "torch/ddp": (900, 900, 900),
+}  # fmt: skip
+
+
+def test_ratios_pair_jobs_of_a_repeat_with_the_fastest_of_the_framework(tmp_path):
+    jobs = plan(ROWS, StrategyBenchOptions(repeats=3))
+    for job in jobs:
+        if (job.row.name, job.repeat) == ("mxnet/horovod", 1):
+            continue  # this job failed
+        (tmp_path / job.name).mkdir()
+        content = json.dumps({"images_per_s": SPEEDS[job.row.name][job.repeat]})
+        (tmp_path / job.name / "result.json").write_text(content)
+    over_gloo, over_mpi = found = read_ratios(jobs, tmp_path)
+    fastest = "mxnet/kvstore/dist_sync/module"
+    assert over_gloo[:3] == ("mxnet/horovod", fastest, 2)
+    assert over_gloo.ratios == pytest.approx([0.9, 0.88])
+    assert over_mpi[:3] == ("mxnet/horovod/mpi", fastest, 2)
+    assert over_mpi.ratios == pytest.approx([0.99, 0.98, 1.1])
+    assert f"| mxnet/horovod/mpi | {fastest} | 2 | 0.99 | 0.98 to 1.10, 3 |\n" in ratio_table(found).markdown()
+    assert max(map(len, ratio_table(found).terminal(60).splitlines())) <= 60
+
+
+def test_without_another_strategy_there_is_no_ratio(tmp_path):
+    assert read_ratios(plan(ROWS[:4], StrategyBenchOptions(repeats=1)), tmp_path) == []
