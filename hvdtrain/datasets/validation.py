@@ -32,9 +32,7 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
 
     where: names the data in messages. Raises UserError if they are not images.
     """
-    if images.ndim not in (3, 4) or len(images) == 0:
-        shape = "(n, height, width) or (n, channels, height, width)"
-        raise UserError(f"{where} images have shape {images.shape}", f"give {shape}, n at least 1")
+    check_image_shape(where, images.shape)
     if images.ndim == 3:
         images = images[:, np.newaxis]
     elif images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
@@ -48,6 +46,13 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     elif images.dtype != np.uint8:
         raise UserError(f"{where} images are of type {images.dtype}", "give uint8, or floats in [0, 1]")
     return np.ascontiguousarray(images)
+
+
+def check_image_shape(where: str, shape: tuple[int, ...]) -> None:
+    """Raise UserError for what is not the shape of images. where: names the data in messages."""
+    if len(shape) not in (3, 4) or not shape[0]:
+        forms = "(n, height, width) or (n, channels, height, width)"
+        raise UserError(f"{where} images have shape {shape}", f"give {forms}, n at least 1")
 
 
 def check_same_shape(name: str, dataset: Dataset) -> None:

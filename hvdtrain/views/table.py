@@ -103,7 +103,8 @@ class Table:
 
     def terminal(self, width: int | None = None) -> str:
         """The caption and the lines for standard output, at most `width` columns wide, by default those it has."""
-        console = Console(highlight=False, color_system=None if os.environ.get("NO_COLOR") else "auto")
+        colors: Literal["auto"] | None = None if os.environ.get("NO_COLOR") else "auto"
+        console = Console(highlight=False, force_terminal=sys.stdout.isatty(), color_system=colors)
         plain = "utf" not in (sys.stdout.encoding or "").lower()
         with console.capture() as capture:
             for line in self.lines(terminal_width() if width is None else width, plain):

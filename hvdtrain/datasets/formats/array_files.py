@@ -25,7 +25,13 @@ from hvdtrain.datasets.formats.reading import (
 )
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import LoadedSources, Rows, RowSource
-from hvdtrain.datasets.validation import MAX_CLASSES, fingerprint_of_labels, labels_of_parts, valid_images
+from hvdtrain.datasets.validation import (
+    MAX_CLASSES,
+    check_image_shape,
+    fingerprint_of_labels,
+    labels_of_parts,
+    valid_images,
+)
 from hvdtrain.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,9 +121,7 @@ def _array_rows(
     name: str, images: FileArray, labels: np.ndarray, where_labels: str, classes: int, skip: bool
 ) -> ArrayRows:
     """The rows of an array in a file. Raises UserError if there is none, or there are not as many labels as images."""
-    if len(images.shape) not in (3, 4) or len(images) == 0:
-        shape = "(n, height, width) or (n, channels, height, width)"
-        raise UserError(f"{images.file.path}: the images have shape {images.shape}", f"give {shape}, n at least 1")
+    check_image_shape(f"{images.file.path}: the", images.shape)
     if len(labels) != len(images):
         raise UserError(
             f"{where_labels}: {len(labels)} labels for the {len(images)} images of {images.file.path}",

@@ -74,6 +74,32 @@ def test_a_terminal_without_unicode_gets_ascii():
     assert "-" * 60 in text and "\\u2500" not in text
 
 
+def test_a_file_has_no_colors(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b" not in TABLE.terminal(70)
+
+
+def test_cells_of_a_list_are_cut_at_the_end_or_in_the_middle():
+    columns = [
+        (Column("name", left=True, least=8, overflow="middle"), ["first-run-of-all", "b"]),
+        (Column("state", 1, left=True, least=6), ["training", "failed: no space"]),
+        (Column("empty", 2), ["", ""]),
+        (Column("step", 3), ["1", "20"]),
+    ]
+    table = Table.of_columns(columns)
+    assert [line.plain for line in table.lines(24)] == [
+        "name        state   step",
+        "firs…f-all  train…     1",
+        "b           faile…    20",
+    ]
+    assert [line.plain for line in table.lines(20, plain=True)] == [
+        "name          state",
+        "first..f-all  trai..",
+        "b             fail..",
+    ]
+    assert table.lines(None)[0].plain.split() == ["name", "state", "empty", "step"]
+
+
 def test_sentences_are_one_line_in_files(monkeypatch):
     text = "word " * 50
     monkeypatch.delenv("COLUMNS", raising=False)
