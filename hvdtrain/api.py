@@ -96,18 +96,7 @@ def launch(task: str, ranks: int = 1, config: Config | None = None, options: Run
     options = dataclasses.replace(options, name=name)
     given = {**_changed(config or Config(), Config()), **_changed(options, RuntimeOptions())}
     program = [sys.executable, "-m", "hvdtrain"]
-    command = [
-        *program,
-        "launch",
-        "local",
-        "-n",
-        str(ranks),
-        "--",
-        *program,
-        "train",
-        task,
-        *arguments(given),
-    ]
+    command = [*program, "launch", "local", "-n", str(ranks), "--", *program, "train", task, *arguments(given)]
     ended = subprocess.run(command, check=False)
     if ended.returncode:
         raise TrainingError(f"the job ended with status {ended.returncode}", f"see the logs in {options.runs / name}")

@@ -1,8 +1,8 @@
 """Latency and bandwidth of an allreduce, over each library that a strategy uses, and what Horovod costs while idle.
 
-The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there): algorithm bandwidth = bytes / seconds, and
-bus bandwidth = algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results
-for different numbers of ranks can be compared.
+The bandwidths are those of NVIDIA's nccl-tests (doc/PERFORMANCE.md there). Algorithm bandwidth is bytes / seconds. Bus
+bandwidth is algorithm bandwidth * 2 (n - 1) / n, the least that each link must carry with n ranks, so that results for
+different numbers of ranks can be compared.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far apart the cores are that two processes run on: the time that a value takes from one to the other and back.
+"""How far apart the cores of two processes are: the time that a value takes from one to the other and back.
 
-Cores that share a cache are near, others several times as far, and an allreduce through shared memory depends on it. On
-a virtual machine the host decides which, and may decide anew within seconds, so that jobs differ that are the same.
+It is short for cores that share a cache and several times as long for others, and an allreduce through shared memory
+depends on it. On a virtual machine the host chooses the cores and may move them within seconds: repeated jobs differ.
 """
 
 from __future__ import annotations
