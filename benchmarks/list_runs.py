@@ -22,9 +22,9 @@ from pathlib import Path
 
 from hvdtrain.config.options import Config
 from hvdtrain.config.sources import to_record
+from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.views.monitor.curves import CurveReader
-from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views.run_view import RunFollower
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 REPETITIONS = 5
@@ -48,7 +48,7 @@ def main() -> None:
         seconds = median_s(lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL))
         print(f"hvdtrain runs: {options.runs} runs of {options.records} records: {seconds:.2f} s")
         make_run(Path(name, "large"), records, options.ranks, has_end=False)
-        follower, curves = RunFollower(Path(name, "large")), CurveReader(Path(name, "large"))
+        follower, curves = RunFollower(Path(name, "large")), MetricsReader(Path(name, "large", NAME))
         shown = Shown.read(follower.look(), curves)
         seconds = median_s(lambda: screen_lines(shown._replace(view=follower.look()), 120, 50))
         print(

@@ -13,9 +13,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.files import read_json
-from hvdtrain.views.monitor.curves import CurveReader
-from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views.run_view import RunFollower
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 COMMAND = "python -m hvdtrain launch local -n 4 -- python -m hvdtrain.torch_lenet --strategy ring --name digits"
@@ -30,8 +30,8 @@ TRAINED_S, SLOWED_S = 40.0, 12.0
 
 def watch(job: subprocess.Popen[bytes], folder: Path) -> Shown:
     """The screen after the rank was stopped for half of the time for a while."""
-    follower, curves = RunFollower(folder), CurveReader(folder)
-    while not curves.records.of_kind("test"):
+    follower, curves = RunFollower(folder), MetricsReader(folder / NAME)
+    while not curves.of_kind("test"):
         if job.poll() is not None:
             raise SystemExit(f"the job has ended with status {job.returncode}")
         time.sleep(0.5)

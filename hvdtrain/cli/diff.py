@@ -12,11 +12,9 @@ from rich.text import Text
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.monitor.chosen_run import chosen_run
-from hvdtrain.views.monitor.differences import differences
-from hvdtrain.views.monitor.run import read_runs
-from hvdtrain.views.terminal.difference_table import difference_lines, headings
-from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.differences import difference_lines, differences, headings
+from hvdtrain.views.run_view import chosen_run, read_runs
+from hvdtrain.views.terminal.figures import Output
 
 
 @exit_status()

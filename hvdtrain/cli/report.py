@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.content import LEGEND, Report
 from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page
-from hvdtrain.views.report.runs import collect
 from hvdtrain.views.table import paragraph
 
 
@@ -31,7 +31,7 @@ def main(argv: list[str]) -> None:
 
 def show_report(runs: list[Path], output: Path) -> None:
     """Write the report on these runs into the folder `output`; print what came out and its table. Raises UserError."""
-    finished, unfinished = collect(runs)
+    finished, unfinished = finished_runs(runs)
     check_pages(output)
     report = Report(finished, unfinished)
     pages = dict(zip(FILES, (markdown_page(report), csv_page(report), html_page(report)), strict=True))

@@ -11,26 +11,25 @@ from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.runs.search import find_runs
+from hvdtrain.runs.run import find_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.monitor.query import COLUMNS, Filter, column_of, sort_runs
-from hvdtrain.views.monitor.run import read_runs
-from hvdtrain.views.terminal.listing import counted, run_lines
-from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, run_lines, sort_runs
+from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.terminal.figures import Output
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print the table, or JSON; ends the process with a nonzero status if there is no such folder."""
     options = parse(argv)
-    filters = [Filter.parse(one) for one in options.filter]
+    filters = [Filter.parse(condition) for condition in options.filter]
     column_of(options.sort.removeprefix("-"), "--sort")
     views = read_runs(find_runs(options.folder))
-    chosen = [view for view in views if all(one.accepts(view) for one in filters)]
+    chosen = [view for view in views if all(condition.accepts(view) for condition in filters)]
     ordered = sort_runs(chosen, options.sort, options.reverse)
     if options.json:
-        print(json.dumps([view.to_json() for view in ordered], indent=1, allow_nan=False))
+        print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))
         return
     output = Output()
     if ordered:
@@ -65,8 +64,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
 
 def _joined(argv: list[str]) -> list[str]:
     """The arguments with `--sort -COLUMN` as one, as argparse takes -COLUMN for an option."""
-    found = list(argv)
-    while "--sort" in found[:-1]:
-        at = found.index("--sort")
-        found[at : at + 2] = [f"--sort={found[at + 1]}"]
-    return found
+    joined = list(argv)
+    while "--sort" in joined[:-1]:
+        at = joined.index("--sort")
+        joined[at : at + 2] = [f"--sort={joined[at + 1]}"]
+    return joined

@@ -8,10 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from hvdtrain.system.command import Parser, exit_status
-from hvdtrain.views.monitor.chosen_run import RUNS, chosen_run
-from hvdtrain.views.monitor.run import read_runs
-from hvdtrain.views.terminal.output import Output
-from hvdtrain.views.terminal.run_page import page_lines
+from hvdtrain.views.run_view import RUNS, chosen_run, read_runs
+from hvdtrain.views.terminal.figures import Output
+from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown
 
 
@@ -30,4 +29,4 @@ def main(argv: list[str]) -> None:
     options = parser.parse_args(argv)
     (view,) = read_runs([chosen_run(options.run)])
     output = Output()
-    output.print(page_lines(Shown.of(view), output.width, options.all, output.plain))
+    output.print(page_lines(Shown.read(view), output.width, options.all, output.plain))

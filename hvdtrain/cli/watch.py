@@ -12,7 +12,7 @@ from pathlib import Path
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser, exit_status
-from hvdtrain.views.monitor.chosen_run import RUNS, awaited_run, chosen_run
+from hvdtrain.views.run_view import RUNS, awaited_run, chosen_run
 
 
 @exit_status()
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> None:
     """Show the run until it ends, then exit with its job's status, or serve the page; with 0 if the user leaves."""
     options = parse(argv)
     if options.serve:
-        from hvdtrain.views.web.server import serve
+        from hvdtrain.views.web.app import serve
 
         serve(options.runs, options.serve, options.token_file, lambda line: print(line, flush=True))
         return
@@ -36,8 +36,8 @@ def show(options: argparse.Namespace) -> int:
     if len(options.runs) > 1:
         raise UserError(f"{len(options.runs)} runs: a terminal shows one", "give one run, or --serve for a page of all")
     (run,) = options.runs
+    from hvdtrain.views.terminal.figures import Output
     from hvdtrain.views.terminal.follow import follow
-    from hvdtrain.views.terminal.output import Output
 
     return follow(awaited_run(run) if options.wait else _run(run), Output())
 

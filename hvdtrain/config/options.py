@@ -13,6 +13,12 @@ from hvdtrain.config.option import Resume, invalid, option
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
 """The frameworks' own names."""
+STYLES: dict[Framework, tuple[str, ...]] = {
+    "torch": ("loop",),
+    "mxnet": ("gluon", "module", "ndarray"),
+    "tensorflow": ("loop", "fit"),
+}
+"""Programming styles of each framework, the default first."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
 MAX_RANGE = 1000

@@ -14,7 +14,7 @@ from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
-from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
@@ -24,13 +24,6 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import Script
-
-STYLES: dict[Framework, tuple[str, ...]] = {
-    "torch": ("loop",),
-    "mxnet": ("gluon", "module", "ndarray"),
-    "tensorflow": ("loop", "fit"),
-}
-"""Programming styles of each framework, the default first; `ENTRIES` has the strategies of each."""
 
 AnyStrategy = TypeVar("AnyStrategy", bound=Strategy)
 

@@ -1,17 +1,47 @@
-"""A run's metrics on disk: `metrics.jsonl`, one JSON object per line."""
+"""A run's metrics on disk: `metrics.jsonl`, one JSON object per line, how it is written and how it is read."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import functools
+import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from hvdtrain.runs.console import log
-from hvdtrain.runs.record_list import RecordList
-from hvdtrain.system.files import LINES_BYTES, read_limited
-from hvdtrain.system.text import to_json
+from hvdtrain.runs.step_times import StepTime, from_record
+from hvdtrain.system.files import LINES_BYTES, open_regular
+from hvdtrain.system.text import finite_number, to_json
+
+NAME = "metrics.jsonl"
+KINDS = ("train", "test")
+"""Of a record: a logging step, or an evaluation."""
+CURVES = {
+    "loss": ("train", "loss"),
+    "test loss": ("test", "loss"),
+    "accuracy": ("test", "accuracy"),
+    "images/s": ("train", "images_per_s"),
+    "learning rate": ("train", "lr"),
+}
+"""Curves by their names: kind of record, and name of the value."""
+CHUNK_BYTES = 1 << 22
+MAX_SHOWN_BYTES = 1 << 28
+"""Of a larger file, views do not show the rest."""
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is not a record."""
+BLOCK_BYTES = 1 << 14
+"""What is read first from the end of the file; it holds some fifty records."""
+MAX_END_BYTES = 1 << 20
+"""What is read at most from the end: an evaluation that is further from it is not found."""
+INF = float("inf")
+
+Values = dict[str, Any]
 
 
 class MetricsWriter:
@@ -20,8 +50,8 @@ class MetricsWriter:
     track: called with each record as well. Raises OSError if the file cannot be created.
     """
 
-    def __init__(self, folder: Path, track: Callable[[dict[str, Any]], None] = lambda _: None) -> None:
-        self._path = folder / "metrics.jsonl"
+    def __init__(self, folder: Path, track: Callable[[Values], None] = lambda _: None) -> None:
+        self._path = folder / NAME
         self._file = open(self._path, "a", buffering=1)  # noqa: SIM115  (closed by close)
         self._lost = 0
         self._track = track
@@ -45,9 +75,215 @@ class MetricsWriter:
             log.warning("%s lacks %d record(s) that the disk did not accept", self._path, self._lost)
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl, without those of steps that a resumed run repeats (see `RecordList`)."""
-    records = RecordList()
-    for line in read_limited(path, LINES_BYTES).decode(errors="replace").splitlines():
-        records.add(line)
-    return records.all()
+class Curve(NamedTuple):
+    """The points of a curve, in the order of training."""
+
+    epochs: list[float]
+    steps: list[int]
+    values: list[float]
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Pairs of epoch and value."""
+        return list(zip(self.epochs, self.values, strict=True))
+
+    def thinned(self, most: int) -> Curve:
+        """At most about `most` points, with the least and the greatest value of each group of neighbors kept."""
+        size = len(self.values)
+        if size <= most:
+            return self
+        groups = max(most // 2, 1)
+        kept = {0, size - 1}
+        for group in range(groups):
+            first = group * size // groups
+            values = self.values[first : (group + 1) * size // groups]
+            kept |= {first + values.index(min(values)), first + values.index(max(values))}
+        places = sorted(kept)
+        epochs, values = ([column[place] for place in places] for column in (self.epochs, self.values))
+        return Curve(epochs, [self.steps[place] for place in places], values)
+
+
+class RankTimes(NamedTuple):
+    """What one logging step took each rank."""
+
+    step: int
+    epoch: float | None
+    times: list[StepTime]
+    """By rank."""
+
+
+class History(NamedTuple):
+    """What a run's metrics say about its whole training. What it did not record is empty."""
+
+    train_loss: Curve
+    test_loss: Curve
+    test_accuracy: Curve
+    ranks: list[StepTime]
+    """By rank: the sums over the intervals with the last one's number of ranks."""
+
+
+class MetricsReader:
+    """The records of a metrics.jsonl in the order of training; each `read` adds what was appended.
+
+    A record takes the place of those of its kind at or after its epoch: those are of steps that a resumed run repeats.
+    Steps do not tell which, as another batch size renumbers them. Lines that are not records are skipped, as a killed
+    job may leave an incomplete one. limit: bytes of the file that are read at most.
+    """
+
+    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES) -> None:
+        self._path, self._limit = path, limit
+        self.error: OSError | None = None
+        """Why the file could not be read."""
+        self._reset(None)
+
+    def _reset(self, identity: tuple[int, int] | None) -> None:
+        self._identity, self._offset, self._part = identity, 0, b""
+        self._kept: dict[str, list[tuple[float, int, Values]]] = {}
+        self._number = 0
+
+    def read(self) -> MetricsReader:
+        """Read what was appended; a file that was replaced or cut is read again. Returns this reader."""
+        self.error = None
+        try:
+            with open_regular(self._path) as file:
+                status = os.fstat(file.fileno())
+                identity = status.st_dev, status.st_ino
+                if identity != self._identity or status.st_size < self._offset:
+                    self._reset(identity)
+                file.seek(self._offset)
+                while self._offset < self._limit and (content := file.read(CHUNK_BYTES)):
+                    self._offset += len(content)
+                    self._add_lines(content)
+        except OSError as error:
+            self.error = error
+        return self
+
+    def _add_lines(self, content: bytes) -> None:
+        """Add what was appended; a line without its end waits for the rest."""
+        *lines, self._part = (self._part + content).split(b"\n")
+        for line in lines:
+            self._add(line)
+        if len(self._part) > MAX_LINE_BYTES:
+            self._part = b""
+
+    def _add(self, line: bytes) -> None:
+        self._number += 1
+        record = _decoded(line)
+        if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
+            return
+        if not isinstance(record.get("step"), int):
+            return
+        epoch = record.get("epoch")
+        at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
+        of_kind = self._kept.setdefault(record["kind"], [])
+        while of_kind and of_kind[-1][0] >= at:
+            of_kind.pop()
+        of_kind.append((at, self._number, record))
+
+    def of_kind(self, kind: str) -> list[Values]:
+        """The records of one kind: `train`, `test` or `ranks`."""
+        return [record for _, _, record in self._kept.get(kind, [])]
+
+    def all(self) -> list[Values]:
+        """The records of all kinds, in the order in which they were written."""
+        numbered = sorted((number, record) for kept in self._kept.values() for _, number, record in kept)
+        return [record for _, record in numbered]
+
+    def curve(self, name: str) -> Curve:
+        """The finite values of one of CURVES."""
+        kind, key = CURVES[name]
+        records = self.of_kind(kind)
+        columns = _column(records, "epoch"), [record["step"] for record in records], _column(records, key)
+        rows = [row for row in zip(*columns, strict=True) if row[0] is not None and row[2] is not None]
+        return Curve(*map(list, zip(*rows, strict=True))) if rows else Curve([], [], [])
+
+    def rank_times(self, most: int = 1 << 62) -> list[RankTimes]:
+        """The logging steps that measured the time of ranks.
+
+        most: of more logging steps, every second, third, ... up to the newest is taken.
+        """
+        records = self.of_kind("train")
+        chosen = records[::-1][:: max(-(-len(records) // most), 1)][::-1]
+        return [
+            RankTimes(record["step"], finite_number(record.get("epoch")), times)
+            for record in chosen
+            if (times := from_record(record))
+        ]
+
+    def history(self) -> History:
+        """The curves, and the times of ranks without the first interval where there are others: ranks warm up in it.
+
+        A run may have continued with another number of ranks.
+        """
+        measured = [interval.times for interval in self.rank_times()]
+        intervals = [times for times in measured[1:] or measured if len(times) == len(measured[-1])]
+        if any(time.communicate is None for times in intervals for time in times):
+            intervals = [[StepTime(time.total - time.data, None, time.data) for time in times] for times in intervals]
+        ranks = [functools.reduce(StepTime.plus, times) for times in zip(*intervals, strict=True)]
+        return History(self.curve("loss"), self.curve("test loss"), self.curve("accuracy"), ranks)
+
+
+def _decoded(line: bytes) -> Any:
+    """The JSON value of a line; None for what is none."""
+    try:
+        return msgspec.json.decode(line)
+    except (ValueError, RecursionError):  # such as NaN, which the standard library reads
+        try:
+            return json.loads(line)
+        except (ValueError, RecursionError):
+            return None
+
+
+def _column(records: list[Values], name: str) -> list[float | None]:
+    """The finite numbers of that name; quicker than `finite_number` for what nearly all of them are."""
+    values = [record.get(name) for record in records]
+    return [value if type(value) is float and -INF < value < INF else finite_number(value) for value in values]
+
+
+def read(path: Path) -> list[Values]:
+    """The records of a metrics.jsonl, see `MetricsReader`. Raises OSError if it cannot be read, or is too large."""
+    if os.path.getsize(path) > LINES_BYTES:
+        raise OSError(errno.EFBIG, f"larger than {LINES_BYTES >> 20} MiB", str(path))
+    reader = MetricsReader(path, LINES_BYTES).read()
+    if reader.error:
+        raise reader.error
+    return reader.all()
+
+
+def last_records(path: Path) -> dict[str, Values]:
+    """The newest record of each of KINDS, read from the end of the file: long runs are listed as fast as short ones.
+
+    None of a kind that is not near the end.
+    """
+    size = BLOCK_BYTES
+    while True:
+        content = last_bytes(path, size)
+        records = {kind: record for kind in KINDS if (record := _newest(content, kind))}
+        if len(records) == len(KINDS) or len(content) < size or size >= MAX_END_BYTES:
+            return records
+        size *= 8
+
+
+def last_bytes(path: Path, most: int) -> bytes:
+    """The end of a file, at most that many bytes; empty where it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(size - most, 0))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
+def _newest(content: bytes, kind: str) -> Values | None:
+    mark, end = f'"kind": "{kind}"'.encode(), len(content)
+    while (at := content.rfind(mark, 0, end)) >= 0:
+        begin, stop = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
+        record = _decoded(content[begin : stop if stop >= 0 else len(content)])
+        if isinstance(record, dict) and record.get("kind") == kind:
+            return record
+        end = begin  # not `at`: a line with the mark many times would be parsed as often
+    return None

@@ -41,13 +41,13 @@ class Heartbeat(NamedTuple):
     """Counts the heartbeats of this process: a rank whose number grows is running."""
     time: float = 0.0
     """Seconds since the epoch, by the clock of this host; for readers of the folder, like all that follows."""
-    memory: int = 0
+    memory: float | None = None
     """Bytes of this process that are in memory."""
     compute_s: float = 0.0
     """Since training began in this process, see `StepTime`, as are the next two."""
     communicate_s: float | None = 0.0
     data_s: float = 0.0
-    rows: int = 0
+    rows: float | None = None
     """Number of rows that this rank has trained on since then."""
 
 

@@ -6,8 +6,8 @@ from support.stack import FRAMEWORKS
 
 PROGRAM = """
 import sys
-from hvdtrain.config.options import Config
-from hvdtrain.frameworks.registry import STYLES, find_strategy, list_strategies
+from hvdtrain.config.options import STYLES, Config
+from hvdtrain.frameworks.registry import find_strategy, list_strategies
 from hvdtrain.interfaces import Strategy
 
 framework = sys.argv[1]

@@ -18,9 +18,9 @@ from fuzz.inputs import TOO_DEEP, json_like, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.__main__ import main
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.views.monitor import run
-from hvdtrain.views.monitor.query import Filter, sort_runs
-from hvdtrain.views.monitor.run import RunFollower
+from hvdtrain.views import run_view
+from hvdtrain.views.listing import Filter, sort_runs
+from hvdtrain.views.run_view import RunFollower
 from hvdtrain.views.terminal.follow import job_status, summary
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
@@ -64,7 +64,7 @@ NAME = "[red]x\x1b]0;y\x07\udc80"
 def no_second_look() -> Iterator[None]:
     """Runs are not looked at twice, which would take more time than all the rest."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run, "SECOND_LOOK_S", 0.0)
+        patch.setattr(run_view, "SECOND_LOOK_S", 0.0)
         yield
 
 
@@ -102,7 +102,7 @@ def test_watch_screen(files: dict[str, bytes], width: int, height: int, plain: b
         follower = RunFollower(folder)
         follower.look()
         view = follower.look()
-        lines = screen_lines(Shown.of(view), width, height, plain)
+        lines = screen_lines(Shown.read(view), width, height, plain)
         assert len(lines) <= height
         assert all(line.cell_len <= width and line.plain.isprintable() for line in lines)
         assert summary(view).isprintable()

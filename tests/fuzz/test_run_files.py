@@ -20,10 +20,9 @@ from hvdtrain.config.options import Config
 from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
+from hvdtrain.runs.run import Run
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.history import read_history
 from hvdtrain.views.report.pages import csv_page, markdown_page
-from hvdtrain.views.report.runs import read_run
 
 
 def saved_files() -> dict[str, bytes]:
@@ -123,8 +122,8 @@ def test_metrics(lines: list[bytes]) -> None:
     with folder_of(**{"metrics.jsonl": b"\n".join([whole, *lines, b""])}) as folder, rejects_cleanly():
         found = metrics.read(folder / "metrics.jsonl")
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
-        history = read_history(folder)
-        assert all(np.isfinite(point).all() for curve in history[:3] for point in curve)
+        history = Run(folder).history
+        assert all(np.isfinite(point).all() for curve in history[:3] for point in curve.points)
         assert all(rank.local <= rank.total for rank in history.ranks)
 
 
@@ -161,7 +160,7 @@ RUN = {
 )
 def test_run_folder(files: dict[str, bytes]) -> None:
     with folder_of(**files) as folder, rejects_cleanly():
-        report = Report([read_run(folder)], [])
+        report = Report([Run(folder).require()], [])
         markdown_page(report)
         csv_page(report)
 

@@ -13,11 +13,9 @@ import numpy as np
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
-from hvdtrain.runs import metrics
-from hvdtrain.system.files import read_json
+from hvdtrain.runs.metrics import NAME, MetricsReader
+from hvdtrain.runs.run import Run
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.records import JsonRecord
-from hvdtrain.views.report.runs import FinishedRun, read_run
 
 BACKWARD_SHARE = 2 / 3
 """Backward computes two products where forward computes one: with respect to inputs, and to weights."""
@@ -62,7 +60,7 @@ class Workload:
 class Step(NamedTuple):
     """A run's step, of one rank."""
 
-    run: FinishedRun
+    run: Run
     rows: float
     compute_s: float
     input_s: float
@@ -101,7 +99,7 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
         * (2 if step.run.options["compression"] == "fp16" else 4),
         tensors=len(weights),
         spread=spread,
-        images=(step.run.epoch_s or 0) * (step.run.images_per_s or 0),
+        images=(step.run.result.number("epoch_s") or 0) * (step.run.images_per_s or 0),
         epochs=step.run.options["epochs"],
         global_batch=step.run.global_batch,
         notes=tuple(notes),
@@ -109,32 +107,32 @@ def read_workload(folders: tuple[Path, ...]) -> tuple[Workload, set[str]]:
     return workload, {name for step in steps if (name := _library(step.run))}
 
 
-def _parameters(run: FinishedRun) -> dict[str, Shape]:
+def _parameters(run: Run) -> dict[str, Shape]:
     """Names and shapes of the parameters of the run's network. Raises UserError if its record has no valid network."""
     path = run.folder / "config.json"
     try:
-        return dict(shaped_from_record(read_json(path).get("network"), run.options["model"]).parameters())
-    except (OSError, ValueError, UserError, RecursionError) as error:
+        return dict(shaped_from_record(run.config.values.get("network"), run.options["model"]).parameters())
+    except (ValueError, UserError, RecursionError) as error:
         reason = error.reason if isinstance(error, UserError) else str(error)
         raise UserError(
             f"{printable(str(path))}: no valid network ({printable(reason):.200})", "repeat the run with this version"
         ) from None
 
 
-def _library(run: FinishedRun) -> str | None:
+def _library(run: Run) -> str | None:
     """What performs the allreduce of the run's strategy over ranks; None for other strategies."""
     if run.options["strategy"] == "horovod":
         return "horovod-mpi" if run.controller == "MPI" else "horovod-gloo"
     return LIBRARY_OF.get(run.options["strategy"])
 
 
-def _read(folder: Path) -> FinishedRun:
+def _read(folder: Path) -> Run:
     if not folder.is_dir():
         raise UserError(f"{printable(str(folder))}: no such folder", "give the folder of a finished run")
-    return read_run(folder)
+    return Run(folder).require()
 
 
-def _step(run: FinishedRun) -> Step:
+def _step(run: Run) -> Step:
     """Computation and input of a run's step. Raises UserError if its record does not tell them."""
     name = printable(str(run.folder))
     if run.images_per_s is None:
@@ -149,7 +147,7 @@ def _step(run: FinishedRun) -> Step:
                 "give a run of one rank",
             )
         return Step(run, rows, shares.compute * seconds, shares.data * seconds)
-    outside = JsonRecord.read(run.folder / "result.json").number("outside_share") or 0.0
+    outside = run.result.number("outside_share") or 0.0
     return Step(run, rows, seconds * (1 - outside), seconds * outside)
 
 
@@ -163,18 +161,15 @@ def _fit(steps: list[Step]) -> tuple[float, float]:
     return float(fixed_s), float(row_s)
 
 
-def _spread(run: FinishedRun) -> tuple[float, list[str]]:
+def _spread(run: Run) -> tuple[float, list[str]]:
     """Relative standard deviation of one step, and a note if it is unknown.
 
     The record has intervals of `log_every` steps. Means of k steps spread by k to the power of -h as much as one step:
     h is 1/2 for independent steps, and 0 for slow changes. It is taken from intervals and pairs of them.
     """
-    every = JsonRecord.read(run.folder / "config.json").record("runtime", {}).number("log_every") or 1.0
-    try:
-        records = metrics.read(run.folder / "metrics.jsonl")
-    except OSError:
-        records = []
-    speeds = [record.get("images_per_s") for record in records if record["kind"] == "train"][1:]
+    every = run.config.table("runtime").number("log_every") or 1.0
+    records = MetricsReader(run.folder / NAME).read().of_kind("train")
+    speeds = [record.get("images_per_s") for record in records][1:]
     seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and speed > 0])
     if len(seconds) < MIN_INTERVALS:
         return 0.0, [f"{len(seconds)} logging intervals are too few to know the spread of step times: taken as 0"]

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.measure.sweep.trials import Trial, shown
+from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.records import JsonRecord
-from hvdtrain.views.report.runs import count_test_rows
 
 
 class Average(NamedTuple):
@@ -103,12 +102,12 @@ def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
 
 
 def _outcome(trial: Trial, folder: Path) -> Outcome | None:
-    path = folder / trial.name / "result.json"
-    if not path.is_file():
+    run = Run(folder / trial.name)
+    if not (run.folder / "result.json").is_file():
         return None
-    result = JsonRecord.read(path)
-    speed = result.number("images_per_s")  # 0 if the run was shorter than an interval
-    return Outcome(trial.seed, result.number("accuracy"), result.number("loss"), speed or None, count_test_rows(result))
+    run.result.require()
+    accuracy, loss = run.result.number("accuracy"), run.result.number("loss")
+    return Outcome(trial.seed, accuracy, loss, run.images_per_s, run.test_rows)
 
 
 def failure(run: Path) -> str:
@@ -121,10 +120,11 @@ def failure(run: Path) -> str:
 def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
     """The options' values as text; those that the trial did not set are in the records of its runs."""
     recorded: dict[str, Any] = {}
-    record = next((run / "config.json" for run in runs if (run / "config.json").is_file()), None)
-    if record and trial.options.keys() < set(names):
-        content = JsonRecord.read(record)
-        recorded = {**content.record("config", {}).texts(), **content.record("runtime", {}).texts()}
+    folder = next((folder for folder in runs if (folder / "config.json").is_file()), None)
+    if folder and trial.options.keys() < set(names):
+        config = Run(folder).config
+        recorded = {**config.table("config").texts(), **config.table("runtime").texts()}
+        config.require()
     return {
         name.replace("_", "-"): shown(trial.options[name]) if name in trial.options else _as_written(recorded.get(name))
         for name in names

@@ -14,7 +14,7 @@ from hvdtrain.measure.sweep.outcomes import Average, Combination
 from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN
-from hvdtrain.views.report.intervals import wilson
+from hvdtrain.views.report.rows import wilson
 from hvdtrain.views.table import Column, Section, Table, escape, text_column, to_csv
 
 if TYPE_CHECKING:

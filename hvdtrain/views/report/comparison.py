@@ -1,20 +1,34 @@
-"""From runs to rows that are compared with each other."""
+"""From runs to rows that are compared with each other: their speed with that of one replica, their parameters with
+those of a single process.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
-from hvdtrain.views.report.difference import References
-from hvdtrain.views.report.rows import Row
-from hvdtrain.views.report.runs import LAYERS, FinishedRun
-from hvdtrain.views.report.scaling import scaling
+import numpy as np
+
+from hvdtrain.config.option import facts
+from hvdtrain.config.options import Config
+from hvdtrain.config.sources import FACTS
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Checkpoint
+from hvdtrain.runs import checkpoints
+from hvdtrain.runs.run import LAYERS, Run
+from hvdtrain.views.report.rows import Row, Scaling, WeightDifference
+
+DECIDE_SPEED = [*(name for name, about in FACTS.items() if about.affects_speed), LAYERS, "device", "threads", "machine"]
+"""Settings that decide how long a step takes: they must be equal in a row and its base."""
+OF_DISTRIBUTION = [name for name, about in facts(Config).items() if about.only_distributes]
+"""Options that only decide how the work is distributed, so a single process may differ in them."""
 
 
-def make_rows(runs: list[FinishedRun]) -> list[Row]:
+def make_rows(runs: list[Run]) -> list[Row]:
     """The rows, in the order of the table, compared with each other."""
-    groups: dict[tuple[Any, ...], list[FinishedRun]] = {}
+    groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in sorted(runs, key=lambda run: str(run.folder)):
         groups.setdefault(run.identity, []).append(run)
     rows = [Row(group) for group in groups.values()]
@@ -38,7 +52,7 @@ def _order(row: Row) -> tuple[Any, ...]:
     return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
 
 
-def _usual(runs: Iterable[FinishedRun]) -> dict[tuple[str, ...], str]:
+def _usual(runs: Iterable[Run]) -> dict[tuple[str, ...], str]:
     """The value of each setting that most runs have."""
     counts: dict[tuple[str, ...], Counter[str]] = {}
     for run in runs:
@@ -47,6 +61,127 @@ def _usual(runs: Iterable[FinishedRun]) -> dict[tuple[str, ...], str]:
     return {name: values.most_common(1)[0][0] for name, values in counts.items()}
 
 
-def _compared_among(run: FinishedRun, name: str) -> tuple[str, ...]:
+def _compared_among(run: Run, name: str) -> tuple[str, ...]:
     """The setting, and of which runs it is compared: layers among those of one --model, as others have other ones."""
     return (name, run.settings["model"]) if name == LAYERS else (name,)
+
+
+def scaling(row: Row, rows: list[Row]) -> Scaling | None:
+    """A row compared with its base: strategy single, else its own strategy with one replica; None without a base.
+
+    A base may have the global batch (strong scaling) or the batch per replica (weak scaling); if there are bases of
+    both kinds, --batch-scope decides. A row with one replica scales nothing: it is a base or has none.
+    """
+    run, measured = row.run, row.images_per_s
+    weak_first = run.options["batch_scope"] == "per-rank"
+    for weak in (weak_first, not weak_first):
+        base = _base(run, rows, weak)
+        if base and measured and base is row:
+            return Scaling("base", base, 1.0, 1.0, None)
+        if base and measured and run.replicas > 1:
+            assert base.images_per_s
+            speedup, replicas = measured.median / base.images_per_s.median, run.replicas
+            serial_fraction = None if weak else karp_flatt(speedup, replicas)
+            return Scaling("weak" if weak else "strong", base, speedup, speedup / replicas, serial_fraction)
+    return None
+
+
+def _base(run: Run, rows: list[Row], weak: bool) -> Row | None:
+    """The preferred base; of equal preference, the one with the fewest other settings."""
+    global_batch = run.global_batch
+    candidates = [
+        (preference, sum(run.settings[name] != base.run.settings.get(name) for name in run.settings), number)
+        for number, base in enumerate(rows)
+        if (preference := _preference(run, base.run)) is not None
+        and base.run.global_batch * (run.replicas if weak else 1) == global_batch
+        and base.images_per_s
+    ]
+    return rows[min(candidates)[2]] if candidates else None
+
+
+def _preference(run: Run, base: Run) -> int | None:
+    """How well `base` represents one replica of `run`, 0 is best; None if they are not comparable."""
+    equal = all(run.settings.get(name) == base.settings.get(name) for name in DECIDE_SPEED)
+    if not equal or base.replicas > 1 or base.options["framework"] != run.options["framework"]:
+        return None
+    if base.options["strategy"] == "single":
+        return 0 if base.options["api"] == run.options["api"] else 1 if base.options["api"] == "auto" else 2
+    return 3 if base.strategy_and_style == run.strategy_and_style else None
+
+
+def karp_flatt(speedup: float, replicas: int) -> float:
+    """Experimentally determined serial fraction, (1 / S - 1 / p) / (1 - 1 / p).
+
+    Karp and Flatt, Measuring parallel processor performance, CACM 33(5), 1990.
+    """
+    return (1 / speedup - 1 / replicas) / (1 - 1 / replicas)
+
+
+class References:
+    """Runs of a single process; other runs with the same network and batches should end with equal parameters."""
+
+    def __init__(self, runs: list[Run]) -> None:
+        self._checkpoints: dict[Path, Checkpoint | None] = {}
+        self._references: dict[tuple[Any, ...], list[Run]] = {}
+        for run in sorted(runs, key=lambda run: (run.options["api"] != "auto", str(run.folder))):
+            if run.options["strategy"] == "single" and run.replicas == 1:
+                self._references.setdefault(_training(run), []).append(run)
+
+    def difference(self, row: Row) -> WeightDifference | None:
+        """The largest difference over the row's runs; None if no run of a single process is comparable."""
+        pairs = [(run, reference) for run in row.runs if (reference := self._reference(run))]
+        if not pairs:
+            return None
+        others = [(run, reference) for run, reference in pairs if run is not reference]
+        if not others:
+            return WeightDifference(None, pairs[0][1])
+        differences = [WeightDifference(self._largest(run, reference), reference) for run, reference in others]
+        return max(differences, key=lambda difference: difference.largest or 0.0)
+
+    def _reference(self, run: Run) -> Run | None:
+        """The run of a single process to compare with, preferably of the same framework."""
+        candidates = self._references.get(_training(run), [])
+        last = self._last_checkpoint(run)
+        for candidate in sorted(candidates, key=lambda other: other.options["framework"] != run.options["framework"]):
+            other = self._last_checkpoint(candidate)
+            if last and other and last.data == other.data and _shapes(last) == _shapes(other):
+                return candidate
+        return None
+
+    def _last_checkpoint(self, run: Run) -> Checkpoint | None:
+        """The checkpoint of a run's last step; None if it is missing, damaged or not finite."""
+        if run.folder not in self._checkpoints:
+            try:
+                saved = checkpoints.newest(run.folder)[1]
+            except (UserError, OSError):
+                saved = None
+            usable = saved and saved.position.step == run.steps and _is_finite(saved)
+            self._checkpoints[run.folder] = saved if usable else None
+        return self._checkpoints[run.folder]
+
+    def _largest(self, run: Run, reference: Run) -> float:
+        last, other = self._last_checkpoint(run), self._last_checkpoint(reference)
+        assert last and other
+        pairs = ((value, other.weights[name]) for name, value in last.weights.items())
+        return max(float(np.abs(np.subtract(*pair, dtype=np.float64)).max()) for pair in pairs)
+
+
+def _training(run: Run) -> tuple[Any, ...]:
+    """What decides the parameters at the end, however the work is distributed.
+
+    By the linear scaling rule, --batch-scope per-rank has the batch and the learning rate of a single process with the
+    global batch.
+    """
+    options = {name: value for name, value in run.options.items() if name not in OF_DISTRIBUTION}
+    scale = run.ranks if options.pop("batch_scope") == "per-rank" else 1
+    options["lr"] = f"{options['lr'] * scale:.9g}"
+    options["batch_size"] = run.global_batch
+    return (run.steps, run.settings.get(LAYERS), *sorted((name, str(value)) for name, value in options.items()))
+
+
+def _is_finite(saved: Checkpoint) -> bool:
+    return bool(saved.weights) and all(value.size and np.isfinite(value).all() for value in saved.weights.values())
+
+
+def _shapes(saved: Checkpoint) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in saved.weights.items()}

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Iterable
 from datetime import datetime
 
-from hvdtrain.views.report.classes import class_lines
+from hvdtrain.runs.run import Run
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.columns import MAIN, MORE, SPEED, Figure, FigureColumn
 from hvdtrain.views.report.comparison import make_rows
 from hvdtrain.views.report.definitions import NOTE
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.groups import Group, group_rows
-from hvdtrain.views.report.rows import Row, count_of
-from hvdtrain.views.report.runs import FinishedRun
+from hvdtrain.views.report.rows import Group, Row, count_of, group_rows
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 HOST = ("name", "processor", "cores", "system")
@@ -21,6 +21,8 @@ STRATEGY = "strategy"
 LEGEND = "* most images/s of its table"
 LEFT_OUT_FIRST = 10
 """Added to the priority of columns with details."""
+MAX_CLASSES = 20
+"""Classes that are listed, those of the lowest accuracy first."""
 
 
 class Report:
@@ -28,7 +30,7 @@ class Report:
 
     title = "Runs of hvdtrain, compared"
 
-    def __init__(self, runs: list[FinishedRun], unfinished: list[str]) -> None:
+    def __init__(self, runs: list[Run], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
         self.findings = findings(self.groups)
@@ -107,7 +109,7 @@ class Report:
                 parts.append((column, "detail"))
         sections = [
             self._section(
-                group, [[_name(row), *(getattr(one.of(row), part) for one, part in parts)] for row in group.rows]
+                group, [[_name(row), *(getattr(column.of(row), part) for column, part in parts)] for row in group.rows]
             )
             for group in self.groups
         ]
@@ -115,9 +117,9 @@ class Report:
 
     def _table(self, shown: tuple[FigureColumn, ...]) -> Table:
         texts = [STRATEGY, *([NOTE] if self.noted else [])]
-        columns = [*(text_column(text) for text in texts), *(Column(one.full_heading) for one in shown)]
+        columns = [*(text_column(text) for text in texts), *(Column(column.full_heading) for column in shown)]
         sections = [
-            self._section(group, [[*self.names(row), *(one.of(row).line for one in shown)] for row in group.rows])
+            self._section(group, [[*self.names(row), *(column.of(row).line for column in shown)] for row in group.rows])
             for group in self.groups
         ]
         return Table(columns, sections, len(texts) + shown.index(SPEED) if SPEED in shown else None)
@@ -139,7 +141,7 @@ def _name(row: Row) -> str:
     return row.strategy + (f", {row.note}" if row.note else "")
 
 
-def _folder(run: FinishedRun, names: Counter[str]) -> str:
+def _folder(run: Run, names: Counter[str]) -> str:
     """The name of a run's folder; with the folder above it if another run has the same name."""
     return run.name if names[run.name] == 1 else f"{run.folder.resolve().parent.name}/{run.name}"
 
@@ -157,3 +159,22 @@ def _values(values: Iterable[str]) -> str:
     if len(counts) == 1:
         return counts[0][0]
     return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)
+
+
+def class_lines(runs: Iterable[Run]) -> list[str]:
+    """A line for each class: its name, and the median of the runs' test accuracies with minimum and maximum."""
+    accuracies: dict[str, list[float]] = {}
+    for run in runs:
+        by_class = run.result.table("per_class_accuracy")
+        for name in by_class.values:
+            if (accuracy := by_class.number(name)) is not None:
+                accuracies.setdefault(printable(name), []).append(accuracy)
+    by_median = sorted(accuracies, key=lambda name: (statistics.median(accuracies[name]), name))
+    lines = [f"{name}: {_class_text(accuracies[name])}" for name in by_median[:MAX_CLASSES]]
+    more = len(by_median) - MAX_CLASSES
+    return [*lines, f"{more} more classes with higher accuracies"] if more > 0 else lines
+
+
+def _class_text(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    return f"{statistics.median(values):.4f}" + (f" ({low:.4f} to {high:.4f})" if low != high else "")

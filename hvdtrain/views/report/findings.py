@@ -6,14 +6,11 @@ A difference within the ranges of repetitions is never called one.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from hvdtrain.runs.step_times import slow_ranks
-from hvdtrain.views.report.groups import MOST, Group
-from hvdtrain.views.report.intervals import Interval
-from hvdtrain.views.report.rows import Row, Scaling, count_of
+from hvdtrain.views.report.rows import MOST, Group, Interval, Row, count_of
 
-MOST_GROUPS = 4
+MAX_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""
 AGREE = 1e-3
 """Parameters that differ by no more than this are said to agree."""
@@ -23,53 +20,37 @@ UNREPEATED = "(too few runs to know the spread)"
 def findings(groups: list[Group]) -> list[str]:
     """The sentences, the most important one first."""
     rows = [row for group in groups for row in group.rows]
-    found = [*_speeds(groups), _agreement(rows), _accuracies(rows), _stragglers(rows)]
-    return [sentence for sentence in found if sentence]
-
-
-class _Comparison(NamedTuple):
-    """A row, and how many times as fast as its base it is."""
-
-    row: Row
-    base: Row
-    times: float
-    range: Interval | None
-    """By the extremes of both rows' repetitions; None if one of them ran once, so that its spread is not known."""
-
-
-def _compare(row: Row, scaling: Scaling) -> _Comparison:
-    own, base = row.images_per_s, scaling.base.images_per_s
-    assert own and base
-    repeated = own.number > 1 and base.number > 1
-    extremes = Interval(own.minimum / base.maximum, own.maximum / base.minimum) if repeated else None
-    return _Comparison(row, scaling.base, scaling.speedup, extremes)
+    sentences = [*_speeds(groups), _agreement(rows), _accuracies(rows), _stragglers(rows)]
+    return [sentence for sentence in sentences if sentence]
 
 
 def _speeds(groups: list[Group]) -> list[str]:
     """The fastest row of each group against its base."""
     parts = [part for group in groups if (part := _speed(group))]
-    more = len(parts) - MOST_GROUPS
+    more = len(parts) - MAX_GROUPS
     rest = f"The tables have the speed of {count_of(more, 'more group')} of rows."
-    return [*(f"{part}." for part in parts[:MOST_GROUPS]), *([rest] if more > 0 else [])]
+    return [*(f"{part}." for part in parts[:MAX_GROUPS]), *([rest] if more > 0 else [])]
 
 
 def _speed(group: Group) -> str:
-    compared = [_compare(row, row.scaling) for row in group.rows if row.scaling and row.scaling.kind != "base"]
+    compared = [(row, row.scaling) for row in group.rows if row.scaling and row.scaling.kind != "base"]
     if not compared:
         return _without_base(group)
-    best = max(compared, key=lambda one: one.times)
-    alone = best.base.run.options["strategy"] == "single"
-    one = "one process" if alone else f"{best.base.strategy} in one process"
-    title, name, times = group.title, _name(best.row), _times(best.times)
-    if not best.range:
-        return f"{title}: {name} is {times} times as fast as {one} {UNREPEATED}"
-    assert best.row.images_per_s
-    spread = f"({best.range.text('.2f')} over {count_of(best.row.images_per_s.number, 'run')})"
-    if best.range.low <= 1 <= best.range.high:
-        return f"{title}: {name} cannot be told apart from {one}, with {times} times its speed {spread}"
-    if best.times < 1:
-        return f"{title}: {name}, the nearest to {one}, has {times} times its speed {spread}"
-    return f"{title}: {name} is {times} times as fast as {one} {spread}{_also(group, best.row)}"
+    best, scaling = max(compared, key=lambda pair: pair[1].speedup)
+    alone = scaling.base.run.options["strategy"] == "single"
+    base = "one process" if alone else f"{scaling.base.strategy} in one process"
+    title, name, times = group.title, _name(best), _times(scaling.speedup)
+    speeds, base_speeds = best.images_per_s, scaling.base.images_per_s
+    assert speeds and base_speeds
+    if speeds.number == 1 or base_speeds.number == 1:
+        return f"{title}: {name} is {times} times as fast as {base} {UNREPEATED}"
+    ratios = Interval(speeds.minimum / base_speeds.maximum, speeds.maximum / base_speeds.minimum)
+    spread = f"({ratios.text('.2f')} over {count_of(speeds.number, 'run')})"
+    if ratios.low <= 1 <= ratios.high:
+        return f"{title}: {name} cannot be told apart from {base}, with {times} times its speed {spread}"
+    if scaling.speedup < 1:
+        return f"{title}: {name}, the nearest to {base}, has {times} times its speed {spread}"
+    return f"{title}: {name} is {times} times as fast as {base} {spread}{_also(group, best)}"
 
 
 def _without_base(group: Group) -> str:
@@ -124,9 +105,9 @@ def _agreement(rows: list[Row]) -> str:
     compared = [(row.difference.largest, row) for row in rows if row.difference and row.difference.largest is not None]
     if not compared:
         return ""
-    largest, row = max(compared, key=lambda one: one[0])
-    others = [one for one in rows if not (one.difference and one.difference.largest is None)]
-    among = _among(len(compared), len(others), row)
+    largest, row = max(compared, key=lambda pair: pair[0])
+    references = sum(1 for other in rows if other.difference and other.difference.largest is None)
+    among = _among(len(compared), len(rows) - references, row)
     if largest == 0:
         return f"Parameters: those of {among} are those of a single process, bit for bit."
     if largest <= AGREE:
@@ -135,7 +116,7 @@ def _agreement(rows: list[Row]) -> str:
 
 
 def _among(compared: int, others: int, only: Row) -> str:
-    """Which rows were compared. others: number of rows that are no references."""
+    """Which rows were compared. others: number of rows other than references."""
     if compared == 1:
         return only.label
     if compared < others:
@@ -168,12 +149,11 @@ def _accuracies(rows: list[Row]) -> str:
     ranges = [row.accuracies for row in measured if row.accuracies]
     if len(ranges) < len(measured):
         return f"{ends}; how much of that is chance is not known, as the number of test rows is not recorded."
-    if max(one.low for one in ranges) <= min(one.high for one in ranges):
+    if max(interval.low for interval in ranges) <= min(interval.high for interval in ranges):
         return f"{ends}: no difference is beyond chance in the test rows (95 %)."
     best = max(measured, key=lambda row: row.accuracy.median if row.accuracy else 0.0)
-    below = sum(
-        1 for row in measured if row.accuracies and best.accuracies and not row.accuracies.overlaps(best.accuracies)
-    )
+    highest = best.accuracies
+    below = sum(1 for interval in ranges if highest and not interval.overlaps(highest))
     if not below:
         return f"{ends}: some differ beyond chance in the test rows (95 %), but none from the highest."
     others = len(measured) - 1
@@ -192,16 +172,16 @@ def _accuracy(row: Row) -> str:
 
 def _stragglers(rows: list[Row]) -> str:
     """The rank that its run waits for the most."""
-    found = [
+    waited_for = [
         (slow[-1].ratio, slow[-1].rank, run.name)
         for row in rows
         for run in row.runs
         if (slow := slow_ranks([run.history.ranks]))
     ]
-    if not found:
+    if not waited_for:
         return ""
-    ratio, rank, name = max(found)
-    others = len(found) - 1
+    ratio, rank, name = max(waited_for)
+    others = len(waited_for) - 1
     more = f", and {count_of(others, 'more run')} {'has' if others == 1 else 'have'} such a rank" if others else ""
     return (
         f"Rank {rank} of {name} takes {ratio:.2f} times as long as the median of the others, which wait for it{more}."

@@ -1,16 +1,51 @@
-"""Rows of the report's table: runs that are repetitions of each other, and how they compare with other rows."""
+"""Rows of the report's table: runs that are repetitions of each other; and the groups of rows that compare."""
 
 from __future__ import annotations
 
 import functools
+import math
 import statistics
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from hvdtrain.config.options import TITLES
+from hvdtrain.runs.run import LAYERS, Run
 from hvdtrain.runs.step_times import NO_TIME, StepTime
-from hvdtrain.views.report.intervals import Interval, wilson
-from hvdtrain.views.report.runs import FinishedRun
+
+Z = 1.959964
+"""Of 95 %, two-sided."""
+SAME_WORK = ("data", "model", LAYERS, "machine")
+"""Settings that must be equal for one speed to be better than another."""
+MOST = "most images/s"
+"""A mark that does not say that a row is faster than others."""
+
+
+class Interval(NamedTuple):
+    """A range of values."""
+
+    low: float
+    high: float
+
+    def overlaps(self, other: Interval) -> bool:
+        return self.low <= other.high and other.low <= self.high
+
+    def text(self, form: str) -> str:
+        """`low to high`; form: a format such as `.4f`."""
+        return f"{self.low:{form}} to {self.high:{form}}"
+
+
+def wilson(share: float | None, rows: int | None) -> Interval | None:
+    """The 95 % score interval of a share of so many rows; None without both.
+
+    Wilson, Probable inference, the law of succession, and statistical inference, JASA 22(158), 1927.
+    """
+    if share is None or not rows or not 0 <= share <= 1:
+        return None
+    center = share + Z**2 / (2 * rows)
+    half = Z * math.sqrt(share * (1 - share) / rows + (Z / (2 * rows)) ** 2)
+    scale = 1 + Z**2 / rows
+    return Interval(max((center - half) / scale, 0.0), min((center + half) / scale, 1.0))
 
 
 class Spread(NamedTuple):
@@ -43,7 +78,7 @@ def mean_shares(measured: list[StepTime]) -> StepTime | None:
 class Row:
     """Runs that are repetitions of each other."""
 
-    runs: list[FinishedRun]
+    runs: list[Run]
     note: str = ""
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
@@ -53,19 +88,19 @@ class Row:
 
     def __post_init__(self) -> None:
         first = self.run = self.runs[0]
-        self.framework, self.strategy = str(first.options["framework"]), first.strategy
+        self.framework, self.strategy = str(first.options["framework"]), first.strategy_and_style
         self.size = f"{first.ranks} × {first.devices}"
         self.images_per_s = spread(run.images_per_s for run in self.runs)
-        self.epoch_s = spread(run.epoch_s for run in self.runs)
-        self.accuracy = spread(run.accuracy for run in self.runs)
+        self.epoch_s, self.accuracy = self._result("epoch_s"), self._result("accuracy")
         rows = [run.test_rows for run in self.runs if run.test_rows]
         self.chance = wilson(self.accuracy.median, min(rows)) if self.accuracy and rows else None
-        self.peak_rss_mb = spread(run.peak_rss_mb for run in self.runs)
-        self.step_s = spread(run.step_s for run in self.runs)
+        self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
-        self.cores = spread(run.cores for run in self.runs)
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
+
+    def _result(self, name: str) -> Spread | None:
+        return spread(run.result.number(name) for run in self.runs)
 
     @property
     def accuracies(self) -> Interval | None:
@@ -99,9 +134,61 @@ class WeightDifference(NamedTuple):
 
     largest: float | None
     """max |difference| over all parameters and repetitions; None for the run that others are compared with."""
-    reference: FinishedRun
+    reference: Run
 
 
 def count_of(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+@dataclass
+class Group:
+    """The rows of a framework; where several data sets, networks or machines are in the report, of one of each."""
+
+    title: str
+    rows: list[Row] = field(default_factory=list)
+
+    @property
+    def mark(self) -> str:
+        """What the fastest row is called: without or within the spread of repetitions, it may be so by chance."""
+        others = [row.images_per_s for row in self.rows if row.images_per_s and row is not self.fastest]
+        best = self.fastest.images_per_s if self.fastest else None
+        told = best and all(
+            other.number > 1 and best.number > 1 and not other.range.overlaps(best.range) for other in others
+        )
+        return "fastest" if told else MOST
+
+    @property
+    def fastest(self) -> Row | None:
+        """The row of the largest median of images/s; None if it is the only one that measured it, or one of several."""
+        medians = [row.images_per_s.median for row in self.rows if row.images_per_s]
+        if len(medians) < 2 or medians.count(max(medians)) > 1:
+            return None
+        return next(row for row in self.rows if row.images_per_s and row.images_per_s.median == max(medians))
+
+    def as_fast(self) -> list[Row]:
+        """Rows other than the fastest that repetitions do not tell apart from it: their ranges overlap."""
+        best = self.fastest
+        if not best or not best.images_per_s:
+            return []
+        return [
+            row
+            for row in self.rows
+            if row is not best and row.images_per_s and row.images_per_s.range.overlaps(best.images_per_s.range)
+        ]
+
+
+def group_rows(rows: list[Row]) -> list[Group]:
+    """The groups, in the order of their first rows, each with its rows in their order."""
+    differ = [name for name in SAME_WORK if len({row.run.settings.get(name) for row in rows}) > 1]
+    networks = {(row.run.settings["model"], row.run.settings.get(LAYERS)) for row in rows}
+    if len(networks) == len({model for model, _ in networks}):
+        differ = [name for name in differ if name != LAYERS]  # the model says it
+    groups: dict[tuple[str | None, ...], Group] = {}
+    for row in rows:
+        values = {name: row.run.settings.get(name) for name in differ}
+        shown = [value or "" if name == "machine" else f"{name} {value}" for name, value in values.items()]
+        title = ", ".join([TITLES.get(row.framework, row.framework), *shown])
+        groups.setdefault((row.framework, *values.values()), Group(title)).rows.append(row)
+    return list(groups.values())

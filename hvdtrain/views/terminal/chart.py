@@ -9,7 +9,7 @@ from typing import NamedTuple
 from plotille import Canvas
 from rich.text import Text
 
-from hvdtrain.views.monitor.curves import Curve, thinned
+from hvdtrain.runs.metrics import Curve
 from hvdtrain.views.table import cut
 from hvdtrain.views.terminal.figures import decimal, short
 
@@ -19,7 +19,7 @@ EMPTY = 0x2800
 """The Braille character without dots; the lowest 8 bits of the others are their dots."""
 UPPER, LOWER = 0x1B, 0xE4
 """The dots in the upper and in the lower half of a character."""
-LEAST_HEIGHT = 5
+MIN_HEIGHT = 5
 """Lines of the smallest chart, with title and axis."""
 
 
@@ -37,7 +37,7 @@ def chart(title: str, lines: Sequence[Line], width: int, height: int, plain: boo
     Empty if no curve has a point. plain: without characters beyond ASCII.
     """
     known = [line for line in lines if line.curve]
-    if not known or height < LEAST_HEIGHT or width < 20:
+    if not known or height < MIN_HEIGHT or width < 20:
         return []
     values = [value for line in known for value in line.curve.values]
     epochs = [epoch for line in known for epoch in line.curve.epochs]
@@ -50,15 +50,15 @@ def chart(title: str, lines: Sequence[Line], width: int, height: int, plain: boo
     heading = Text.assemble((title, "bold"), " (logarithmic)" if logarithmic else "")
     for line in known:
         heading.append(f"  {line.name} {decimal(line.curve.values[-1])}", line.style)
-    found = [cut(heading, width, plain)]
+    rows = [cut(heading, width, plain)]
     for number, row in enumerate(drawn):
         label = labels[0] if number == 0 else labels[1] if number == len(drawn) - 1 else ""
         text = Text.assemble((f"{label:>{room - 1}} ", "dim"))
         for dots, style in row:
             text.append(_ascii(dots) if plain or not dots else chr(EMPTY + dots), style)
-        found.append(text)
+        rows.append(text)
     first, last = f"epoch {short(min(epochs))}", short(max(epochs))
-    return [*found, Text(" " * room + f"{first}{last:>{max(size[0] - len(first), 0)}}"[: size[0]], "dim")]
+    return [*rows, Text(" " * room + f"{first}{last:>{max(size[0] - len(first), 0)}}"[: size[0]], "dim")]
 
 
 Dots = list[list[tuple[int, str]]]
@@ -73,20 +73,20 @@ def _draw(
     logarithmic: bool,
 ) -> Dots:
     width, height = size
-    found: Dots = [[(0, "")] * width for _ in range(height)]
+    dotted: Dots = [[(0, "")] * width for _ in range(height)]
     limits = (math.log(values[0]), math.log(values[1])) if logarithmic else values
     for line in lines:
-        canvas, curve = Canvas(width, height), thinned(line.curve, 4 * width)
+        canvas, curve = Canvas(width, height), line.curve.thinned(4 * width)
         scaled = [math.log(value) for value in curve.values] if logarithmic else curve.values
         points = [(_place(x, *epochs), _place(y, *limits)) for x, y in zip(curve.epochs, scaled, strict=True)]
         for (x, y), (last_x, last_y) in zip(points, points[1:] or points, strict=False):
             canvas.line(x, y, last_x, last_y)
-        for row, text in zip(found, canvas.plot().split("\n"), strict=False):
+        for row, text in zip(dotted, canvas.plot().split("\n"), strict=False):
             for column, character in enumerate(text[:width]):
                 dots = ord(character) - EMPTY if ord(character) >= EMPTY else 0
                 if dots:
                     row[column] = row[column][0] | dots, line.style
-    return found
+    return dotted
 
 
 def _place(value: float, low: float, high: float) -> float:

@@ -1,9 +1,15 @@
-"""Figures of runs as short texts; what is not known is an empty text."""
+"""Figures of runs as short texts, where what is not known is an empty text; and where lines are printed."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterable
+
+from rich.console import Console
+from rich.text import Text
+
 from hvdtrain.system.text import format_bytes
-from hvdtrain.views.monitor.run import RunView
+from hvdtrain.views.run_view import RunView
 
 LARGE = 1e9
 """From here on numbers are written with an exponent."""
@@ -56,6 +62,33 @@ def steps(view: RunView) -> str:
 def total_speed(view: RunView) -> float | None:
     """Images per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
     now = [rank.images_per_s for rank in view.ranks]
-    known = [one for one in now if one is not None]
-    live = bool(now) and len(known) == len(now) and view.state.name in ("training", "waiting")
-    return sum(known) if live else view.images_per_s
+    measured = [value for value in now if value is not None]
+    live = bool(now) and len(measured) == len(now) and view.state.name in ("training", "waiting")
+    return sum(measured) if live else view.images_per_s
+
+
+class Output:
+    """Standard output: a terminal, whose width and encoding lines must fit, or a file."""
+
+    def __init__(self) -> None:
+        self.console = Console(file=sys.stdout, markup=False, emoji=False, highlight=False)
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.console.is_terminal and sys.stdout.isatty()
+
+    @property
+    def width(self) -> int | None:
+        """Columns of the terminal; None for a file, whose lines may have any length."""
+        return self.console.width if self.is_terminal else None
+
+    @property
+    def plain(self) -> bool:
+        """Whether the encoding has no characters beyond ASCII, or it is not known that it has."""
+        return not (self.console.encoding or "").lower().startswith("utf")
+
+    def print(self, lines: Iterable[Text]) -> None:
+        """Print lines as they are: they fit already."""
+        for line in lines:
+            line.rstrip()
+            self.console.print(line, soft_wrap=True)

@@ -12,11 +12,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.views.monitor.curves import CurveReader
-from hvdtrain.views.monitor.run import RunFollower, RunView
+from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
-from hvdtrain.views.terminal.output import Output
+from hvdtrain.views.terminal.figures import Output
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
 LOOK_S, PAUSE_S = 0.5, 0.05
@@ -29,7 +29,7 @@ RESTART_S = 8.0
 """A failure that the launcher answers by a restart is recorded as one after at most this time."""
 DOUBT_S = 2.0
 """Whether ranks run is seen by changes of their heartbeats, as clocks differ: so long until a run is called lost."""
-LEAST_LAST_HEIGHT = 24
+MIN_LAST_HEIGHT = 24
 """Lines of what stays on the screen after the end, at least."""
 
 
@@ -120,20 +120,20 @@ class Screen:
 def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunView:
     """Draw until the end; then the last screen stays in the terminal. Nothing stays if the user leaves."""
     first = next(views)
-    curves = CurveReader(first.folder)
-    screen = Screen(Shown.read(first, curves), output.plain)
+    metrics = MetricsReader(first.folder / NAME)
+    screen = Screen(Shown.read(first, metrics), output.plain)
     read_at, view = time.monotonic(), first
     with Live(screen, console=output.console, screen=True, auto_refresh=False, redirect_stderr=False) as live:
         for view in views:
             if time.monotonic() - read_at >= CURVES_S or view.state.name != screen.shown.view.state.name:
-                screen.shown, read_at = Shown.read(view, curves), time.monotonic()
+                screen.shown, read_at = Shown.read(view, metrics), time.monotonic()
             else:
                 screen.shown = screen.shown._replace(view=view)
             live.update(screen, refresh=True)
     if leave.signal:
         return view
-    height = max(output.console.height - 1, LEAST_LAST_HEIGHT)
-    output.print(screen_lines(Shown.read(view, curves), output.console.width, height, output.plain))
+    height = max(output.console.height - 1, MIN_LAST_HEIGHT)
+    output.print(screen_lines(Shown.read(view, metrics), output.console.width, height, output.plain))
     return view
 
 
@@ -151,7 +151,7 @@ def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
 
 def summary(view: RunView) -> str:
     """A run in one line: its state, how far it is, and what is wrong."""
-    epoch, left = figures.short(view.epoch), figures.duration(view.left_s)
+    epoch, left = figures.short(view.values["epoch"]), figures.duration(view.left_s)
     parts = [
         view.state.name,
         f"step {figures.steps(view)}",

@@ -1,26 +1,25 @@
-"""One run on the screen while it trains, in as many lines and columns as there are."""
+"""One run on the screen while it trains, in as many lines and columns as there are: its parts, also for `show`."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
 
+from hvdtrain.runs.metrics import NAME, Curve, MetricsReader
 from hvdtrain.system.text import format_ranks
-from hvdtrain.views.monitor.curves import Curve, CurveReader
-from hvdtrain.views.monitor.messages import Message, last_messages
-from hvdtrain.views.monitor.run import RunView
-from hvdtrain.views.table import cut
+from hvdtrain.views.details import Message, last_messages
+from hvdtrain.views.listing import STYLES
+from hvdtrain.views.rank_view import RankView
+from hvdtrain.views.run_view import RunView
+from hvdtrain.views.table import CellsOf, Column, Table, cut
 from hvdtrain.views.terminal import figures
-from hvdtrain.views.terminal.chart import LEAST_HEIGHT, Line, chart
-from hvdtrain.views.terminal.listing import STYLES
-from hvdtrain.views.terminal.ranks import rank_lines
+from hvdtrain.views.terminal.chart import MIN_HEIGHT, Line, chart
 
-MOST_READ, MOST_MESSAGES = 10_000, 50
+MAX_READ, MAX_MESSAGES = 10_000, 50
 """Messages that are read, and those kept for a screen of any height."""
 CHART_HEIGHT = 14
 """Lines of a chart where there is room."""
@@ -28,6 +27,10 @@ TWO_CHARTS = 90
 """From this width, charts of loss and accuracy are next to each other."""
 REASON_LINES = 3
 """Of a reason at most."""
+BAR = 24
+"""Columns of the bar that shows what a rank's time is spent on."""
+PARTS = (("green", "█", "#"), ("yellow", "▒", "="), ("red", "░", "."))
+"""Style and characters of computing, communicating and waiting for data; the last without Unicode."""
 LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 
 
@@ -41,22 +44,17 @@ class Shown(NamedTuple):
     messages: Sequence[Message]
 
     @classmethod
-    def read(cls, view: RunView, curves: CurveReader) -> Shown:
-        """Read curves and messages of a run."""
-        curves.read()
-        loss, test_loss, accuracy = (curves.curve(name) for name in ("loss", "test loss", "accuracy"))
-        return cls(view, loss, test_loss, accuracy, _worth_showing(last_messages(view.folder, MOST_READ)))
-
-    @classmethod
-    def of(cls, view: RunView) -> Shown:
-        """Read a run once."""
-        return cls.read(view, CurveReader(Path(view.folder)))
+    def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
+        """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
+        metrics = (metrics or MetricsReader(view.folder / NAME)).read()
+        loss, test_loss, accuracy = (metrics.curve(name) for name in ("loss", "test loss", "accuracy"))
+        return cls(view, loss, test_loss, accuracy, _worth_showing(last_messages(view.folder, MAX_READ)))
 
 
 def _worth_showing(messages: Sequence[Message]) -> list[Message]:
-    """Of what is only information, that of the first rank, as all ranks log their own figures; and all warnings."""
-    first = min((one.rank for one in messages), default=0)
-    return [one for one in messages if one.rank == first or one.level in LEVELS][-MOST_MESSAGES:]
+    """Of what is only information, that of the first rank, as all ranks log their figures; and all warnings."""
+    first = min((message.rank for message in messages), default=0)
+    return [message for message in messages if message.rank == first or message.level in LEVELS][-MAX_MESSAGES:]
 
 
 def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
@@ -70,7 +68,7 @@ def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> 
     ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain)
     left -= len(ranks) + 1
     # Four messages are worth more than a chart that leaves no room for them.
-    charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= LEAST_HEIGHT else []
+    charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= MIN_HEIGHT else []
     left -= len(charts) + bool(charts)
     messages = message_lines(shown.messages, width, plain)[-left:] if left > 0 else []
     parts = [head, ranks, charts, messages]
@@ -89,15 +87,16 @@ def title_lines(view: RunView, width: int, plain: bool = False) -> list[Text]:
     color = "yellow" if view.state.name == "training" and view.state.reason else color
     style = f"bold {color}".strip()
     title = Text.assemble((f"{'*' if plain else '●'} {view.state.name}", style), f"  {view.name}")
-    found = [title]
+    lines = [title]
     if view.state.reason:
-        lines = textwrap.wrap(view.state.reason, max(width - 2, 10)) or [""]
-        if len(lines) > REASON_LINES:
-            lines[REASON_LINES - 1] += " ..."
-        found += [Text(f"  {line}", color) for line in lines[:REASON_LINES]]
-    facts = [view.framework, view.strategy, f"{view.size} rank{'s' * (view.size != 1)}" if view.size else "",
-             view.model and f"{view.model} on {view.data}", view.started and f"since {view.started}"]  # fmt: skip
-    return [cut(line, width, plain) for line in (*found, _joined([fact for fact in facts if fact], width, "  "))]
+        reason = textwrap.wrap(view.state.reason, max(width - 2, 10)) or [""]
+        if len(reason) > REASON_LINES:
+            reason[REASON_LINES - 1] += " ..."
+        lines += [Text(f"  {line}", color) for line in reason[:REASON_LINES]]
+    framework, model, data = (view.values[name] for name in ("framework", "model", "data"))
+    facts = [framework, view.run.strategy, f"{view.size} rank{'s' * (view.size != 1)}" if view.size else "",
+             model and f"{model} on {data}", view.started and f"since {view.started}"]  # fmt: skip
+    return [cut(line, width, plain) for line in (*lines, _joined([fact for fact in facts if fact], width, "  "))]
 
 
 def _joined(parts: Sequence[str], width: int, indent: str, style: str = "dim") -> Text:
@@ -128,8 +127,8 @@ def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]
         lines.append(Text(f"  {text}"))
     known = {
         "images/s": figures.speed(figures.total_speed(view)), "loss": figures.decimal(view.loss),
-        "accuracy": figures.decimal(view.accuracy), "epoch": figures.short(view.epoch),
-        "test loss": figures.decimal(view.test_loss), "lr": figures.short(view.lr),
+        "accuracy": figures.decimal(view.accuracy), "epoch": figures.short(view.values["epoch"]),
+        "test loss": figures.decimal(view.test_loss), "lr": figures.short(view.values["lr"]),
     }  # fmt: skip
     texts = [f"{value} {name}" if name == "images/s" else f"{name} {value}" for name, value in known.items() if value]
     if texts:
@@ -148,23 +147,98 @@ def chart_lines(shown: Shown, width: int, height: int, plain: bool = False) -> l
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)
-    return [one.append(" " * max(each + 2 - one.cell_len, 2)).append_text(two) for one, two in pairs]
+    return [first.append(" " * max(each + 2 - first.cell_len, 2)).append_text(second) for first, second in pairs]
 
 
 def message_lines(messages: Sequence[Message], width: int | None, plain: bool = False) -> list[Text]:
     """Messages, a line each; what several ranks say, once."""
     groups: dict[tuple[str, str], tuple[Message, set[int]]] = {}
     ordered: list[tuple[Message, set[int]]] = []
-    for one in messages:
-        group = groups.get((one.level, one.text))
-        if group and one.rank not in group[1]:
-            group[1].add(one.rank)
+    for message in messages:
+        group = groups.get((message.level, message.text))
+        if group and message.rank not in group[1]:
+            group[1].add(message.rank)
         else:
-            ordered.append((one, {one.rank}))
-            groups[one.level, one.text] = ordered[-1]
+            ordered.append((message, {message.rank}))
+            groups[message.level, message.text] = ordered[-1]
     lines = []
-    for one, ranks in ordered:
+    for message, ranks in ordered:
         who = f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
-        line = Text.assemble((f"{one.time.partition(' ')[2]} {who}: ", "dim"), (one.text, LEVELS.get(one.level, "")))
+        clock, style = message.time.partition(" ")[2], LEVELS.get(message.level, "")
+        line = Text.assemble((f"{clock} {who}: ", "dim"), (message.text, style))
         lines.append(line if width is None else cut(line, width, plain))
     return lines
+
+
+def rank_lines(
+    ranks: Sequence[RankView], width: int | None, most: int | None = None, first: int | None = None, plain: bool = False
+) -> list[Text]:
+    """A header, a line for each rank, and where there are more than `most` lines, one that counts those left out.
+
+    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII.
+    """
+    shown = list(ranks)
+    if most is not None and len(ranks) + 1 > most:
+        shown = _chosen(ranks, max(most - 2, 1), first)
+    columns = [(column, cells) for column, cells in _columns(shown, first, plain) if any(cells)]
+    lines = Table.of_columns(columns).lines(width, plain) if columns else []
+    left = len(ranks) - len(shown)
+    if left:
+        unusual = sum(bool(view.remark) for view in ranks) - sum(bool(view.remark) for view in shown)
+        remarks = f", {unusual} of them with remarks" if unusual else ""
+        lines.append(Text(f"and {left} more rank{'s' * (left != 1)}{remarks}", "dim"))
+    return lines
+
+
+def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[RankView]:
+    """The ranks that are shown if there is not enough room for all, in their order."""
+    by_importance = sorted(ranks, key=lambda view: (view.rank != first, not view.remark, view.rank))
+    return sorted(by_importance[:most], key=lambda view: view.rank)
+
+
+def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[CellsOf]:
+    styles = [_style(view, first) for view in ranks]
+    places = ["" if view.beat.waits else view.beat.doing for view in ranks]
+
+    def column(heading: str, priority: int, cells: Sequence[str], least: int = 0) -> CellsOf:
+        texts = [Text(cell, style) for cell, style in zip(cells, styles, strict=True)]
+        return Column(heading, priority, left=bool(least), least=least), texts
+
+    return [
+        column("rank", 0, [str(view.rank) for view in ranks]),
+        column("host", 6, [view.beat.host for view in ranks], least=8),
+        column("step", 2, [str(view.beat.step) for view in ranks]),
+        column("images/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
+        (Column("compute/communicate/data", 8, left=True), [_bar(view, plain) for view in ranks]),
+        column("comp/comm/data", 4, [_percents(view) for view in ranks]),
+        column("memory", 7, [figures.memory(view.beat.memory) for view in ranks]),
+        column("heartbeat", 5, [figures.age(view.age_s) for view in ranks]),
+        column("remark", 1, [view.remark for view in ranks], least=16),
+        column("at", 9, places, least=12),
+    ]
+
+
+def _style(view: RankView, first: int | None) -> str:
+    if view.is_silent and view.remark:
+        return "red"
+    return "yellow" if view.remark or view.rank == first else ""
+
+
+def _percents(view: RankView) -> str:
+    """The shares in percent, as `72/20/8`; a question mark where a strategy does not know one."""
+    if view.shares is None:
+        return ""
+    return "/".join("?" if share is None else f"{100 * share:.0f}" for share in view.shares)
+
+
+def _bar(view: RankView, plain: bool) -> Text:
+    """The shares as a bar; empty where they are not known yet."""
+    bar, begun, drawn = Text(), 0.0, 0
+    if view.shares is None:
+        return bar
+    for share, (style, filled, ascii_filled) in zip(view.shares, PARTS, strict=True):
+        begun += share or 0.0
+        end = min(round(begun * BAR), BAR)
+        bar.append((ascii_filled if plain else filled) * (end - drawn), style)
+        drawn = max(end, drawn)
+    return bar

@@ -1,23 +1,30 @@
-"""Who may read the page: GET only, with a token away from loopback, and nothing that another web site can use."""
+"""Where the page is served, and who may read it: GET only, with a token away from loopback, and nothing that another
+web site can use.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
 import os
+import re
+import socket
 import stat
 from pathlib import Path
+from typing import NamedTuple
 
 from flask import Flask, Request, Response, abort, request
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_limited
 from hvdtrain.system.text import printable
-from hvdtrain.views.web.address import names_loopback
 
 TOKEN_BYTES = 24
 """Random bytes of a token that is made here."""
-LEAST_CHARACTERS = 16
+MIN_CHARACTERS = 16
 """Of a token from a file."""
+FORM = re.compile(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]/\s]*)):(\d{1,5})")
+REMEDY = "give HOST:PORT, such as 127.0.0.1:0, where port 0 takes a free one"
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -83,7 +90,65 @@ def read_token(path: Path) -> str:
         raise UserError(f"{name}: cannot be read ({reason})", "give a file that holds a random text") from None
     if stat.S_IMODE(mode) & 0o077:
         raise UserError(f"{name}: other users can access it", f"chmod 600 {printable(str(path))}")
-    if len(content) < LEAST_CHARACTERS or not all(one.isalnum() or one in "-_" for one in content):
-        remedy = f"write at least {LEAST_CHARACTERS} letters, digits, - and _ into it"
+    if len(content) < MIN_CHARACTERS or not all(letter.isalnum() or letter in "-_" for letter in content):
+        remedy = f"write at least {MIN_CHARACTERS} letters, digits, - and _ into it"
         raise UserError(f"{name}: holds no token", remedy)
     return content
+
+
+class Address(NamedTuple):
+    """A host and a port to listen on."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """From `HOST:PORT` or `[IPv6 ADDRESS]:PORT`. Raises UserError if it is neither."""
+        match = FORM.fullmatch(text)
+        if not match or int(match[3]) > 65535 or not (match[1] or match[2]):
+            raise UserError(f"--serve {printable(text)}: no address to serve the page at", REMEDY)
+        return cls(match[1] or match[2], int(match[3]))
+
+    def listen(self) -> socket.socket:
+        """A socket that is bound to it. Raises UserError if the port is taken, or the host is none of this machine."""
+        try:
+            addresses = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError):
+            raise UserError(f"--serve {printable(str(self))}: no host of that name", REMEDY) from None
+        family, kind, protocol, _, address = addresses[0]
+        bound = socket.socket(family, kind, protocol)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            bound.bind(address)
+            bound.listen()  # without it, two sockets with SO_REUSEADDR may have the same port
+        except OSError as error:
+            bound.close()
+            remedy = "choose another port, or 0 for a free one; an address must be one of this machine's"
+            raise UserError(f"--serve {printable(str(self))}: {error.strerror}", remedy) from None
+        return bound
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def bound_address(bound: socket.socket) -> Address:
+    """The address by which a bound socket is reached: that of this machine's name for one that listens everywhere."""
+    host, port = bound.getsockname()[:2]
+    return Address(socket.gethostname() if ipaddress.ip_address(host.partition("%")[0]).is_unspecified else host, port)
+
+
+def is_loopback(bound: socket.socket) -> bool:
+    """Whether only this machine reaches a bound socket."""
+    return ipaddress.ip_address(bound.getsockname()[0].partition("%")[0]).is_loopback
+
+
+def names_loopback(host: str) -> bool:
+    """Whether the `Host` of a request, with or without a port, is one that no name server can give to a machine."""
+    name = re.sub(r":\d{0,5}$", "", host).strip("[]").lower()
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

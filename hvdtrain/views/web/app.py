@@ -1,33 +1,83 @@
-"""What the page asks for: its files, and runs, one run, curves, options, logs and stacks as JSON."""
+"""`hvdtrain watch --serve`: the server of the page's files, and of runs, one run, curves, logs and stacks as JSON."""
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import logging
+import secrets
+import signal
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from flask import Flask, Response, abort, request
+from waitress import create_server
 from werkzeug.exceptions import HTTPException
 
+from hvdtrain.runs.records import Record, shown
+from hvdtrain.runs.run import find_runs
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import to_json
-from hvdtrain.views.monitor.content import read_object, shown, table
-from hvdtrain.views.monitor.messages import last_messages, log_ranks, log_text, stack_ranks, stack_text
-from hvdtrain.views.web.access import Access
-from hvdtrain.views.web.curve_store import CurveStore
-from hvdtrain.views.web.links import leads_out
-from hvdtrain.views.web.listing import ListedRun, Listing
+from hvdtrain.views.details import LOGS, STACKS, RankFiles, last_messages
+from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
+from hvdtrain.views.web.curves import CurveStore
+from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
 
+THREADS = 6
+"""A browser has at most six connections."""
+COLLECT_AFTER = 200_000
+"""Objects after which Python looks for cycles: with its default, that takes half the time of reading records."""
+MAX_BODY_BYTES = 1 << 10
+"""Of a request, which needs none."""
 MESSAGES = 60
 """Last messages of a run that are shown."""
-MOST_OPTIONS = 300
+MAX_OPTIONS = 300
 GZIP_BYTES = 1 << 11
 """A longer answer is compressed."""
 LOG = logging.getLogger(__name__)
-RankList = Callable[[Path], list[int]]
+
+
+def serve(paths: list[Path], address: str, token_file: Path | None = None, say: Callable[[str], None] = print) -> None:
+    """Serve the page of the runs at or below the paths until Ctrl-C or SIGTERM.
+
+    address: `HOST:PORT`; port 0 takes a free one. token_file: holds the token that clients need; without one they need
+    none on loopback, and one that is made here elsewhere. say: prints the address. Raises UserError for an address that
+    cannot be used, and for a path that is not there.
+    """
+    for path in paths:
+        find_runs(path)
+    token = read_token(token_file) if token_file else ""
+    bound = Address.parse(address).listen()
+    with bound:
+        if not token and not is_loopback(bound):
+            token = secrets.token_urlsafe(TOKEN_BYTES)
+        url = bound_address(bound)
+        logging.getLogger("waitress").setLevel(logging.ERROR)  # its warnings are of a queue, which does no harm
+        server = create_server(
+            make_app(paths, Access(token, url.port)),
+            sockets=[bound],
+            threads=THREADS,
+            ident=None,
+            max_request_body_size=MAX_BODY_BYTES,
+            clear_untrusted_proxy_headers=True,
+        )
+        gc.set_threshold(COLLECT_AFTER)
+        before = signal.signal(signal.SIGTERM, _exit)
+        try:
+            say(f"serving runs at http://{url}/" + (f"?token={token}" if token else ""))
+            server.run()  # ends at KeyboardInterrupt and SystemExit
+        except (KeyboardInterrupt, SystemExit):  # before it ran
+            pass
+        finally:
+            signal.signal(signal.SIGTERM, before)
+            server.close()
+
+
+def _exit(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(0)
 
 
 def make_app(paths: list[Path], access: Access) -> Flask:
@@ -44,8 +94,8 @@ def make_app(paths: list[Path], access: Access) -> Flask:
         "/api/run": lambda: _answer(_one_run(_asked(listing))),
         "/api/options": lambda: _answer(_options(_asked(listing))),
         "/api/curves": lambda: _answer(_curves(_asked(listing), store)),
-        "/api/log": lambda: _answer(_lines(_asked(listing), log_ranks, log_text)),
-        "/api/stacks": lambda: _answer(_lines(_asked(listing), stack_ranks, stack_text)),
+        "/api/log": lambda: _answer(_lines(_asked(listing), LOGS)),
+        "/api/stacks": lambda: _answer(_lines(_asked(listing), STACKS)),
     }
     for path, answer in routes.items():
         app.add_url_rule(path, path, answer)
@@ -71,14 +121,14 @@ def _since(session: str) -> int:
 
 def _one_run(run: ListedRun) -> dict[str, Any]:
     """The state of a run and of its ranks."""
-    folder, ranks = run.folder, run.view.ranks if run.view else ()
+    folder = run.folder
     end = RunEnd.read(folder)
     return {
         "run": run.values,
-        "ranks": [{**rank.to_json(), "is_silent": rank.is_silent} for rank in ranks],
+        "ranks": [{**rank.to_json(), "is_silent": rank.is_silent} for rank in run.ranks],
         "messages": [message._asdict() for message in last_messages(folder, MESSAGES)],
-        "logs": log_ranks(folder),
-        "stacks": stack_ranks(folder),
+        "logs": LOGS.ranks(folder),
+        "stacks": STACKS.ranks(folder),
         "end": _end(end) if end else None,
     }
 
@@ -97,10 +147,10 @@ def _end(end: RunEnd) -> dict[str, Any]:
 
 def _options(run: ListedRun) -> dict[str, Any]:
     """Options, versions and host of a run, as pairs of texts."""
-    config = read_object(run.folder / "config.json")
+    config = Record.read(run.folder / "config.json")
     names = {"options": "config", "versions": "versions", "host": "host"}
-    found = {title: list(table(config, name).items())[:MOST_OPTIONS] for title, name in names.items()}
-    return {title: [[shown(name), _text(value)] for name, value in pairs] for title, pairs in found.items()}
+    values = {title: list(config.table(name).values.items())[:MAX_OPTIONS] for title, name in names.items()}
+    return {title: [[shown(name), _text(value)] for name, value in pairs] for title, pairs in values.items()}
 
 
 def _text(value: Any) -> str:
@@ -108,16 +158,15 @@ def _text(value: Any) -> str:
 
 
 def _curves(run: ListedRun, store: CurveStore) -> dict[str, Any]:
-    return store.curves(run.folder, bool(run.view and run.view.state.is_over))
+    return store.curves(run.folder, run.is_over)
 
 
-def _lines(run: ListedRun, ranks: RankList, read: Callable[[Path, int], list[str]]) -> dict[str, Any]:
+def _lines(run: ListedRun, files: RankFiles) -> dict[str, Any]:
     """What a rank of the request wrote to one of its files."""
     text = request.args.get("rank", "")
     rank = int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
-    if rank not in ranks(run.folder):
-        abort(404, "no such file of that rank")
-    return {"lines": read(run.folder, rank)}
+    lines = files.lines(run.folder, rank)
+    return {"lines": abort(404, "no such file of that rank") if lines is None else lines}
 
 
 def _answer(values: Any) -> Response:

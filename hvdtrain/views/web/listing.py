@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.errors import UserError
-from hvdtrain.runs.search import find_runs
+from hvdtrain.runs.run import find_runs
 from hvdtrain.system.text import printable
-from hvdtrain.views.monitor.run import RunFollower, RunView
-from hvdtrain.views.web.links import leads_out
+from hvdtrain.views.rank_view import RankView
+from hvdtrain.views.run_view import RunFollower
 
 READ_EVERY_S = 0.5
 """Clients that ask more often get what was read last."""
@@ -24,6 +24,8 @@ SEARCH_EVERY_S = 5.0
 RECENT_S = 60.0
 SETTLED_S = 3.0
 """A run that is over is not read again if its files were older than this when it was read."""
+FOLDERS = ("", "heartbeats", "logs")
+"""Folders of a run whose files are read."""
 
 
 class ListedRun:
@@ -37,7 +39,8 @@ class ListedRun:
         self.version = 0
         """Of the listing in which its values last changed."""
         self.values: dict[str, Any] = {}
-        self.view: RunView | None = None
+        self.ranks: tuple[RankView, ...] = ()
+        self.is_over = False
         self.is_left_out = False
         """Whether a link in it leads out of `root`."""
         self._follower = RunFollower(folder)
@@ -52,10 +55,10 @@ class ListedRun:
         self.is_left_out = leads_out(self.folder, self.root)
         if self.is_left_out:
             return False
-        self.view = self._follower.look()
-        values = {**self.view.to_json(), "name": self.name}
-        self._signature = signature
-        self._is_settled = self.view.state.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
+        view = self._follower.look()
+        values = {**view.values, "name": self.name}
+        self.ranks, self.is_over, self._signature = view.ranks, view.state.is_over, signature
+        self._is_settled = self.is_over and max(signature) < (time.time() - SETTLED_S) * 1e9
         is_other, self.values = values != self.values, values
         return is_other
 
@@ -106,11 +109,11 @@ class Listing:
         began = time.monotonic()
         if began < self._next_s:
             return
-        version, found = self._version + 1, self._find()
-        for name in [name for name, run in self._runs.items() if found.get(name, (None,))[0] != run.folder]:
+        version, places = self._version + 1, self._find()
+        for name in [name for name, run in self._runs.items() if places.get(name, (None,))[0] != run.folder]:
             del self._runs[name]
             self._removed[name] = version
-        for name, (folder, root) in found.items():
+        for name, (folder, root) in places.items():
             run = self._runs.get(name) or ListedRun(name, folder, root)
             was_left_out = run.is_left_out
             if run.read() or was_left_out:
@@ -126,12 +129,12 @@ class Listing:
 
     def _find(self) -> dict[str, tuple[Path, Path]]:
         """The folder of each run by its name, and the folder that it was found in."""
-        found: dict[str, tuple[Path, Path]] = {}
+        places: dict[str, tuple[Path, Path]] = {}
         for label, search in self._searches.items():
             for folder in search.runs():
                 name = printable(folder.name or folder.resolve().name)
-                found.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, search.path))
-        return found
+                places.setdefault(f"{label}/{name}" if len(self._roots) > 1 else name, (folder, search.path))
+        return places
 
 
 class FolderSearch:
@@ -163,3 +166,23 @@ def _labels(paths: list[Path]) -> list[str]:
         number = sum(1 for label in labels if label == name or label.startswith(f"{name}-"))
         labels.append(f"{name}-{number + 1}" if number else name)
     return labels
+
+
+def leads_out(folder: Path, root: Path) -> bool:
+    """Whether a run's folder, or something in it that is read, is a symbolic link to outside of `root`."""
+    if not _is_inside(folder, root):
+        return True
+    return any(not _is_inside(path, root) for name in FOLDERS for path in _links(folder / name))
+
+
+def _links(folder: Path) -> list[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.path for entry in entries if entry.is_symlink()]
+    except OSError:
+        return []
+
+
+def _is_inside(path: Path | str, root: Path) -> bool:
+    real = os.path.realpath(path)
+    return Path(real).is_relative_to(os.path.realpath(root))

@@ -1,11 +1,16 @@
-"""metrics.jsonl and TensorBoard events, also on a full disk."""
+"""metrics.jsonl and TensorBoard events, also on a full disk; and what is read of them while they are written."""
 
 import json
 import resource
 
+import pytest
 from support.events import read_events
+from support.report import make_run
 
 from hvdtrain.runs import metrics
+from hvdtrain.runs.metrics import BLOCK_BYTES, Curve, MetricsReader, last_records
+from hvdtrain.runs.run import Run
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.runs.trackers import scalars
 from hvdtrain.runs.trackers.tensorboard import EventsWriter
 
@@ -41,4 +46,139 @@ def test_repeated_steps_are_recognized_by_their_epoch(tmp_path):
     path = tmp_path / "metrics.jsonl"
     written = [(5, 1.0), (10, 2.0), (15, 3.0), (4, 2.0), (5, 2.5), (40, 3.0)]
     path.write_text("".join(json.dumps({"kind": "test", "step": step, "epoch": at}) + "\n" for step, at in written))
-    assert [(one["step"], one["epoch"]) for one in metrics.read(path)] == [(5, 1.0), (4, 2.0), (5, 2.5), (40, 3.0)]
+    assert [(record["step"], record["epoch"]) for record in metrics.read(path)] == [
+        (5, 1.0),
+        (4, 2.0),
+        (5, 2.5),
+        (40, 3.0),
+    ]
+
+
+def line(kind, step, **values):
+    return json.dumps({"kind": kind, "step": step, "epoch": step / 10, **values}) + "\n"
+
+
+def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
+    path, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path / "metrics.jsonl")
+    reader.read()
+    first, second = line("train", 1, loss=2.0), line("train", 2, loss=1.0)
+    path.write_text(first + second[:20])
+    reader.read()
+    assert reader.curve("loss").values == [2.0]
+    with open(path, "a") as file:
+        file.write(second[20:])
+    reader.read()
+    assert reader.curve("loss") == ([0.1, 0.2], [1, 2], [2.0, 1.0])
+
+
+def test_a_file_that_was_replaced_is_read_again(tmp_path):
+    path, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path / "metrics.jsonl")
+    path.write_text(line("train", 1, loss=2.0) + line("train", 2, loss=3.0))
+    reader.read()
+    path.write_text(line("train", 1, loss=5.0))
+    reader.read()
+    assert reader.curve("loss").values == [5.0]
+
+
+def test_records_of_repeated_steps_are_replaced(tmp_path):
+    reader = MetricsReader(tmp_path / "metrics.jsonl")
+    (tmp_path / "metrics.jsonl").write_text("".join(line("train", step, loss=step) for step in (1, 2, 3, 2)))
+    reader.read()
+    assert reader.curve("loss").steps == [1, 2]
+
+
+def test_times_of_ranks_need_numbers_of_all_of_them(tmp_path):
+    good = line("train", 1, compute_s=[1.0, 2.0], communicate_s=None, data_s=[0.0, 0.1])
+    (tmp_path / "metrics.jsonl").write_text(good + line("train", 2, compute_s=[1.0, "x"], data_s=3))
+    (interval,) = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
+    assert interval == (1, 0.1, [StepTime(1.0, None, 0.0), StepTime(2.0, None, 0.1)])
+
+
+def test_a_thinned_curve_keeps_its_extremes_and_ends():
+    values = [0.0] * 10_000
+    values[5_001], values[7_003] = 9.0, -9.0
+    thinned = Curve([float(i) for i in range(10_000)], list(range(10_000)), values).thinned(200)
+    assert len(thinned.values) <= 202
+    assert {5_001, 7_003, 0, 9_999} <= set(thinned.steps)
+    assert thinned.steps == sorted(thinned.steps)
+
+
+def test_the_newest_records_are_found_from_the_end(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    later = "".join(line("train", step, loss=step) for step in range(2, 400))
+    assert len(later) > BLOCK_BYTES
+    path.write_text(line("test", 1, accuracy=0.5) + later + '{"kind": "train", "step": 400, "lo')
+    newest = last_records(path)
+    assert (newest["test"]["accuracy"], newest["train"]["step"]) == (0.5, 399)
+    assert last_records(tmp_path / "missing") == {}
+
+
+def test_a_line_that_looks_like_many_records_is_read_once(tmp_path, monkeypatch):
+    parsed = []
+    monkeypatch.setattr(metrics, "_decoded", lambda text: parsed.append(text) or {})
+    (tmp_path / "metrics.jsonl").write_text('{"x": [' + '{"kind": "train"}, ' * 500)
+    assert last_records(tmp_path / "metrics.jsonl") == {}
+    assert len(parsed) == 1
+
+
+def history_of(tmp_path, records):
+    return Run(make_run(tmp_path / "run", metrics=records)).history
+
+
+def record(step, **values):
+    return {"kind": "train", "step": step, "epoch": step / 10, "loss": 1.0, **values}
+
+
+def times(compute, communicate, data):
+    return {"compute_s": compute, "communicate_s": communicate, "data_s": data}
+
+
+def test_curves_of_damaged_lines(tmp_path):
+    lines = [
+        json.dumps(record(1, loss=2.0)), '{"kind": "train", "st', "[]", "\x00", json.dumps(record(2, loss=None)),
+        json.dumps(record(3, loss="1")), '{"kind": "train", "step": 4, "epoch": 0.4, "loss": NaN}',
+        json.dumps(record(5, loss=1.5)), json.dumps({"kind": "test", "step": 5, "epoch": 0.5, "accuracy": 0.5}),
+        json.dumps(record(6, loss=10**400)), json.dumps(record(7, loss=1.0))[:-3],
+    ]  # fmt: skip
+    history = history_of(tmp_path, lines)
+    assert history.train_loss.points == [(0.1, 2.0), (0.5, 1.5)]
+    assert (history.test_loss.points, history.test_accuracy.points, history.ranks) == ([], [(0.5, 0.5)], [])
+
+
+def test_a_run_without_metrics_has_no_history(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for make in (lambda: None, path.mkdir):
+        make()
+        reader = MetricsReader(path).read()
+        assert not any(reader.history()) and isinstance(reader.error, OSError)
+
+
+def test_times_are_sums_without_the_first_interval(tmp_path):
+    records = [record(number, **times([1.0, 9.0], [8.0, 0.5], [0.5, 0.25])) for number in (1, 2, 3)]
+    assert history_of(tmp_path, records).ranks == [
+        StepTime(2.0, 16.0, 1.0), StepTime(18.0, 1.0, 0.5),
+    ]  # fmt: skip
+
+
+def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
+    records = [record(number, **times([3.0, 4.0], None, [0.0, 0.0])) for number in (1, 2)]
+    records.append(record(3, **times([1.0, 1.0], [2.0, 2.0], [0.0, 0.0])))
+    assert history_of(tmp_path, records).ranks == [
+        StepTime(6.0, None, 0.0), StepTime(7.0, None, 0.0),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        times([1.0], [1.0, 2.0], [1.0, 2.0]), times([1.0, -2.0], [1.0, 2.0], [1.0, 2.0]), times("12", [1, 2], [1, 2]),
+        times([1.0, None], [1.0, 2.0], [1.0, 2.0]), times([1.0, 2.0], [1.0, 2.0], None), times([], [], []),
+        times([1.0, 2.0, 3.0], [0.0] * 3, [0.0] * 3), {},
+    ],
+)  # fmt: skip
+def test_records_with_other_times_are_left_out(tmp_path, odd):
+    """Also those of other ranks, with which the run began."""
+    good = times([1.0, 2.0], [1.0, 0.0], [0.0, 0.0])
+    records = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
+    ranks = history_of(tmp_path, records).ranks
+    assert ranks == [StepTime(2.0, 2.0, 0.0), StepTime(4.0, 0.0, 0.0)]

@@ -9,9 +9,9 @@ import pytest
 from hvdtrain.config.sources import recorded
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
+from hvdtrain.runs.records import Record
 from hvdtrain.system import run_end
 from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
-from hvdtrain.views.report.records import JsonRecord
 
 
 def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
@@ -25,7 +25,7 @@ def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
         with pytest.raises(UserError, match=r"no valid config\.json"):
             recorded(tmp_path)
         with pytest.raises(UserError, match="cannot be read"):
-            JsonRecord.read(path)
+            Record.read(path).require()
         path.unlink()
     heartbeat = tmp_path / "heartbeats" / "rank-0.json"
     heartbeat.parent.mkdir()

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.options import TITLES
 from hvdtrain.runs import plots
+from hvdtrain.runs.metrics import History
+from hvdtrain.runs.run import Run
 from hvdtrain.views.report.charts import WIDTH_IN, color_of, wrapped
-from hvdtrain.views.report.history import Curve, History
-from hvdtrain.views.report.intervals import wilson
-from hvdtrain.views.report.rows import Row, Spread
-from hvdtrain.views.report.runs import FinishedRun
+from hvdtrain.views.report.rows import Row, Spread, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,10 +24,12 @@ MAX_LINES = 60
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
 LABEL_CHARACTERS = 50
-PANELS: tuple[tuple[str, Callable[[History], Curve]], ...] = (
-    ("training loss", lambda history: history.train_loss),
-    ("test loss", lambda history: history.test_loss),
-    ("test accuracy", lambda history: history.test_accuracy),
+Points = list[tuple[float, float]]
+"""Values over epochs."""
+PANELS: tuple[tuple[str, Callable[[History], Points]], ...] = (
+    ("training loss", lambda history: history.train_loss.points),
+    ("test loss", lambda history: history.test_loss.points),
+    ("test accuracy", lambda history: history.test_accuracy.points),
 )
 ACCURACY = PANELS[2][0]
 
@@ -36,7 +37,7 @@ ACCURACY = PANELS[2][0]
 class _Line(NamedTuple):
     """How the curves of a run are drawn."""
 
-    run: FinishedRun
+    run: Run
     color: str
     style: str
     bold: bool
@@ -105,7 +106,7 @@ def _many(rows: list[Row]) -> tuple[Labels, list[_Line]]:
 
 def _last_loss(history: History) -> float | None:
     curve = history.test_loss or history.train_loss
-    return curve[-1][1] if curve else None
+    return curve.values[-1] if curve else None
 
 
 def _wrapped(label: str) -> str:
@@ -119,7 +120,7 @@ def _handle(line: _Line, label: str) -> object:
     return Line2D([], [], color=line.color, linestyle=line.style, linewidth=width, label=label)
 
 
-def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve], bands: bool) -> None:
+def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Points], bands: bool) -> None:
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for line in lines:
         points = thinned(curve(line.run.history), most)
@@ -133,7 +134,7 @@ def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Curve
             _band(axis, line, points)
 
 
-def _band(axis: Axes, line: _Line, points: Curve) -> None:
+def _band(axis: Axes, line: _Line, points: Points) -> None:
     """What chance in the test rows gives around each accuracy."""
     intervals = [(x, y, chance) for x, y in points if (chance := wilson(y, line.run.test_rows))]
     epochs, values = [x for x, _, _ in intervals], [y for _, y, _ in intervals]
@@ -145,7 +146,7 @@ def _band(axis: Axes, line: _Line, points: Curve) -> None:
         axis.fill_between(epochs, low, high, color=line.color, alpha=0.15, linewidth=0)
 
 
-def thinned(curve: Curve, most: int) -> Curve:
+def thinned(curve: Points, most: int) -> Points:
     """At most so many points: the means of neighboring ones; the last one stays as it is."""
     if len(curve) <= most:
         return curve

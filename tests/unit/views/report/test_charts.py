@@ -4,10 +4,10 @@ import pytest
 from support.report import learning, make_run
 
 from hvdtrain.runs.plots import drawing
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.charts import FRAMEWORK_COLORS, bars, lines
 from hvdtrain.views.report.charts.registry import KINDS, draw
 from hvdtrain.views.report.comparison import make_rows
-from hvdtrain.views.report.runs import collect
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def style():
 
 
 def rows(folder):
-    return make_rows(collect([folder])[0])
+    return make_rows(finished_runs([folder])[0])
 
 
 def legend(figure):

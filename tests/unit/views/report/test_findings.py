@@ -6,19 +6,18 @@ import shutil
 import pytest
 from support.report import learning, make_run, write
 
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.pages import csv_page
-from hvdtrain.views.report.runs import collect
 
 
 def sentences(tmp_path):
-    return Report(*collect([tmp_path / "runs"])).findings
+    return Report(*finished_runs([tmp_path / "runs"])).findings
 
 
 def fastest(tmp_path):
-    return [
-        row["most_images_per_s"] for row in csv.DictReader(csv_page(Report(*collect([tmp_path / "runs"]))).splitlines())
-    ]
+    report = Report(*finished_runs([tmp_path / "runs"]))
+    return [row["most_images_per_s"] for row in csv.DictReader(csv_page(report).splitlines())]
 
 
 def runs(tmp_path, name, speeds, **given):
@@ -112,7 +111,7 @@ def test_each_framework_data_set_and_machine_is_compared_by_itself(tmp_path):
     runs(tmp_path, "faster", [9000.0, 8000.0], host={"processor": "Xeon"})
     found = sentences(tmp_path)
     assert found[4] == "The tables have the speed of 1 more group of rows."
-    titles = {group.title for group in Report(*collect([tmp_path / "runs"])).groups}
+    titles = {group.title for group in Report(*finished_runs([tmp_path / "runs"])).groups}
     machines = ("digits, AMD EPYC", "mnist, AMD EPYC", "digits, Xeon")
     assert {f"PyTorch, data {one}, 4 cores" for one in machines} < titles
     assert fastest(tmp_path).count("True") == 3

@@ -8,8 +8,9 @@ from support.networks import shaped
 from support.report import images, lines, make_run, number, sample, table, write
 
 from hvdtrain.networks.record import shaped_to_record
+from hvdtrain.runs.run import finished_runs
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.runs import collect
+from hvdtrain.views.report.rows import Interval, wilson
 
 
 def step_times(compute, communicate, data):
@@ -83,7 +84,7 @@ def test_table_fits_the_terminal(tmp_path, capsys, monkeypatch):
     write(tmp_path, sample(tmp_path / "runs"))
     printed = capsys.readouterr().out.splitlines()[:-1]
     assert max(map(len, printed)) <= 60
-    table = Report(*collect([tmp_path / "runs"])).terminal_table()
+    table = Report(*finished_runs([tmp_path / "runs"])).terminal_table()
     assert table.terminal(60) in "\n".join(printed)
     for width in (40, 60, 80, 120):
         shown = table.terminal(width)
@@ -169,15 +170,11 @@ def test_the_fastest_row_of_each_framework_is_marked(tmp_path, capsys):
     assert marked == ["ring"] * 4  # in both tables
 
 
-def test_old_runs_without_newer_values(tmp_path):
+def test_what_no_run_measured_is_left_out(tmp_path):
     folder = make_run(
-        tmp_path / "old", without=("devices", "epoch_s", "global_batch", "places"), ranks=2,
-        strategy="horovod", batch_scope="per-rank", images_per_s=0.0,
+        tmp_path / "run", without=("epoch_s",), ranks=2, strategy="horovod", batch_scope="per-rank",
+        images_per_s=0.0,
     )  # fmt: skip
-    config = json.loads((folder / "config.json").read_text())
-    for name in ("api", "kvstore", "on_nan"):
-        del config["config"][name]
-    (folder / "config.json").write_text(json.dumps(config))
     output = write(tmp_path, folder)
     row = lines(output)["torch", "horovod", "2", "1"]
     assert (row["global_batch"], row["api"], row["epoch_s"], row["images_per_s_median"]) == ("128", "auto", "", "")
@@ -187,6 +184,16 @@ def test_old_runs_without_newer_values(tmp_path):
     assert "Scaling: no row with several replicas" in text
     assert "Difference from a single process: no run has" in text
     assert images(text) == 1  # accuracy
+
+
+def test_options_that_a_script_decides_have_their_defaults(tmp_path):
+    folder = make_run(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    for name in ("api", "kvstore", "on_nan"):
+        del config["config"][name]
+    (folder / "config.json").write_text(json.dumps(config))
+    (row,) = table(write(tmp_path, folder))
+    assert (row["strategy"], row["api"], row["settings"]) == ("single", "auto", "")
 
 
 def test_numbers_that_are_not_finite_count_as_not_measured(tmp_path):
@@ -222,3 +229,20 @@ def test_runs_on_other_machines_are_in_other_rows(tmp_path):
     assert "- node2: Xeon, 4 cores, Linux (1 run)\n" in text
     assert "These are 3 machines" in text
     assert [row["runs"] for row in table(output)] == ["2", "1"]
+
+
+def test_wilson_interval_is_that_of_the_literature():
+    """Newcombe, Two-sided confidence intervals for the single proportion, Statistics in Medicine 17, 1998, table I."""
+    for correct, rows, expected in ((81, 263, (0.2553, 0.3662)), (15, 148, (0.0624, 0.1605)), (0, 20, (0.0, 0.1611)),
+                                    (1, 29, (0.0061, 0.1718)), (29, 29, (0.8830, 1.0))):  # fmt: skip
+        assert wilson(correct / rows, rows) == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.parametrize(("share", "rows"), [(None, 10), (0.5, None), (0.5, 0), (1.5, 10), (-0.1, 10)])
+def test_no_interval_without_a_share_and_rows(share, rows):
+    assert wilson(share, rows) is None
+
+
+def test_intervals_that_touch_overlap():
+    assert Interval(0, 1).overlaps(Interval(1, 2)) and Interval(1, 2).overlaps(Interval(0, 1))
+    assert not Interval(0, 1).overlaps(Interval(1.1, 2)) and not Interval(1.1, 2).overlaps(Interval(0, 1))

@@ -1,0 +1,126 @@
+"""JSON values in a run's files, of which a reader expects nothing: each may be missing, damaged or hostile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.errors import UserError
+from hvdtrain.system.files import read_json
+from hvdtrain.system.text import finite_number, printable
+
+MAX_TEXT = 300
+"""Characters of a text that are shown."""
+MAX_COUNT = 1 << 53
+
+
+class Problem(NamedTuple):
+    """What is wrong with a file."""
+
+    path: Path
+    what: str
+
+
+class DamagedFile(UserError):
+    """A file of a run holds what no run writes."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.path, self.what = problem
+        super().__init__(
+            f"{printable(str(self.path))}: cannot be read ({self.what})",
+            "correct it, or move this run's folder away, or repeat the run",
+        )
+
+
+class Record:
+    """A JSON object of a file. A value that is missing, or of another kind than is asked for, is None or empty.
+
+    problems: gets what is wrong with the file, for readers that refuse it.
+    """
+
+    __slots__ = ("path", "problems", "values")
+
+    def __init__(
+        self, values: dict[str, Any] | None = None, path: Path = Path(), problems: list[Problem] | None = None
+    ) -> None:
+        self.values, self.path = values or {}, path
+        self.problems: list[Problem] = [] if problems is None else problems
+
+    @classmethod
+    def read(cls, path: Path, problems: list[Problem] | None = None) -> Record:
+        """The object that a file holds; empty if there is none that can be read."""
+        record = cls({}, path, problems)
+        try:
+            record._set(read_json(path), "the file")
+        except OSError as error:
+            record.note(str(error.strerror))
+        except (ValueError, RecursionError) as error:
+            record.note(f"not JSON: {error}")
+        return record
+
+    def _set(self, value: Any, what: str) -> None:
+        if isinstance(value, dict):
+            self.values = value
+        else:
+            self.note(f"{what} is not a JSON object")
+
+    def note(self, what: str) -> None:
+        """Add a problem of the file."""
+        self.problems.append(Problem(self.path, what))
+
+    def require(self) -> None:
+        """Raise DamagedFile if a problem is known."""
+        if self.problems:
+            raise DamagedFile(self.problems[0])
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def number(self, name: str) -> float | None:
+        """The finite number of that name."""
+        return finite_number(self.values.get(name))
+
+    def count(self, name: str) -> int | None:
+        """The integer of that name, 0 or above."""
+        value = self.values.get(name)
+        return value if type(value) is int and 0 <= value < MAX_COUNT else None
+
+    def text(self, name: str) -> str:
+        """The text of that name, without control characters, and cut if it is long."""
+        value = self.values.get(name)
+        return shown(value) if isinstance(value, str) else ""
+
+    def texts(self) -> dict[str, str]:
+        """All values that are text or numbers, as text."""
+        return {
+            printable(name): as_text(value)
+            for name, value in self.values.items()
+            if isinstance(value, str | int | float)
+        }
+
+    def table(self, name: str, required: bool = False) -> Record:
+        """The object of that name. required: whether it is a problem if there is none."""
+        value, table = self.values.get(name), Record({}, self.path, self.problems)
+        if value is not None or required:
+            table._set(value, f'"{name}"')
+        return table
+
+    def tables(self, name: str) -> list[Record]:
+        """The objects in the list of that name."""
+        return tables(self.values.get(name))
+
+
+def tables(values: Any) -> list[Record]:
+    """The objects in a JSON list."""
+    return [Record(value) for value in values if isinstance(value, dict)] if isinstance(values, list) else []
+
+
+def shown(value: object, most: int = MAX_TEXT) -> str:
+    """A value as text without control characters, cut if it is long."""
+    text = str(value)[: most + 1]
+    return printable(text[:most] + "…" if len(text) > most else text)
+
+
+def as_text(value: Any) -> str:
+    """A JSON value in a table."""
+    return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))

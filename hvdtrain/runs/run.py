@@ -1,0 +1,279 @@
+"""A run as it is read from its folder, whatever state it and its files are in; and the search for runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from hvdtrain.config.options import STYLES, Config
+from hvdtrain.config.sources import to_record
+from hvdtrain.errors import UserError
+from hvdtrain.runs import metrics
+from hvdtrain.runs.metrics import History, MetricsReader
+from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
+from hvdtrain.runs.step_times import NO_TIME, StepTime
+from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
+
+RECORDS = ("config.json", "result.json")
+"""Files by which a folder is a run's for sure."""
+TRACES = (*RECORDS, "end.json", "heartbeats", metrics.NAME, "logs", "checkpoints")
+"""Files and folders by which a run's folder is recognized."""
+NOT_SETTINGS = ("framework", "strategy", "api", "kvstore", "recipe", "seed")
+"""Options that are columns, names for other options, or what repetitions may change."""
+LAYERS = "layers"
+"""The setting that tells networks of one --model name apart: a checksum of their layers."""
+
+
+class Run:
+    """A run, from its folder. Each file is read when a value of it is first asked for; what is not known is None,
+    empty or 0.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._problems: list[Problem] = []
+
+    @functools.cached_property
+    def config(self) -> Record:
+        return Record.read(self.folder / "config.json", self._problems)
+
+    @functools.cached_property
+    def result(self) -> Record:
+        """Without the confusion matrix, which may be large, and which no view shows."""
+        result = Record.read(self.folder / "result.json", self._problems)
+        result.values.pop("confusion", None)
+        return result
+
+    @functools.cached_property
+    def end(self) -> RunEnd | None:
+        return RunEnd.read(self.folder)
+
+    @functools.cached_property
+    def last_records(self) -> dict[str, Record]:
+        """The newest logging step, `train`, and the newest evaluation, `test`."""
+        records = metrics.last_records(self.folder / metrics.NAME)
+        return {kind: Record(records.get(kind)) for kind in metrics.KINDS}
+
+    @functools.cached_property
+    def history(self) -> History:
+        """What it wrote while it trained."""
+        return MetricsReader(self.folder / metrics.NAME).read().history()
+
+    def require(self) -> Run:
+        """The run, if it has finished. Raises DamagedFile for content that no run writes."""
+        _ = self.config, self.result, self.options, self.ranks, self.devices, self.global_batch, self.steps
+        for name in ("host", "versions", "network"):
+            self.config.table(name)
+        self.result.table("per_class_accuracy")
+        if self._problems:
+            raise DamagedFile(self._problems[0])
+        return self
+
+    def _count(self, record: Record, name: str, least: int = 1) -> int:
+        count = record.count(name)
+        if count is None or count < least:
+            record.note(f'"{name}" is {record.values.get(name)!r:.80}, which is not a number of {name}')
+        return count or 0
+
+    @property
+    def name(self) -> str:
+        return printable(self.folder.resolve().name)
+
+    @functools.cached_property
+    def options(self) -> dict[str, Any]:
+        """Those of `Config`; for what the record lacks, as a script with its own loop decides it, the defaults.
+
+        Lists are one text. An option that names the default style has `auto`.
+        """
+        recorded, defaults = self.config.table("config", required=True), to_record(Config())
+        for name, default in defaults.items():
+            value = recorded.values.get(name, default)
+            if not isinstance(value, int | float if isinstance(default, float) else type(default)):
+                recorded.note(f'"{name}" is {value!r:.80}')
+        options = {printable(name): _shown(value) for name, value in (defaults | recorded.values).items()}
+        if options["api"] == _default_style(options["framework"]):
+            options["api"] = Config.api  # a run that names the default is a repetition of one that does not
+        return options
+
+    @functools.cached_property
+    def recorded(self) -> Record:
+        """The options of `Config` as they were recorded."""
+        return self.config.table("config")
+
+    @property
+    def controller(self) -> str:
+        """What connected Horovod's processes, `Gloo` or `MPI`; empty in other strategies."""
+        return self.config.text("controller")
+
+    @property
+    def strategy(self) -> str:
+        """The strategy, with what Horovod's ranks are connected by: runs over Gloo and MPI are not repetitions."""
+        strategy = self.recorded.text("strategy")
+        return f"{strategy} over {self.controller}" if strategy and self.controller else strategy
+
+    @property
+    def strategy_and_style(self) -> str:
+        """The strategy, with key-value store and programming style unless they are the default."""
+        kvstore, api = self.options["kvstore"], self.options["api"]
+        store = f" {kvstore}" if kvstore != Config.kvstore else ""
+        return f"{self.strategy or self.options['strategy']}{store}" + (f" ({api})" if api != Config.api else "")
+
+    @functools.cached_property
+    def ranks(self) -> int:
+        return self._count(self.config, "ranks")
+
+    @functools.cached_property
+    def devices(self) -> int:
+        """Devices per rank."""
+        return self._count(self.config, "devices")
+
+    @property
+    def replicas(self) -> int:
+        return self.ranks * self.devices
+
+    @functools.cached_property
+    def global_batch(self) -> int:
+        """Rows of one step over all ranks."""
+        return self._count(self.result, "global_batch")
+
+    @functools.cached_property
+    def steps(self) -> int:
+        """Steps that it has made when it finished."""
+        return self._count(self.result, "steps", 0)
+
+    @property
+    def started(self) -> str:
+        return self.config.text("started")
+
+    @functools.cached_property
+    def host(self) -> dict[str, str]:
+        """The host of rank 0."""
+        return self.config.table("host").texts()
+
+    @functools.cached_property
+    def versions(self) -> dict[str, str]:
+        return self.config.table("versions").texts()
+
+    @functools.cached_property
+    def settings(self) -> dict[str, str]:
+        """Options that are equal in all repetitions, with layers, device, OMP_NUM_THREADS and machine, as text."""
+        settings = {name: as_text(value) for name, value in self.options.items() if name not in NOT_SETTINGS}
+        if network := self.config.table("network").values:
+            settings[LAYERS] = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:8]
+        settings["device"] = (self.config.text("device") or "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
+        settings["threads"] = self.host.get("OMP_NUM_THREADS") or "unset"
+        settings["machine"] = (
+            f"{self.host.get('processor') or 'unknown processor'}, {self.host.get('cores', '?')} cores"
+        )
+        return settings
+
+    @functools.cached_property
+    def identity(self) -> tuple[Any, ...]:
+        """Equal for runs that are repetitions of each other."""
+        place = self.options["framework"], self.strategy_and_style, self.ranks, self.devices
+        return (*place, *self.settings.items())
+
+    @property
+    def images_per_s(self) -> float | None:
+        """The median of its logging intervals; None for a run that was shorter than one."""
+        speed = self.result.number("images_per_s")
+        return speed if speed and speed > 0 else None
+
+    @property
+    def images_per_core_s(self) -> float | None:
+        return _ratio(self.images_per_s, self.result.number("cores"))
+
+    @property
+    def gflops_per_core(self) -> float | None:
+        """Arithmetic of training on each core, in 10^9 operations per second."""
+        gflops = _ratio(self.images_per_s, _ratio(1e9, self.result.number("flops_per_image")))
+        return _ratio(gflops, self.result.number("cores"))
+
+    @property
+    def test_rows(self) -> int | None:
+        """Rows that the accuracy is a share of."""
+        return self.result.count("test_rows") or None
+
+    @functools.cached_property
+    def shares(self) -> StepTime | None:
+        """Each part's share of the time of steps, of all ranks together; None if the run did not record it.
+
+        Of several devices in a process, computing has their communication.
+        """
+        time = functools.reduce(StepTime.plus, self.history.ranks, NO_TIME)
+        return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
+
+
+def _shown(value: Any) -> Any:
+    """A recorded value as reports have it; those of a list as one text."""
+    if isinstance(value, list):
+        return printable(" ".join(map(str, value)))
+    return printable(value) if isinstance(value, str) else value
+
+
+def _default_style(framework: Any) -> str:
+    """The programming style that --api auto means; empty for an unknown framework."""
+    return next((styles[0] for name, styles in STYLES.items() if name == framework), "")
+
+
+def _ratio(value: float | None, base: float | None) -> float | None:
+    """None if either was not measured, or is not positive."""
+    return value / base if value and base and value > 0 and base > 0 else None
+
+
+def is_run(folder: Path) -> bool:
+    """Whether it is the folder of a run, perhaps of one that did not come far."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(entry.name in TRACES or entry.name.startswith("lock-") for entry in entries)
+    except OSError:
+        return False
+
+
+def find_runs(path: Path) -> list[Path]:
+    """The run at `path`, or the runs directly below it, by name.
+
+    Raises UserError if there is no such folder, or it cannot be listed.
+    """
+    name, remedy = printable(str(path)), "give a run's folder, or one that contains runs, such as runs"
+    try:
+        with os.scandir(path) as entries:
+            names = [entry.name for entry in entries]
+    except FileNotFoundError:
+        raise UserError(f"{name}: no such folder", remedy) from None
+    except NotADirectoryError:
+        raise UserError(f"{name}: not a folder", remedy) from None
+    except OSError as error:
+        raise UserError(f"{name}: cannot be listed ({error.strerror})", "give folders that you may read") from None
+    if set(RECORDS) & set(names):
+        return [path]
+    below = sorted(child for child in names if not child.startswith(".") and is_run(path / child))
+    return [path / child for child in below] or ([path] if is_run(path) else [])
+
+
+def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:
+    """The runs in these folders or their direct children, and the names of unfinished ones, with the reason.
+
+    Raises UserError if there are none, or DamagedFile if one cannot be read.
+    """
+    folders: dict[Path, Path] = {}
+    unfinished: dict[Path, str] = {}
+    for path in paths:
+        for folder in find_runs(path):
+            missing = [name for name in RECORDS if not (folder / name).is_file()]
+            if not missing:
+                folders.setdefault(folder.resolve(), folder)
+            else:
+                unfinished[folder.resolve()] = f"{printable(str(folder))}: no {' and no '.join(missing)}"
+    if not folders:
+        also = f" ({len(unfinished)} did not finish: {'; '.join(unfinished.values())})" if unfinished else ""
+        given = ", ".join(printable(str(path)) for path in paths)
+        remedy = f"give run folders, which contain {' and '.join(RECORDS)}"
+        raise UserError(f"{given}: no finished run there{also}", remedy)
+    return [Run(folder).require() for folder in folders.values()], list(unfinished.values())

@@ -1,0 +1,180 @@
+"""What a run's folder holds besides its state: options, results, attempts, checkpoints, logs, stacks and findings."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
+from hvdtrain.config.sources import FACTS, to_record
+from hvdtrain.runs.metrics import last_bytes
+from hvdtrain.runs.records import Record, shown, tables
+from hvdtrain.runs.run import Run
+from hvdtrain.system import checkpoint_folder
+from hvdtrain.system.files import read_json
+
+NOT_SINGLE = ("per_class_accuracy", "metrics")
+"""Results that are not single figures, or that are listed by others of their names."""
+TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
+MAX_ENTRIES = 1000
+"""Of a list or an object of a file, more are not read."""
+LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
+LAST_BYTES = 1 << 13
+"""What is read of each log for the last messages."""
+MAX_RANKS = 64
+"""Of more ranks, only the first ones' messages are joined."""
+FILE_BYTES = 1 << 18
+"""What is shown of one log or of one rank's stacks: its end."""
+
+
+def value_text(value: object) -> str:
+    """A JSON value as it is shown; numbers without digits that say nothing."""
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None or isinstance(value, str | bool | int):
+        return shown(value) if not isinstance(value, int) or value.bit_length() < 256 else "a number of many digits"
+    try:
+        return shown(json.dumps(value))
+    except (ValueError, RecursionError):
+        return "…"
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, object]:
+    """Values by name; those of objects in it as `object.name`."""
+    flattened: dict[str, object] = {}
+    for name, value in list(values.items())[:MAX_ENTRIES]:
+        full = f"{prefix}{shown(name, 80)}"
+        if isinstance(value, dict) and value and not prefix:
+            flattened |= flat(value, f"{full}.")
+        else:
+            flattened[full] = value
+    return flattened
+
+
+def options(run: Run) -> dict[str, object]:
+    """Options of both kinds, by the names that they have on the command line."""
+    both = {**run.recorded.values, **run.config.table("runtime").values}
+    return {_option(shown(name, 80)): value for name, value in list(both.items())[:MAX_ENTRIES]}
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+PLACES = {_option(name) for name, about in FACTS.items() if about.is_place}
+"""Options that say where a run is, which every run has its own values of."""
+
+
+def changed_options(run: Run) -> dict[str, object]:
+    """The options that differ from the defaults of the run's recipe, and the recipe if it is not the default."""
+    recipe = run.recorded.values.get("recipe")
+    base = from_recipe(recipe) if isinstance(recipe, str) and recipe in RECIPES else Config()
+    defaults = {**to_record(base), "recipe": Config().recipe, **to_record(RuntimeOptions())}
+    usual, missing = {_option(name): value for name, value in defaults.items()}, object()
+    return {
+        name: value for name, value in options(run).items() if value != usual.get(name, missing) and name not in PLACES
+    }
+
+
+def versions(run: Run) -> dict[str, object]:
+    """Versions of what the run was trained with, by name."""
+    return flat(run.config.table("versions").values)
+
+
+def host(run: Run) -> dict[str, object]:
+    """What is recorded of rank 0's host."""
+    return {name: value for name, value in flat(run.config.table("host").values).items() if value != ""}
+
+
+def results(run: Run) -> dict[str, object]:
+    """The single figures of the result; shares and the task's own metrics by their names."""
+    single = {name: value for name, value in run.result.values.items() if name not in NOT_SINGLE}
+    figures = flat({**single, **run.result.table("metrics").values, **single})
+    return {name: value for name, value in figures.items() if value is not None}
+
+
+def attempts(folder: Path) -> list[Record]:
+    """The attempts that the launcher recorded; none for a job without restarts."""
+    try:
+        return tables(read_json(folder / "attempts.json"))[-MAX_ENTRIES:]
+    except (OSError, ValueError, RecursionError):
+        return []
+
+
+def checkpoints(folder: Path) -> list[checkpoint_folder.Entry]:
+    """The checkpoints of a run that can be read, oldest first."""
+    try:
+        return checkpoint_folder.entries(folder / "checkpoints")
+    except OSError:
+        return []
+
+
+def findings(folder: Path) -> list[Record]:
+    """What the doctor found on rank 0's host when training started, without what is in order."""
+    known = Record.read(folder / "doctor.json").tables("findings")
+    return [finding for finding in known if finding.text("status") != "ok"][:MAX_ENTRIES]
+
+
+def newest_timeline(folder: Path) -> str:
+    """The name of the newest timeline of steps; empty where there is none."""
+    try:
+        names = [entry for entry in os.scandir(folder) if TIMELINE.fullmatch(entry.name)]
+        return max(names, key=lambda entry: entry.stat().st_mtime).name if names else ""
+    except OSError:
+        return ""
+
+
+class Message(NamedTuple):
+    """One message of a rank."""
+
+    time: str
+    """Date and time by that host's clock, `2026-05-01 14:03:11`."""
+    rank: int
+    level: str
+    text: str
+
+
+def last_messages(folder: Path, most: int) -> list[Message]:
+    """The newest messages in the logs of all ranks, oldest first."""
+    messages: list[Message] = []
+    for rank, path in LOGS.paths(folder)[:MAX_RANKS]:
+        matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
+        messages += [Message(match[1], rank, match[2], shown(match[3])) for match in matches if match]
+    return sorted(messages, key=lambda message: message.time)[-most:]
+
+
+def _last_lines(path: Path, most: int) -> list[str]:
+    """The lines in the last `most` bytes of a file; the first may be a part of one."""
+    return last_bytes(path, most).decode(errors="replace").splitlines()
+
+
+class RankFiles(NamedTuple):
+    """Text files of which each rank may have one."""
+
+    folder: str
+    form: re.Pattern[str]
+
+    def paths(self, run: Path) -> list[tuple[int, Path]]:
+        """The files in a run's folder, with their ranks, in order."""
+        try:
+            matches = list(filter(None, map(self.form.fullmatch, os.listdir(run / self.folder))))
+        except OSError:
+            return []
+        return sorted((int(match[1]), run / self.folder / match[0]) for match in matches)
+
+    def ranks(self, run: Path) -> list[int]:
+        """The ranks that have one."""
+        return [rank for rank, _ in self.paths(run)]
+
+    def lines(self, run: Path, rank: int) -> list[str] | None:
+        """The end of that of a rank; None if there is none."""
+        path = dict(self.paths(run)).get(rank)
+        return [shown(line, 2000) for line in _last_lines(path, FILE_BYTES)] if path else None
+
+
+LOGS = RankFiles("logs", re.compile(r"rank-(\d{1,6})\.log"))
+STACKS = RankFiles("heartbeats", re.compile(r"stacks-rank-(\d{1,6})\.txt"))
+"""As the watchdog writes them after a hang."""

@@ -1,0 +1,62 @@
+"""Runs as they are read, and the search for them."""
+
+import json
+
+import pytest
+from support.report import make_run
+
+from hvdtrain.errors import UserError
+from hvdtrain.runs.records import DamagedFile
+from hvdtrain.runs.run import Run, find_runs
+
+
+def test_runs_are_found_below_a_folder(tmp_path):
+    for name in ("b", "a"):
+        make_run(tmp_path / name)
+    (tmp_path / "other").mkdir()
+    assert [path.name for path in find_runs(tmp_path)] == ["a", "b"]
+    assert find_runs(tmp_path / "a") == [tmp_path / "a"]
+    with pytest.raises(UserError, match="no such folder"):
+        find_runs(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("file", ["config.json", "result.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\x00", b"\xff", b"[" * 100000])
+def test_a_damaged_file_is_named_and_its_values_are_unknown(tmp_path, file, content):
+    path = make_run(tmp_path / "run") / file
+    path.write_bytes(content)
+    run = Run(path.parent)
+    assert (run.result if file == "result.json" else run.config).values == {}
+    with pytest.raises(DamagedFile) as error:
+        run.require()
+    assert error.value.path == path and error.value.what
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "value", "what"),
+    [
+        ("config.json", "config", None, '"config" is not a JSON object'),
+        ("config.json", "config", {"framework": ["torch"]}, "\"framework\" is ['torch']"),
+        ("config.json", "config", {"lr": "fast"}, "\"lr\" is 'fast'"),
+        ("config.json", "ranks", 0, '"ranks" is 0, which is not a number of ranks'),
+        ("config.json", "ranks", "two", "\"ranks\" is 'two', which is not a number of ranks"),
+        ("config.json", "devices", None, '"devices" is None, which is not a number of devices'),
+        ("config.json", "host", "node", '"host" is not a JSON object'),
+        ("result.json", "steps", None, '"steps" is None, which is not a number of steps'),
+        ("result.json", "global_batch", -1, '"global_batch" is -1, which is not a number of global_batch'),
+        ("result.json", "per_class_accuracy", [1], '"per_class_accuracy" is not a JSON object'),
+        ("result.json", "per_class_accuracy", 3, '"per_class_accuracy" is not a JSON object'),
+    ],
+)
+def test_a_value_that_no_run_writes_is_named(tmp_path, file, name, value, what):
+    path = make_run(tmp_path / "run") / file
+    path.write_text(json.dumps({**json.loads(path.read_text()), name: value}))
+    with pytest.raises(DamagedFile) as error:
+        Run(path.parent).require()
+    assert (error.value.path, error.value.what) == (path, what)
+
+
+def test_of_a_run_that_has_only_begun_nothing_is_known(tmp_path):
+    run = Run(tmp_path)
+    assert (run.ranks, run.strategy, run.started, run.host, run.images_per_s, run.end) == (0, "", "", {}, None, None)
+    assert run.history == ((), (), (), []) or not any(run.history)

@@ -1,0 +1,117 @@
+"""hvdtrain watch, in a terminal and in a file, of a folder that ranks write at the same time."""
+
+import signal
+
+import pytest
+from support.jobs import finish, start
+from support.run_folders import RunningRanks, write_beat, write_finished, write_records, write_run
+from support.terminal import TerminalCommand
+
+from hvdtrain.__main__ import main
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.terminal.follow import job_status
+
+WATCH = ["python", "-m", "hvdtrain", "watch"]
+
+
+def test_watch_waits_for_a_run_and_shows_what_its_ranks_do(tmp_path):
+    """It is drawn again after a change of the terminal's size, and ends with the status of the job."""
+    terminal = TerminalCommand([*WATCH, "runs/run", "--wait"], tmp_path, 100, 30)
+    folder = write_run(tmp_path / "runs" / "run", ranks=3)
+    write_records(folder, 200)
+    with RunningRanks(folder, 3) as ranks:
+        terminal.wait_for_frame("training  run(.|\n)*step 200/400")
+        ranks.slow = 2
+        terminal.wait_for_frame("rank 2 is slow")
+        terminal.resize(60, 24)
+        terminal.wait_for_frame(r"(?m)\A(.{60}\n){23}.{60}\Z")
+        ranks.silent = {1}
+        terminal.wait_for_frame("waiting  run(.|\n)*no heartbeat\n?.* of rank 1 ")
+    RunEnd("stopped", 75, Failure("asked to stop by SIGTERM")).write(folder)
+    assert terminal.finish() == 75
+    after = terminal.output.partition("\x1b[?1049l")[2]
+    assert "stopped" in after and "asked to stop by SIGTERM" in after, "the last view stays"
+
+
+def test_leaving_the_view_is_no_error(tmp_path):
+    folder = write_run(tmp_path / "runs" / "run")
+    with RunningRanks(folder, 2):
+        for number, status in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
+            terminal = TerminalCommand([*WATCH], tmp_path, 80, 24)
+            terminal.wait_for_frame("run")
+            terminal.process.send_signal(number)
+            assert terminal.finish() == status
+            assert terminal.output.rstrip().endswith("\x1b[?1049l"), "the terminal is as before, without a message"
+
+
+def test_in_a_file_a_restart_is_followed_and_each_change_is_a_line(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with RunningRanks(folder, 2):
+        process = start([*WATCH, "run"], tmp_path)
+        assert process.stdout.readline().startswith("training  step 1")
+        RunEnd(
+            "restarting",
+            137,
+            Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True),
+            4e9,
+        ).write(folder)
+        line = process.stdout.readline()
+        assert line.startswith("restarting  ") and line.endswith("rank 1 on node1 was killed by SIGKILL\n")
+        RunEnd.remove(folder)
+        assert process.stdout.readline().startswith("training")
+    RunEnd("finished").write(folder)
+    status, output = finish(process)
+    assert (status, output.split()[0]) == (0, "finished")
+
+
+@pytest.mark.parametrize("age_s", [60, -60])
+def test_clocks_of_other_hosts_are_not_used(tmp_path, age_s):
+    """Heartbeats that seem to be a minute old, or of the next minute, are those of a run that trains."""
+    folder = write_run(tmp_path / "run")
+    with RunningRanks(folder, 2, age_s=age_s):
+        process = start([*WATCH, "run"], tmp_path)
+        assert process.stdout.readline().startswith("training  step 1")
+        process.send_signal(signal.SIGINT)
+        assert finish(process)[0] == 0
+
+
+def test_a_run_that_was_lost_is_left(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    write_beat(folder, 0, age_s=60)
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(folder)])
+    assert ended.value.code == 1
+    assert capsys.readouterr().out.startswith("failed  step 150/400  no heartbeat of any rank since 20")
+
+
+ENDS = [
+    ("finished", 0, 0),
+    ("finished", 3, 0),
+    ("failed", 137, 137),
+    ("hung", 0, 1),
+    ("failed", 256, 1),
+    ("hung", -9, 1),
+]
+
+
+@pytest.mark.parametrize(("status", "exit_status", "expected"), ENDS)
+def test_exit_status_of_the_job(tmp_path, status, exit_status, expected):
+    folder = write_run(tmp_path / "run")
+    RunEnd(status, exit_status).write(folder)
+    assert job_status(read_runs([folder])[0]) == expected
+
+
+def test_run_that_has_ended_or_is_not_there(tmp_path, capsys):
+    write_finished(tmp_path / "runs" / "run")
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path / "runs")])
+    assert (ended.value.code, capsys.readouterr().out[:24]) == (0, "finished  step 400/400  ")
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path / "runs" / "rum")])
+    assert ended.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["watch", "one", "two"])
+    error = capsys.readouterr().err
+    assert "2 runs: a terminal shows one; give one run" in error
+    assert "no such folder (did you mean run?)" in error and "--wait waits for a run that is not there yet" in error

@@ -1,0 +1,194 @@
+"""The screen of `watch` in terminals of any size, the charts, and the page of `show`."""
+
+import json
+
+import pytest
+from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
+
+from hvdtrain.__main__ import main
+from hvdtrain.runs.metrics import Curve
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.views.differences import difference_lines, differences
+from hvdtrain.views.run_view import RunFollower, read_runs
+from hvdtrain.views.terminal.chart import Line, chart
+from hvdtrain.views.terminal.page import page_lines
+from hvdtrain.views.terminal.screen import Shown, screen_lines
+
+
+def training_run(folder, ranks, slow=None):
+    """A run whose ranks have just been seen twice; the others wait for the rank `slow`."""
+    write_records(write_run(folder, ranks=ranks), 250)
+    for rank in range(ranks):
+        write_log(folder, rank, "epoch 1/4: train loss 1.5", "epoch 2/4: train loss 0.9")
+        write_beat(folder, rank)
+    follower = RunFollower(folder)
+    follower.look()
+    for rank in range(ranks):
+        shares = {} if slow is None or rank == slow else {"compute_s": 0.6, "communicate_s": 0.4}
+        write_beat(folder, rank, number=2, **shares)
+    return Shown.read(follower.look())
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@pytest.mark.parametrize("size", [(60, 24), (80, 24), (120, 40), (200, 60), (40, 10), (20, 3)])
+def test_screen_fits(tmp_path, size, plain):
+    width, height = size
+    lines = screen_lines(training_run(tmp_path / "run", 2, slow=1), width, height, plain)
+    assert len(lines) <= height and max(line.cell_len for line in lines) <= width
+    text = "\n".join(line.plain for line in lines)
+    assert "training  run" in text
+    assert text.isascii() if plain else "━" in text or height < 10
+    if height >= 24:
+        assert "rank 1 is slow: the others wait for it" in text
+        assert "62%  step 250/400" in text and "0:00:0" in text
+        assert "epoch 2/4: train loss 0.9" in text and "loss  train 0.65" in text
+    if width == 200:
+        assert ("accuracy  test 0.83" in text and "80/20/0" in text and "█" * 19 in text) or plain
+
+
+def test_a_run_whose_ranks_have_done_no_step_yet(tmp_path):
+    write_beat(write_run(tmp_path / "run", ranks=1), 0, compute_s=0.0, communicate_s=0.0, data_s=0.0)
+    lines = screen_lines(Shown.read(RunFollower(tmp_path / "run").look()), 120, 40)
+    assert "training  run" in "\n".join(line.plain for line in lines)
+
+
+def test_of_many_ranks_those_with_remarks_are_shown(tmp_path):
+    lines = screen_lines(training_run(tmp_path / "run", 64, slow=57), 80, 24)
+    text = "\n".join(line.plain for line in lines)
+    assert len(lines) <= 24
+    (row,) = (line.plain for line in lines if line.plain.split()[:1] == ["57"])
+    assert row.endswith("slow: the others wait for it") or "slow: the" in row
+    shown = sum(line.plain.split()[:1] == [str(rank)] for line in lines for rank in range(64))
+    assert f"and {64 - shown} more ranks" in text
+
+
+def test_ranks_before_their_first_step_are_shown_without_shares(tmp_path):
+    folder = write_run(tmp_path / "run")
+    write_beat(folder, 0, step=0, compute_s=0.0, communicate_s=0.0)
+    lines = screen_lines(Shown.read(RunFollower(folder).look()), 200, 40)
+    assert any(line.plain.split()[:2] == ["0", "node1"] for line in lines)
+
+
+def test_what_all_ranks_say_is_shown_once(tmp_path):
+    shown = training_run(tmp_path / "run", 8)
+    for rank in range(8):
+        write_log(tmp_path / "run", rank, "the loss jumped", level="WARNING")
+    write_log(tmp_path / "run", 5, "out of memory", level="ERROR")
+    text = "\n".join(line.plain for line in screen_lines(Shown.read(shown.view), 80, 40))
+    assert text.count("epoch 2/4") == text.count("the loss jumped") == 1
+    assert "rank 0: epoch 2/4" in text and "ranks 0-7: the loss jumped" in text and "rank 5: out of memory" in text
+
+
+POINTS = Curve([1.0, 2.0, 3.0, 4.0], [1, 2, 3, 4], [4.0, 3.0, 2.0, 1.0])
+
+
+def test_a_falling_curve_falls():
+    title, *rows, axis = (line.plain for line in chart("loss", [Line("train", POINTS, "cyan")], 40, 8, plain=True))
+    assert title == "loss  train 1.0000"
+    assert rows[0].startswith("4.0000 ") and rows[-1].startswith("1.0000 ")
+    places = [min(column for column, mark in enumerate(row[7:]) if mark != " ") for row in rows]
+    assert places == sorted(places) and places[0] <= 1 and places[-1] >= 24
+    assert axis.split() == ["epoch", "1", "4"]
+
+
+@pytest.mark.parametrize(
+    "values", [[1.0] * 4, [1e308, -1e308, 0.0, 1.0], [5e-324, 1e-300, 1.0, 1e308], [0.0, 0.0, 0.0, 1.0]]
+)
+def test_charts_of_any_values(values):
+    lines = chart("loss", [Line("train", Curve(POINTS.epochs, POINTS.steps, values), "")], 40, 8)
+    assert len(lines) == 8 and all(line.cell_len <= 40 for line in lines)
+    assert any(character > "⠀" for line in lines for character in line.plain if character >= "⠀")
+
+
+def test_a_page_has_all_of_a_run(tmp_path, capsys):
+    folder = write_finished(tmp_path / "run", lr=0.125)
+    attempt = {"checkpoint": 3, "ranks": 2, "began": 1.8e9, "seconds": 5.5, "step": 12, "status": 137}
+    (folder / "attempts.json").write_text(json.dumps([{**attempt, "ended": "rank 1 was killed"}]))
+    finding = {"status": "fail", "text": "/dev/shm is full", "remedy": "enlarge it"}
+    (folder / "doctor.json").write_text(
+        json.dumps({"findings": [finding, {**finding, "status": "ok", "text": "well"}]})
+    )
+    write_log(folder, 1, "the loss jumped", level="WARNING")
+    (folder / "timeline-100-110.json").write_text("[]")
+    write_beat(folder, 0)
+    main(["show", str(folder)])
+    page = capsys.readouterr().out
+    for text in (
+        *("finished  run", "step 400/400", "--lr 0.125", "--epochs 4", "accuracy 0.875", "epoch_s 5"),
+        *("rank 1 was killed", "fail: /dev/shm is full; enlarge it", "rank 1: the loss jumped", "numpy 1.23.5"),
+        *("processor Z80", "timeline timeline-100-110.json", "id 0123456789abcdef", "loss  train 0.46"),
+    ):
+        assert text in page, text
+    assert "well" not in page and "--momentum" not in page
+    main(["show", str(folder), "--all"])
+    assert "--momentum 0.9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_pages_and_differences_fit_the_terminal(tmp_path, width):
+    one = write_finished(tmp_path / "fashion-mnist-torch-horovod-np2-20260502-101010", data="fashion-mnist")
+    other = write_finished(tmp_path / "other", data="/a/long/folder/of/many/images/in/tar/shards/of/one/gigabyte/each")
+    write_log(one, 0, "the loss jumped " * 20, level="WARNING")
+    for rank in range(3):
+        write_beat(one, rank, doing="a_file_with_a_long_name.py:123 in a_function_with_a_long_name")
+    attempt = {"ranks": 2, "began": 1.8e9, "seconds": 5.5, "status": 1, "ended": "a reason " * 30}
+    (one / "attempts.json").write_text(json.dumps([attempt]))
+    views = read_runs([one, other])
+    lines = page_lines(Shown.read(views[0]), width, all_options=True)
+    assert max(line.cell_len for line in lines) <= width
+    drawn = [line.plain for line in difference_lines([view.name for view in views], differences(views), width, False)]
+    assert max(map(len, drawn)) <= width
+    assert any(line.startswith("  --data") and "fashion-mnist" in line for line in drawn)
+
+
+def test_a_page_of_a_failed_run_names_its_stacks_and_ranks(tmp_path, capsys):
+    folder = write_run(tmp_path / "run")
+    write_records(folder, 50)
+    for rank in range(2):
+        write_beat(folder, rank, age_s=60)
+        (folder / "heartbeats" / f"stacks-rank-{rank}.txt").write_text("Thread")
+    RunEnd(
+        "hung", 1, Failure("no step for 30 s: no heartbeat of rank 1", rank=1, host="node1", stands_alone=True)
+    ).write(folder)
+    main(["show", str(folder)])
+    page = capsys.readouterr().out
+    assert "hung  run" in page and "no step for 30 s" in page and "stacks of rank 0-1" in page
+
+
+def test_a_run_is_found_by_its_name(tmp_path, capsys, monkeypatch):
+    write_finished(tmp_path / "runs" / "first")
+    write_finished(tmp_path / "runs" / "second")
+    monkeypatch.chdir(tmp_path)
+    for given, found in ((["first"], "first"), (["runs/first"], "first"), ([], "second")):
+        main(["show", *given])
+        assert f"finished  {found}" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["show", "frist"])
+    assert "frist: no such folder (did you mean first?)" in capsys.readouterr().err
+
+
+def test_differences(tmp_path, capsys):
+    one = write_finished(tmp_path / "one", accuracy=0.8)
+    other = write_finished(tmp_path / "other", accuracy=0.9, lr=0.25, strategy="single", ranks=1)
+    config = json.loads((other / "config.json").read_text())
+    config["versions"]["numpy"] = "1.22.0"
+    config["network"]["description"]["layers"][3]["outputs"] = 64
+    config["network"]["description"]["layers"].insert(5, {"type": "dropout", "rate": 0.5})
+    (other / "config.json").write_text(json.dumps(config))
+    main(["diff", str(one), str(other)])
+    rows = {" ".join(line.split()[:3]): " ".join(line.split()) for line in capsys.readouterr().out.splitlines()}
+    text = "\n".join(rows.values())
+    for row in (
+        *("options --strategy ring single", "options --lr 0.05 0.25", "versions numpy 1.23.5 1.22.0"),
+        *("results accuracy 0.8 0.9 (+12 %)", "ranks and devices ranks 2 1"),
+        "network layer 4 conv outputs 50 kernel 5 conv outputs 64 kernel 5",
+        "network after layer 5 — dropout rate 0.5",
+    ):
+        assert row in text, row
+    assert not any(name in text for name in ("--epochs", "python", "processor", "epoch_s", "--name", "layer 1 "))
+    assert read_runs([one])[0].accuracy == 0.8
+    main(["diff", str(one), str(one)])
+    assert capsys.readouterr().out == f"{one}, {one}: nothing differs\n"
+    with pytest.raises(SystemExit):
+        main(["diff", str(one)])
+    assert "one run, and nothing to compare it with" in capsys.readouterr().err

@@ -1,0 +1,118 @@
+"""hvdtrain runs: which runs are listed, in which order, and how in narrow terminals."""
+
+import json
+
+import pytest
+from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
+
+from hvdtrain.__main__ import main
+from hvdtrain.runs.run import find_runs
+from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.views.listing import run_lines
+from hvdtrain.views.run_view import read_runs
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "runs"
+    write_finished(folder / "best", accuracy=0.9375, started="2026-05-01T10:00:00+0000")
+    write_finished(folder / "worse", accuracy=0.5, started="2026-05-03T10:00:00+0000", strategy="single")
+    long = "fashion-mnist-torch-horovod-np2-20260502-101010"
+    write_records(write_run(folder / long, started="2026-05-02T10:00:00+0000", strategy="horovod"), 90)
+    RunEnd(
+        "failed", 137, Failure("rank 1 on node1 was killed by SIGKILL", rank=1, host="node1", stands_alone=True)
+    ).write(folder / long)
+    write_run(folder / "early", started="2026-05-02T11:00:00+0000")
+    return folder
+
+
+def listed(capsys, *options):
+    main(["runs", "--json", *options])
+    return [one["name"] for one in json.loads(capsys.readouterr().out)]
+
+
+LONG = "fashion-mnist-torch-horovod-np2-20260502-101010"
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ([], ["worse", "early", LONG, "best"]),
+        (["--sort", "-accuracy"], ["best", "worse", "early", LONG]),
+        (["--sort", "accuracy"], ["worse", "best", "early", LONG]),
+        (["--sort", "when", "--reverse"], ["worse", "early", LONG, "best"]),
+        (["--sort", "images/s", "--filter", "state=finished"], ["best", "worse"]),
+        (["--filter", "accuracy>0.9"], ["best"]),
+        (["--filter", "accuracy>=0.5", "--filter", "strategy!=single"], ["best"]),
+        (["--filter", "strategy=Horovod"], [LONG]),
+        (["--filter", "reason~sigkill"], [LONG]),
+        (["--filter", "rank=1"], [LONG]),
+        (["--filter", "started<2026-05-02"], ["best"]),
+        (["--filter", "accuracy=", "--filter", "loss!="], [LONG]),
+        (["--filter", "name=nothing"], []),
+    ],
+)
+def test_filters_and_order(runs, capsys, options, names):
+    assert listed(capsys, *options) == names
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--filter", "acuracy>0.9"], "no column 'acuracy' (did you mean accuracy?)"),
+        (["--sort", "-los"], "no column 'los' (did you mean loss?)"),
+        (["--filter", "accuracy"], "--filter accuracy: no comparison; filters are COLUMN=VALUE"),
+        (["--filter", "accuracy>high"], "--filter accuracy>high: accuracy is a number"),
+        (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
+        (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
+        (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
+    ],
+)
+def test_invalid_requests(runs, capsys, options, message):
+    with pytest.raises(SystemExit) as ended:
+        main(["runs", *options])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("width", "last"), [(60, "accuracy"), (80, "images/s"), (120, "images/s"), (200, "data")])
+def test_table_fits_the_terminal_without_its_less_important_columns(runs, width, last):
+    header, *lines = [line.plain for line in run_lines(read_runs(find_runs(runs)), width)]
+    assert header.split()[0] == "name" and header.split()[-1] == last
+    assert max(map(len, [header, *lines])) <= width
+    assert [word in header for word in ("state", "accuracy", "loss")] == [True] * 3
+    assert any("best" in line and "finished" in line and "0.9375" in line for line in lines)
+    name = next(line for line in lines if line.startswith("fashion")).split()[0]
+    assert name == LONG or ("…" in name and name.endswith("101010"))
+
+
+def test_lines_in_a_file_are_whole(runs, capsys):
+    main(["runs"])
+    header, *lines = capsys.readouterr().out.splitlines()
+    names = "name when state framework strategy ranks step loss accuracy images/s epoch time left model data"
+    assert header.split() == names.split()
+    assert len(lines) == 4
+    assert any(LONG in line and "failed: rank 1 on node1 was killed by SIGKILL" in line for line in lines)
+
+
+def test_texts_of_a_run_are_printed_as_they_are(tmp_path, capsys, monkeypatch):
+    """No markup, and no control characters, which could change the title of the terminal or worse."""
+    monkeypatch.chdir(tmp_path)
+    folder = write_run(tmp_path / "runs" / "[red]x\x1b]0;y\x07", data="[bold]z")
+    write_log(folder, 0, "[link=http://x]here[/link] \x1b[2J")
+    write_beat(folder, 0, host="[blink]\x1b[31mh")
+    for command in (["runs"], ["runs", "--json"], ["show", str(folder)], ["diff", str(folder), str(folder)]):
+        main(command)
+        output = capsys.readouterr().out
+        assert "[red]x" in output and "\x1b" not in output and "\x07" not in output
+    main(["show", str(folder)])
+    output = capsys.readouterr().out
+    assert "[link=http://x]here[/link]" in output and "[blink]" in output and "[bold]z" in output
+
+
+def test_no_runs(tmp_path, capsys):
+    main(["runs", str(tmp_path)])
+    assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
+    main(["runs", str(tmp_path), "--json"])
+    assert json.loads(capsys.readouterr().out) == []
