@@ -86,7 +86,7 @@ def test_failures_that_chance_has_no_part_in_have_a_signature():
 
 
 def test_the_line_of_a_failure_holds_the_last_line_that_was_printed():
-    assert end(1, USERS).line == "rank 1 on node1 ended with exit status 1 (ValueError: the label is not known)"
+    assert end(1, USERS).text == "rank 1 on node1 ended with exit status 1 (ValueError: the label is not known)"
 
 
 def test_the_pipe_between_a_rank_and_its_agent(monkeypatch):
