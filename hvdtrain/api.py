@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hvdtrain.config.option import arguments
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
+from hvdtrain.doctor import examine_host
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.record import RunFolder
 from hvdtrain.tasks.user import make_task
@@ -37,7 +38,7 @@ def fit(task: Any, config: Config | None = None, options: RuntimeOptions | None 
     config = dataclasses.replace(config, model=made.name)
     options = options or RuntimeOptions()
     with notifying(options.on_end):
-        return RunFolder(train(config, options, _examine_host, made))
+        return RunFolder(train(config, options, examine_host, made))
 
 
 def _name(kind: type) -> str:
@@ -47,12 +48,6 @@ def _name(kind: type) -> str:
     except (OSError, TypeError):
         return kind.__qualname__
     return f"{file}:{kind.__qualname__}" if file.endswith(".py") else kind.__qualname__
-
-
-def _examine_host() -> list[dict[str, Any]]:
-    from hvdtrain.doctor.examination import quick
-
-    return quick()
 
 
 @contextlib.contextmanager
@@ -82,7 +77,7 @@ def start(
         if framework:
             config = dataclasses.replace(config, framework=framework)
         bind_to_cores(options)
-        with UserLoop(script, config, options, _examine_host) as loop:
+        with UserLoop(script, config, options, examine_host) as loop:
             yield loop
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any
 
 from hvdtrain.config.options import TITLES, Config, Framework
+from hvdtrain.doctor import examine_host
 from hvdtrain.system import rank_info
 from hvdtrain.system.python_files import is_reference
 from hvdtrain.training.process import Ending, bind_to_cores, end, ending_process, read_options
@@ -26,7 +26,7 @@ def main(
         _train(ending, framework, program, _with_model(sys.argv[1:] if argv is None else argv))
     from hvdtrain.runs.trackers.tracking import hanging
 
-    if hanging():  # threads of theirs, or functions that they have Python call at its end, may never return
+    if hanging():  # a tracker's threads or atexit handlers may never return
         end(rank_info.detect().rank, None, 0)
 
 
@@ -52,10 +52,3 @@ def _starting(config: Config) -> str:
     """What rank 0 says before imports that take seconds."""
     libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
     return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."
-
-
-def examine_host() -> list[dict[str, Any]]:
-    """The doctor's findings on this host, for a run's record."""
-    from hvdtrain.doctor.examination import quick
-
-    return quick()

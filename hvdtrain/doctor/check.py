@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.connected_job import ConnectedJob
-from hvdtrain.doctor.findings import Finding
+from hvdtrain.doctor.findings import Finding, warn
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.jobs.hosts import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system.rank_info import RankInfo, host_name
+
+if TYPE_CHECKING:
+    from hvdtrain.doctor.connected_job import ConnectedJob
 
 Topic = Literal["software", "jobs", "job", "machine", "network", "gpu"]
 """In the order in which a report has them."""
 Where = Literal["rank", "host", "alone", "job"]
 """Who runs a check: every rank, one rank per host, the single process where there is no job, or all ranks of a job
 together, in step."""
+
+BUDGET_S = 150
+"""Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
+
+Row = dict[str, Any]
+"""A finding as JSON values, with `check` and `topic`."""
 
 
 @dataclass
@@ -113,3 +121,21 @@ def check(topic: Topic, where: Where) -> Callable[[Function], Check]:
         return Check(name, topic, where, about, function)
 
     return make
+
+
+def run_check(check: Check, context: CheckContext) -> list[Finding]:
+    """The findings of a check. A check that crashes gives a warning, so that the others still run."""
+    if time.monotonic() > context.deadline:
+        remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
+        return [warn("skipped, because the time limit was reached", remedy)]
+    try:
+        return list(check(context))
+    except Exception as error:
+        reason = " ".join(str(error).split()) or "no reason given"
+        text = f"the check itself crashed ({type(error).__name__}: {reason})"
+        return [warn(text, "please report this, with the output of --json")]
+
+
+def rows_of(check: Check, findings: Iterable[Finding]) -> list[Row]:
+    """Findings of a check as JSON values."""
+    return [{"check": check.name, "topic": check.topic, **finding._asdict()} for finding in findings]

@@ -1,4 +1,4 @@
-"""Running the checks: in one process or in all ranks of a job, or only those that are quick enough for every run.
+"""Running the checks, in one process or in all ranks of a job.
 
 A new check goes into a file of `checks/`; a new file, into `MODULES`.
 """
@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.doctor.check import Check, CheckContext
+from hvdtrain.doctor.check import BUDGET_S, Check, CheckContext, Row, rows_of, run_check
 from hvdtrain.doctor.checks import gpu, horovod, job, launchers, machine, mpi, network, software, variables
 from hvdtrain.doctor.connected_job import ConnectedJob, cannot_exchange
-from hvdtrain.doctor.findings import STATUSES, Finding, warn
+from hvdtrain.doctor.findings import STATUSES
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs.hosts import SshAccess
 from hvdtrain.system import rank_info
@@ -22,14 +21,7 @@ from hvdtrain.system import rank_info
 MODULES = (software, horovod, mpi, launchers, gpu, machine, network, variables, job)
 """In the order in which checks run and are listed; those of the whole job come last."""
 CHECKS = tuple(check for module in MODULES for check in vars(module).values() if isinstance(check, Check))
-QUICK = ("python", "numpy", "variables", "threads", "shm", "memory", "limits", "interfaces")
-"""Checks that start no process and take no time."""
 HELPER_LIMIT_S = 120
-BUDGET_S = 150
-"""Time limit for all checks, without the exchange of findings. The slowest case is a job whose probes all hang."""
-
-Row = dict[str, Any]
-"""A finding as JSON values, with `check` and `topic`."""
 
 
 def examine(only: list[str], ranks: int, hosts: tuple[str, ...], runs: Path, ssh: SshAccess) -> dict[str, Any]:
@@ -63,29 +55,6 @@ def detect_rank() -> rank_info.RankInfo:
         return rank_info.RankInfo("none", 0, 1, 0)
 
 
-def quick() -> list[Row]:
-    """Findings of the `QUICK` checks on this host, for a run's record. Starts no process."""
-    context = CheckContext(rank_info.detect(), rank_info.local_size(), time.monotonic() + BUDGET_S)
-    return [row for check in CHECKS if check.name in QUICK for row in _rows(check, run_check(check, context))]
-
-
-def run_check(check: Check, context: CheckContext) -> list[Finding]:
-    """The findings of a check. A check that crashes gives a warning, so that the others still run."""
-    if time.monotonic() > context.deadline:
-        remedy = f"run it alone: python -m hvdtrain doctor --only {check.name}"
-        return [warn("skipped, because the time limit was reached", remedy)]
-    try:
-        return list(check(context))
-    except Exception as error:
-        reason = " ".join(str(error).split()) or "no reason given"
-        text = f"the check itself crashed ({type(error).__name__}: {reason})"
-        return [warn(text, "please report this, with the output of --json")]
-
-
-def _rows(check: Check, findings: Iterable[Finding]) -> list[Row]:
-    return [{"check": check.name, "topic": check.topic, **finding._asdict()} for finding in findings]
-
-
 def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
     """Findings of the checks that this rank makes without the others."""
     wheres = {"rank"}
@@ -93,7 +62,7 @@ def _local_rows(context: CheckContext, checks: list[Check]) -> list[Row]:
         wheres.add("host")
     if not context.in_job:
         wheres.add("alone")
-    return [row for check in checks if check.where in wheres for row in _rows(check, run_check(check, context))]
+    return [row for check in checks if check.where in wheres for row in rows_of(check, run_check(check, context))]
 
 
 def _report(context: CheckContext, rows: list[Row]) -> dict[str, Any]:
@@ -110,7 +79,7 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
         leads = context.rank_info.rank == 0
         rows: list[Row] = []
         if leads or not connection.connected:  # once connected, all ranks would report the same
-            rows += _rows(job.check_meeting, connection.findings)
+            rows += rows_of(job.check_meeting, connection.findings)
         rows += _local_rows(context, checks)
         if connection.connected:
             job_rows = _job_rows(context, connection, checks)
@@ -120,7 +89,7 @@ def _examine_job(context: CheckContext, checks: list[Check]) -> list[dict[str, A
             try:
                 return connection.gather(_report(context, rows))
             except HvdtrainError as error:
-                rows += _rows(job.check_meeting, [cannot_exchange(error)])
+                rows += rows_of(job.check_meeting, [cannot_exchange(error)])
         return [_report(context, rows)]
     finally:
         connection.close()
@@ -137,7 +106,7 @@ def _job_rows(context: CheckContext, connection: ConnectedJob, checks: list[Chec
         except Exception as error:  # the ranks are no longer in step: nothing more can be gathered
             connection.disconnect()
             findings = [cannot_exchange(error)]
-        rows += _rows(check, findings)
+        rows += rows_of(check, findings)
         if not connection.connected:
             break
     return rows

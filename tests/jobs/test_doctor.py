@@ -25,7 +25,7 @@ from support.jobs import run as run_command
 from support.stack import cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
-from hvdtrain.doctor.examination import QUICK
+from hvdtrain.doctor.quick import QUICK
 from hvdtrain.system.network import free_port
 from hvdtrain.system.stacks import framework_version
 
@@ -194,7 +194,7 @@ def test_run_folder_has_the_quick_findings(tmp_path):
     status, text = run_command(["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *command], tmp_path)
     assert status == 0, text
     findings = json.loads((tmp_path / "runs" / "run" / "doctor.json").read_text())["findings"]
-    assert {finding["check"] for finding in findings} == set(QUICK)
+    assert {finding["check"] for finding in findings} == {check.name for check in QUICK}
     assert all(finding.keys() == {"check", "topic", "status", "text", "remedy"} for finding in findings)
     (limits,) = [finding for finding in findings if finding["check"] == "limits"]
     assert limits["status"] == "fail"

@@ -8,7 +8,8 @@ from support.doctor import DOCTOR
 from support.jobs import ROOT
 from support.jobs import run as run_command
 
-from hvdtrain.doctor.examination import CHECKS, QUICK, merge
+from hvdtrain.doctor.examination import CHECKS, merge
+from hvdtrain.doctor.quick import QUICK
 from hvdtrain.system.text import format_ranks
 
 
@@ -25,10 +26,11 @@ def test_options(tmp_path):
 
 def test_quick_checks_start_no_process(tmp_path):
     code = (
-        "import sys\nfrom hvdtrain.doctor.examination import quick\n"
+        "import sys\nfrom hvdtrain.doctor import examine_host\n"
         "forbidden = {'subprocess.Popen', 'os.fork', 'os.exec', 'os.posix_spawn', 'os.system', 'socket.getaddrinfo'}\n"
         "def audit(event, _):\n    assert event not in forbidden, event\n"
-        "sys.addaudithook(audit)\nfound = quick()\nprint(len(found), 'crashed' in str(found), 'numpy' in sys.modules)"
+        "sys.addaudithook(audit)\nrows = examine_host()\n"
+        "print(len(rows), 'crashed' in str(rows), 'numpy' in sys.modules)"
     )
     status, text = run_command(["python", "-c", code], ROOT)
     assert status == 0, text
@@ -42,7 +44,7 @@ def test_docs_name_existing_checks():
     named = {name for line in problems for name in line.split("|")[3].strip().split(", ")}
     assert len(problems) > 15
     assert named <= {check.name for check in CHECKS}
-    assert ", ".join(QUICK) in page.replace("\n", " ")
+    assert ", ".join(check.name for check in QUICK) in page.replace("\n", " ")
 
 
 def test_merge_joins_equal_findings():

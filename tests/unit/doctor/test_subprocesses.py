@@ -9,9 +9,9 @@ from support.doctor import script
 from support.jobs import ROOT, running, wait_for
 
 from hvdtrain.doctor import subprocesses
-from hvdtrain.doctor.check import CheckContext
+from hvdtrain.doctor.check import CheckContext, run_check
 from hvdtrain.doctor.checks.launchers import check_slots
-from hvdtrain.doctor.examination import CHECKS, run_check
+from hvdtrain.doctor.examination import CHECKS
 from hvdtrain.doctor.subprocesses import probe_command
 from hvdtrain.system.rank_info import RankInfo
 
