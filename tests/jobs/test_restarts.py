@@ -80,10 +80,22 @@ send(OpenedRun(os.path.abspath(run), os.environ.get("RESUMES") == "yes", checkpo
 """
 
 
+FAILS_ON_RANK_1 = """
+opened = run / "opened"
+if os.environ["RANK"] == "0":
+    opened.touch()
+    time.sleep(60)
+while not opened.exists():  # the launcher knows the run from now on
+    time.sleep(0.05)
+opened.unlink()
+raise KeyError("label")
+"""
+
+
 def test_a_failure_that_repeats_is_not_restarted_again(tmp_path):
     """The same exception on the same rank, from the same checkpoint; the job says where it was and how to resume."""
     save_checkpoint(tmp_path / "results" / "run" / "checkpoints", position=Position(step=3))
-    code = PROGRESS + "if os.environ['RANK'] == '1': raise KeyError('label')\ntime.sleep(60)"
+    code = PROGRESS + FAILS_ON_RANK_1
     status, output = run([*launch("local", 2, "--restarts", "9"), "python", "-c", code], tmp_path, RESUMES="yes")
     assert status == 1, output
     assert output.count("restarting in") == 1
