@@ -39,12 +39,12 @@ class _Jobs:
             _print(f"{damaged} damaged line(s) of {submissions.path()} are left out")
 
     def named(self, texts: Sequence[str]) -> list[NamedJob]:
-        """Raises UserError for what is no number of a job."""
+        """Raises UserError for what is not the number of a job."""
         jobs = []
         for text in dict.fromkeys(texts):
             match = JOB.fullmatch(text)
             if not match:
-                reason = f"{text!r:.80} is no number of a job"
+                reason = f"{text!r:.80} is not the number of a job"
                 raise UserError(reason, "give a number such as 123, or 123_4 of an array")
             made = [submission for submission in self.submitted if submission.job == match[1]]
             jobs.append(NamedJob(match[1], match[2] or "", made[-1] if made else None))

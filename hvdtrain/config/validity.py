@@ -157,7 +157,7 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
     if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
         remedy = "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
-        yield invalid("image_size", config.image_size, "is no size of an image", remedy)
+        yield invalid("image_size", config.image_size, "is not an image size", remedy)
     for name, about in facts(type(config)).items():
         value = getattr(config, name)
         if about.strategy not in ("", config.strategy) and value != getattr(type(config), name):

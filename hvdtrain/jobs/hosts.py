@@ -158,7 +158,7 @@ def ssh(host: str, command: str, access: SshAccess = DEFAULT_ACCESS) -> list[str
 def check_access(port: int, key: Path | None) -> SshAccess:
     """The values of --ssh-port and --ssh-key. Raises UserError for a port or a key that ssh cannot use."""
     if not 0 <= port < MAX_PORT:
-        raise UserError(f"--ssh-port {port} is no port", f"give 1 to {MAX_PORT - 1}")
+        raise UserError(f"--ssh-port {port} is not a port", f"give 1 to {MAX_PORT - 1}")
     if key is None:
         return SshAccess(port)
     path = os.path.abspath(os.path.expanduser(key))

@@ -285,7 +285,7 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 def newest(path: Path) -> tuple[Path, Checkpoint]:
     """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    Damaged ones are logged. Raises UserError if there is no whole one.
+    Damaged ones are logged. Raises UserError if none is whole.
     """
     folder = path / "checkpoints" if os.path.isdir(path / "checkpoints") else path
     candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)

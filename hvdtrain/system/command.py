@@ -46,7 +46,7 @@ class Parser(argparse.ArgumentParser):
         (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        hint = "".join(f"; {name} is no option{meant}" for name, meant in self._misspelt())
+        hint = "".join(f"; {name} is not an option{meant}" for name, meant in self._misspelt())
         raise UserError(message + hint, f"{self.prog} --help lists the options")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

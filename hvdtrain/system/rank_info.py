@@ -155,7 +155,7 @@ def token(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def start_timeout_s(environment: Mapping[str, str] = os.environ) -> float:
-    """Seconds for which a rank waits until all ranks have started. Raises UserError if the variable is no number."""
+    """Seconds for which a rank waits until all ranks have started. Raises UserError if the variable is not a number."""
     text = environment.get(START_TIMEOUT, str(START_TIMEOUT_S))
     try:
         seconds = float(text)

@@ -37,7 +37,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
             return dataclasses.replace(task, loader_spec=_task_loader_spec(config, task)), task.dataset
         network = loaded
     if config.set:
-        raise UserError(f"--set {config.set[0]}: {config.model} is no task", "give --model FILE.py:CLASS")
+        raise UserError(f"--set {config.set[0]}: {config.model} is not a task", "give --model FILE.py:CLASS")
     network = network or find_network(config.model)
     spec = _network_loader_spec(config, runtime, network)
     dataset = load_dataset(**spec)
@@ -47,7 +47,7 @@ def load_target(config: Config, runtime: RuntimeOptions) -> tuple[Target, Datase
 def load_task(name: str, settings: Sequence[str]) -> UserTask:
     """The task FILE.py:CLASS with these NAME=VALUE; runs the file. Raises UserError if there is no such task."""
     if not is_reference(name):
-        raise UserError(f"--model {name}: is no task", "give FILE.py:CLASS")
+        raise UserError(f"--model {name}: is not a task", "give FILE.py:CLASS")
     return make_task(name, load_object(name, f"--model {name}"), settings, skip_bad_rows=True)
 
 

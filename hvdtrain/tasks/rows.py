@@ -158,7 +158,7 @@ class LabelCheck:
             raise UserError(self._problem(part, int(rows[position]), int(labels[position])), REMEDY)
 
     def _wrong(self, labels: np.ndarray) -> np.ndarray:
-        """Positions of labels that are no number of a class."""
+        """Positions of labels that are not the number of a class."""
         return np.flatnonzero((labels < 0) | (labels >= (self._classes or 0)))
 
     def _problem(self, part: Part, row: int, label: int) -> str:

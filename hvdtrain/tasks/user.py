@@ -144,12 +144,12 @@ def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
 def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
     if not callable(kind):
         if options:
-            raise UserError(f"--set {next(iter(options))}: {name} is no class", "give --set to a class")
+            raise UserError(f"--set {next(iter(options))}: {name} is not a class", "give --set to a class")
         return kind
     try:
         parameters = inspect.signature(kind).parameters
     except (TypeError, ValueError):
-        raise UserError(f"--model {name}: is no task", "give a class with the methods data and model") from None
+        raise UserError(f"--model {name}: is not a task", "give a class with the methods data and model") from None
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for option in options:
         if option not in parameters and not takes_any:

@@ -20,7 +20,7 @@ def entry_point(framework="torch"):
 
 
 OPTIONS = [
-    (("--lrr", "0.1"), "unrecognized arguments: --lrr 0.1; --lrr is no option"),
+    (("--lrr", "0.1"), "unrecognized arguments: --lrr 0.1; --lrr is not an option"),
     (("--lr", "-1"), "--lr -1.0: must be above 0"),
     (("--lr", "fast"), "--lr fast is not valid; give a number"),
     (("--momentum", "1.5"), "--momentum 1.5: must be below 1"),

@@ -19,7 +19,7 @@ from hvdtrain.training import train as training
 from support.networks import shaped
 
 NAMES = tuple("0123456789")
-MOST_CALLS = 1000
+MAX_CALLS = 1000
 NETWORK = shaped(Network((Flatten(), Dense(CLASSES))), (1, 1, 1))
 WEIGHTS = initial_weights(NETWORK, "xavier", 0)
 
@@ -36,7 +36,7 @@ class FakeLearner(Learner):
         self._calls = itertools.count()
 
     def _limit_calls(self) -> None:
-        assert next(self._calls) < MOST_CALLS, "training does not end"
+        assert next(self._calls) < MAX_CALLS, "training does not end"
 
     def train_step(self, batch: Batch):
         self._limit_calls()

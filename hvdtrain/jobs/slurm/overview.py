@@ -178,7 +178,7 @@ def _end(run: Path | None) -> str:
 
 
 def _seconds(elapsed: str) -> int:
-    """Of 1-02:03:04 or 03:04; 0 for what is no time."""
+    """Of 1-02:03:04 or 03:04; 0 for what is not a time."""
     days, _, rest = elapsed.rpartition("-")
     seconds = 0
     for part in rest.split(":"):

@@ -303,5 +303,7 @@ def mail_type(user: str, given: str) -> str:
     types = (given or (MAIL_TYPE if user else "")).upper()
     unknown = [event for event in types.split(",") if event not in MAIL_TYPES] if types else []
     if unknown:
-        raise UserError(f"--mail-type {given!r:.100}: {unknown[0]!r:.40} is no event", f"give {', '.join(MAIL_TYPES)}")
+        raise UserError(
+            f"--mail-type {given!r:.100}: {unknown[0]!r:.40} is not an event", f"give {', '.join(MAIL_TYPES)}"
+        )
     return types

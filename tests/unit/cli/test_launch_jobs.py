@@ -138,7 +138,7 @@ def test_errors_of_status_and_cancel(slurm, capsys, monkeypatch):
     for command in ("status", "cancel"):
         assert "job 9: neither Slurm nor the launcher knows it" in run(capsys, command, "9")[2]
         assert "job 5 is of the user alice; give one of your own" in run(capsys, command, "5")[2]
-        assert "'--nodes' is no number" in run(capsys, command, "--", "--nodes")[2]
+        assert "'--nodes' is not the number" in run(capsys, command, "--", "--nodes")[2]
     assert run(capsys, "cancel")[0] == run(capsys, "cancel", "1", "--all")[0] == 2
     assert not (slurm / "scancelled").exists()
     (slurm / "down").touch()

@@ -62,7 +62,7 @@ def test_keys_that_ssh_cannot_use(tmp_path):
     ):  # fmt: skip
         with pytest.raises(UserError, match=reason):
             hosts.check_access(0, tmp_path / name)
-    with pytest.raises(UserError, match="--ssh-port 65536 is no port; give 1 to 65535"):
+    with pytest.raises(UserError, match="--ssh-port 65536 is not a port; give 1 to 65535"):
         hosts.check_access(65536, None)
 
 

@@ -155,7 +155,7 @@ def test_what_is_no_array_is_an_error(text):
 def test_mail():
     assert "#SBATCH --mail-user=ada --mail-type=END,FAIL\n" in script("--mail-user", "ada")
     assert "#SBATCH --mail-type=BEGIN,TIME_LIMIT_80\n" in script("--mail-type", "begin,time_limit_80")
-    with pytest.raises(UserError, match="'SOMETIMES' is no event; give NONE, BEGIN"):
+    with pytest.raises(UserError, match="'SOMETIMES' is not an event; give NONE, BEGIN"):
         script("--mail-type", "sometimes")
     with pytest.raises(UserError, match="--mail-user 'a b' is invalid"):
         script("--mail-user", "a b")

@@ -4,9 +4,9 @@ import {make, makeSvg, setAttribute, setText} from "./dom.js";
 import {short} from "./format.js";
 
 const COLOURS = 8, DASHES = ["", "7 3", "2 3"];
-export const MOST_LINES = COLOURS * DASHES.length;
+export const MAX_LINES = COLOURS * DASHES.length;
 const LEFT = 46, RIGHT = 8, TOP = 6, BOTTOM = 20;
-const MOST_VALUES = 12;
+const MAX_VALUES = 12;
 
 // Lines are told apart by colour and by dashes.
 export function lineStyle(slot) {
@@ -121,9 +121,9 @@ export class Chart {
     if (!rule) this.svg.append(rule = makeSvg("line", {class: "rule", y1: TOP, y2: height - BOTTOM}));
     rule.setAttribute("x1", onX(middle));
     rule.setAttribute("x2", onX(middle));
-    const rows = values.slice(0, MOST_VALUES).map(({line, y}) =>
+    const rows = values.slice(0, MAX_VALUES).map(({line, y}) =>
       make("div", {}, swatch(line.slot), make("b", {}, short(y)), make("bdi", {}, line.name)));
-    const rest = values.length > MOST_VALUES ? [make("div", {}, `and ${values.length - MOST_VALUES} more`)] : [];
+    const rest = values.length > MAX_VALUES ? [make("div", {}, `and ${values.length - MAX_VALUES} more`)] : [];
     this.tip.replaceChildren(make("div", {class: "quiet"}, `${this.unit} ${short(middle)}`), ...rows, ...rest);
     this.tip.hidden = false;
     this.tip.classList.toggle("left", onX(middle) > width / 2);

@@ -1,7 +1,7 @@
 // Decides what is shown, and asks the server for what changed, about once a second.
 
 import {parameters, removeToken, replace} from "./address.js";
-import {MOST_LINES} from "./chart.js";
+import {MAX_LINES} from "./chart.js";
 import {Curves} from "./curves.js";
 import {byId, keepPlace, setText} from "./dom.js";
 import {moment, whole} from "./format.js";
@@ -25,7 +25,7 @@ let missing = null;  // the run that is asked for, but is not there
 
 function chosenNames() {
   const named = parameters().getAll("compare");
-  if (named.length) return named.filter((name) => runs.has(name)).slice(0, MOST_LINES);
+  if (named.length) return named.filter((name) => runs.has(name)).slice(0, MAX_LINES);
   if (parameters().has("none")) return [];
   const newest = [...runs.values()].sort((a, b) => (a.started < b.started ? 1 : a.started > b.started ? -1 : 0));
   return newest.slice(0, FIRST_CHOICE).map((run) => run.name);
@@ -33,7 +33,7 @@ function chosenNames() {
 
 function choose(name, isChosen) {
   const before = chosenNames().filter((one) => one !== name);
-  const wanted = isChosen ? [...before, name].slice(-MOST_LINES) : before;
+  const wanted = isChosen ? [...before, name].slice(-MAX_LINES) : before;
   replace({compare: wanted, none: wanted.length ? null : "1"});
   showOverview();
   poll();
@@ -44,7 +44,7 @@ function giveSlots(names) {
   for (const name of names) {
     if (slots.has(name)) continue;
     const taken = new Set(slots.values());
-    slots.set(name, [...Array(MOST_LINES).keys()].find((slot) => !taken.has(slot)));
+    slots.set(name, [...Array(MAX_LINES).keys()].find((slot) => !taken.has(slot)));
   }
 }
 

@@ -1,6 +1,6 @@
 // Asks the server. An answer that has not changed is not sent again.
 
-const MOST_KEPT = 100;
+const MAX_KEPT = 100;
 const kept = new Map();
 
 export class Missing extends Error {}  // there is no such run
@@ -30,7 +30,7 @@ export async function ask(path, query = {}) {
   const values = await readJson(answer);
   kept.delete(address);
   kept.set(address, {tag: answer.headers.get("ETag") || "", values});
-  if (kept.size > MOST_KEPT) kept.delete(kept.keys().next().value);
+  if (kept.size > MAX_KEPT) kept.delete(kept.keys().next().value);
   return {values, isNew: true};
 }
 

@@ -101,7 +101,7 @@ INVALID = [
     (["--set", "momentum=0.5,2", *TRAIN], "--momentum 2.0: must be below 1"),
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
     (["--seeds", "0", *TRAIN], "--seeds 0 is too small; give 1 or more"),
-    (["--seed", "3", *TRAIN], "--seed is no option (did you mean --seeds?)"),
+    (["--seed", "3", *TRAIN], "--seed is not an option (did you mean --seeds?)"),
     (["--output=--", *TRAIN], "expected one argument"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     (["--set", "lr=1"], "no command to run"),
@@ -110,7 +110,7 @@ INVALID = [
     ([*TRAIN, "--runs=x"], "-- train ... --runs: a sweep sets that itself"),
     (
         [*TRAIN, "--epochz", "3"],
-        "the trials' command: unrecognized arguments: --epochz 3; --epochz is no option",
+        "the trials' command: unrecognized arguments: --epochz 3; --epochz is not an option",
     ),
     ([*TRAIN, "--help"], "the trials' command prints and trains nothing"),
     ([*TRAIN, "--config", "nowhere"], "--config nowhere: cannot be read"),
