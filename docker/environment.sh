@@ -28,7 +28,7 @@ nvidia() { "$VENV/bin/python" -c 'import sysconfig; print(sysconfig.get_path("pu
 
 # MXNet and its last CUDA. The toolkit is Debian's.
 for_cuda_11() {
-    # Replace pins by those for CUDA. The doctor in the image compares with this file, too.
+    # Replace pins by those for CUDA. The doctor in the image also compares with this file.
     awk -F '==' 'NR == FNR { print; pinned[$1]; next } !($1 in pinned)' docker/constraints-cuda.txt "$constraints" \
         >/tmp/constraints.txt
     mv /tmp/constraints.txt "$constraints"
@@ -43,7 +43,7 @@ for_cuda_11() {
     export LD_LIBRARY_PATH
 }
 
-# The CUDA of PyPI's PyTorch. PyPI has its compiler, too, which goes into the folder that PyTorch's CUDA libraries share.
+# The CUDA of PyPI's PyTorch. PyPI also has its compiler, which goes into the folder that PyTorch's CUDA libraries share.
 for_cuda_13() {
     local cuda
     cuda=$(nvidia)/cu13

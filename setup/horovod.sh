@@ -58,7 +58,7 @@ compile() {
         --no-binary horovod --require-hashes -r "$horovod/source.txt"
     tar xf "horovod-$version.tar.gz"
     cd "horovod-$version"
-    while read -r name; do patch -p1 <"$horovod/$name"; done < <(grep -v '^#' "$horovod/series")
+    while read -r name; do patch -p1 <"$horovod/$name"; done < <(grep -v -e '^#' -e '^$' "$horovod/series")
 
     export PATH=$work/bin:$work/venv/bin:$PATH
     export HOROVOD_WITH_MPI=1 HOROVOD_WITH_GLOO=1

@@ -58,7 +58,7 @@ def describe(version: str, folder: Path) -> dict[str, object]:
 def read_series(folder: Path) -> list[Path]:
     """The patches of a folder in the order in which they apply, which its file `series` lists as Debian's do."""
     lines = (folder / "series").read_text().splitlines()
-    return [folder / line for line in lines if not line.startswith("#")]
+    return [folder / line for line in lines if line and not line.startswith("#")]
 
 
 def _changes(patch: Path) -> bytes:

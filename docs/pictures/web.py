@@ -21,7 +21,7 @@ from support.browser import Browser
 from support.live_runs import Beats, make_run
 from support.web import serving
 
-from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_end import Failure, RunEnd
 
 DOCS = Path(__file__).parents[1]
 LIVE, RANKS, SLOW = "resnet20-torch-np8", 8, 5
@@ -41,11 +41,10 @@ def main() -> None:
 def make_runs(folder: Path) -> None:
     """Runs in several states."""
     finished = RunEnd("finished", time=1.0)
-    loss = RunEnd("failed", 1, "the loss of step 340 is not finite: inf", None, "", 1.0)
-    hung = RunEnd(
-        "hung", 4, "no step for 60 s: rank 3 (process 4211 on node2) is at reader.py:88 in read, step 1200, and the "
-        "other ranks wait for it", 3, "node2", 1.0,
-    )  # fmt: skip
+    loss = RunEnd("failed", 1, Failure("the loss of step 340 is not finite: inf", stands_alone=True), 1.0)
+    where = "rank 3 (process 4211 on node2) is at reader.py:88 in read, step 1200, and the other ranks wait for it"
+    hang = Failure(f"no step for 60 s: {where}", rank=3, host="node2", stands_alone=True)
+    hung = RunEnd("hung", 4, hang, 1.0)
     make_run(folder / "lenet-torch-lr0.05", 200, finished, rate=0.8, steps=2000, started="2026-05-01T09:12:03")
     make_run(folder / "lenet-torch-lr0.1", 200, finished, rate=1.2, steps=2000, started="2026-05-01T09:31:40")
     make_run(folder / "lenet-torch-lr0.4", 34, loss, rate=0.3, steps=2000, started="2026-05-01T09:50:12")

@@ -15,6 +15,7 @@ from hvdtrain.config.option import arguments, as_json
 from hvdtrain.config.options import Framework
 from hvdtrain.config.sources import CommandLine, to_record
 from hvdtrain.errors import Stopped, TrainingError, UserError
+from hvdtrain.jobs.launchers import LAUNCHERS
 from hvdtrain.jobs.series import JobSeries, SeriesJob
 from hvdtrain.measure.sweep import pages
 from hvdtrain.measure.sweep.outcomes import Combination, combinations, failure
@@ -83,6 +84,8 @@ def _launched(words: list[str]) -> _Training | None:
     if options.launcher == "sbatch":
         reason = "-- launch sbatch: it only submits a job, and a sweep waits for each to end"
         raise UserError(reason, "run the sweep itself in a batch job, with -- launch srun")
+    if options.launcher not in LAUNCHERS:
+        raise UserError(f"-- launch {options.launcher}: it starts no job", f"give one of {', '.join(LAUNCHERS)}")
     if not options.program:
         raise UserError("-- launch: no program", "write it after another --, as for launch itself")
     launch.describe(options)

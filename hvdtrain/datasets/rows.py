@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hvdtrain.datasets.formats.reading import DataChanged, Malformed, one_line
+from hvdtrain.datasets.formats.reading import Arrays, DataChanged, Malformed, one_line
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.validation import valid_images, valid_labels
 from hvdtrain.errors import UserError
@@ -291,3 +291,11 @@ class LoadedSources(NamedTuple):
     train: Source
     test: Source
     classes: tuple[str, ...]
+
+
+class LoadedArrays(NamedTuple):
+    """Data that is read into memory."""
+
+    arrays: Arrays
+    classes: tuple[str, ...] = ()
+    """Names of the classes; empty if they are not known."""

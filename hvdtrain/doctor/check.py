@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from hvdtrain.doctor import subprocesses
 from hvdtrain.doctor.findings import Finding, warn
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.jobs.hosts import DEFAULT_ACCESS, SshAccess
 from hvdtrain.system.rank_info import RankInfo, host_name
 
 if TYPE_CHECKING:
     from hvdtrain.doctor.connected_job import ConnectedJob
+    from hvdtrain.jobs.hosts import SshAccess
 
 Topic = Literal["software", "jobs", "job", "machine", "network", "gpu"]
 """In the order in which a report has them."""
@@ -43,8 +43,8 @@ class CheckContext:
     hosts: tuple[str, ...] = ()
     """Hosts to check over ssh."""
     runs: Path = Path("runs")
-    ssh: SshAccess = DEFAULT_ACCESS
-    """How those hosts are reached."""
+    ssh: SshAccess | None = None
+    """How those hosts are reached; None for the default."""
     host: str = field(default_factory=host_name)
     job: ConnectedJob | None = None
     """The connection to the job's other ranks, for checks that all ranks make together."""

@@ -59,9 +59,11 @@ class StepTime(NamedTuple):
     @property
     def shares(self) -> StepTime | None:
         """Each part as a share of the time; None if no time has passed."""
-        total = self.total
-        if not total:
-            return None
+        return self.of(1.0) if self.total else None
+
+    def of(self, seconds: float) -> StepTime:
+        """The same parts of another time."""
+        total = self.total / seconds
         communicate = None if self.communicate is None else self.communicate / total
         return StepTime(self.compute / total, communicate, self.data / total)
 

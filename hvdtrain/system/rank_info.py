@@ -121,7 +121,7 @@ def rendezvous(environment: Mapping[str, str] = os.environ) -> tuple[str, int]:
     """
     address, port = environment.get(ADDRESS), environment.get(PORT, "")
     if not address and environment.get(TF_CONFIG):
-        return cluster(environment).addresses[0]  # TensorFlow listens there too, but later
+        return cluster(environment).addresses[0]  # TensorFlow also listens there, but later
     if not address and "SLURM_STEP_NODELIST" in environment:
         address = slurm_hosts(environment["SLURM_STEP_NODELIST"])[0]
         # Derived from the job's number, so that two jobs on the same nodes rarely choose the same port.

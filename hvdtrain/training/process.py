@@ -109,11 +109,13 @@ def notify(command: str, end: RunEnd) -> None:
     """On rank 0, run the command of --on-end, if there is one. What fails is logged, and changes nothing."""
     if not command:
         return
-    from hvdtrain.runs.console import open_folder, open_rank
+    rank, folder = None, None
+    if log.handlers:  # the log is open, so this import cannot fail
+        from hvdtrain.runs.console import open_folder, open_rank
 
-    rank = open_rank()
+        rank, folder = open_rank(), open_folder()
     if (rank_info.detect().rank if rank is None else rank) == 0:
-        problem = run_on_end(command, end, open_folder(), ON_END_LIMIT_S)
+        problem = run_on_end(command, end, folder, ON_END_LIMIT_S)
         if problem:
             log.warning("%s", problem)
 

@@ -157,9 +157,8 @@ def _steps(beat: Heartbeat) -> StepTime:
 
 def _with_remarks(views: list[RankView]) -> list[RankView]:
     """The ranks, with what is wrong with each."""
-    shares = [view.shares for view in views]
-    known = [share for share in shares if share]
-    slow = slow_ranks([known]) if len(known) == len(shares) else []
+    known = [view.shares.of(WINDOW_S) for view in views if view.shares]
+    slow = slow_ranks([known]) if len(known) == len(views) else []
     remarks = {views[rank.rank].rank: rank.remark for rank in slow}
     shown = []
     for view in views:

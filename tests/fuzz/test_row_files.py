@@ -18,7 +18,7 @@ from support.row_data import arrays, write_chunks, write_hdf5, write_tar
 from fuzz.inputs import BOUNDARIES, mutated
 from fuzz.properties import FUZZ, folder_of, rejects_cleanly
 from hvdtrain.datasets.formats import tar_shards
-from hvdtrain.datasets.registry import load_path
+from hvdtrain.datasets.paths import load_path
 from hvdtrain.datasets.rows import LoadedSources
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -169,3 +170,9 @@ def test_kubernetes_manifest_is_valid():
     spec["slotsPerWorkers"] = 1  # a misspelt field is rejected
     with pytest.raises(jsonschema.ValidationError, match="slotsPerWorkers"):
         jsonschema.validate(job, schema)
+
+
+def test_the_runs_in_the_pictures_of_the_web_page_can_be_made(tmp_path):
+    pictures = runpy.run_path(str(ROOT / "docs" / "pictures" / "web.py"))
+    pictures["make_runs"](tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} > {pictures["LIVE"], "resnet20-ddp-np4"}

@@ -15,7 +15,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
-from hvdtrain.datasets.formats.reading import READABLE, Malformed, check_unchanged, fingerprint, wrap_errors
+from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, check_unchanged, fingerprint, wrap_errors
 from hvdtrain.datasets.rows import LoadedSources, RowSource
 from hvdtrain.errors import UserError
 from hvdtrain.networks.layers import Shape
@@ -31,9 +31,6 @@ GRAY = ("1", "L", "LA", "La", "I", *SIXTEEN_BITS)
 REMEDY = f"give one image of {', '.join(FORMATS)}"
 SUFFIXES = (".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm")
 TEST_FOLDERS = ("test", "val")
-
-ImageSize = tuple[int | None, int, int] | None
-"""What `Config.resized` returns."""
 
 
 def read_image(path: Path, shape: Shape, invert: bool) -> np.ndarray:

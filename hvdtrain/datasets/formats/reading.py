@@ -23,6 +23,8 @@ from hvdtrain.system.text import printable
 
 Arrays = tuple[np.ndarray, ...]
 """Four arrays: training images, training labels, test images, test labels."""
+ImageSize = tuple[int | None, int, int] | None
+"""What `Config.resized` returns."""
 
 CHUNK = 1 << 20
 """Bytes that are read at a time."""

@@ -21,9 +21,10 @@ import numpy as np
 import pooch
 from filelock import FileLock
 
-from hvdtrain.datasets.formats.image_files import SUFFIXES, TEST_FOLDERS, ImageRows, ImageSize
+from hvdtrain.datasets.formats.image_files import SUFFIXES, TEST_FOLDERS, ImageRows
 from hvdtrain.datasets.formats.reading import (
     DataFile,
+    ImageSize,
     Malformed,
     fingerprint_of,
     one_line,

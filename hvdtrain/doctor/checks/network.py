@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from hvdtrain.doctor.check import CheckContext, check
 from hvdtrain.doctor.findings import Finding, fail, ok, warn
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts
 from hvdtrain.system.network import HOST_NAME, Interface, interfaces
 
 SLOW_LOOKUP_S = 2.0
@@ -94,8 +93,11 @@ def check_ssh(context: CheckContext) -> Iterator[Finding]:
     invalid = [host for host in context.hosts if not HOST_NAME.fullmatch(host)]
     for host in invalid:
         yield fail(f"--hosts {host!r} is not a host name", "give names separated by commas: --hosts node1,node2")
+    from hvdtrain.jobs.hosts import DEFAULT_ACCESS, inspect
+
+    valid = [host for host in context.hosts if host not in invalid]
     try:
-        answers = hosts.inspect([host for host in context.hosts if host not in invalid], context.ssh)
+        answers = inspect(valid, context.ssh or DEFAULT_ACCESS)
     except UserError as error:
         yield fail(error.reason, error.remedy)
         return

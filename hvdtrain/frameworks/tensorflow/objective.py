@@ -25,7 +25,7 @@ Tensors = tuple[tf.Tensor, ...]
 Evaluation = tuple[tf.Tensor, dict[str, tf.Tensor], tf.Tensor | None]
 """The losses of n rows, their metrics by name, and their classes, int64 (n,), if the model is a network as data."""
 GENERATOR_STATE = "StateVar"
-"""The name of the variable of a `tf.random.Generator`, by which Keras finds it too."""
+"""The name of the variable of a `tf.random.Generator`, by which Keras also finds it."""
 
 
 class Objective:

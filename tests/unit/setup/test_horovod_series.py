@@ -99,3 +99,9 @@ def test_a_wheel_is_built_again_for_other_changes_but_not_for_another_header(tmp
     assert described() == before
     patch.write_text(patch.read_text().replace("milliseconds(1)", "milliseconds(2)"))
     assert described() != before
+
+
+@pytest.mark.parametrize("script", ["horovod.sh", "packages.sh"])
+def test_set_up_with_and_without_a_network_reads_one_list_of_build_requirements(script):
+    assert (FOLDER / "build.txt").read_text().strip()
+    assert "horovod/build.txt" in (FOLDER.parent / script).read_text()

@@ -118,6 +118,8 @@ INVALID = [
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--seed", "3"], "-- launch ... --seed: a sweep sets that"),
     ([*LAUNCH, "python", "-m", "hvdtrain.torch_lenet", "--framework", "mxnet"], "--framework mxnet: python -m"),
     (["--", "launch", "sbatch", "--nodes", "2", "--ranks-per-node", "1", "--", "x"], "it only submits a job"),
+    (["--", "launch", "status"], "-- launch status: it starts no job; give one of local, "),
+    (["--", "launch", "cancel", "--all"], "-- launch cancel: it starts no job"),
     (["--", "launch", "lokal"], "(did you mean local?)"),
 ]
 
