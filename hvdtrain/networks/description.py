@@ -84,7 +84,7 @@ class ShapedNetwork:
     layers: tuple[Layer, ...]
 
     def walk(self) -> Iterator[tuple[Layer, Shape]]:
-        """All layers, including those of residual branches, each with the shape of its output; a body before its shortcut."""
+        """All layers, with those of residual branches and the shape of each output; a body before its shortcut."""
         yield from _walk(self.layers, self.input_shape)
 
     def parameters(self) -> Iterator[tuple[str, Shape]]:

@@ -33,7 +33,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 def _gathered(outputs: list[Any]) -> Any:
-    """The outputs of replicas as one: tensors are concatenated, also in mappings and sequences, as DataParallel does."""
+    """The outputs of replicas as one: tensors are concatenated, also in mappings and sequences, as by DataParallel."""
     first: Any = outputs[0]
     if isinstance(first, torch.Tensor):
         return torch.cat(outputs)
