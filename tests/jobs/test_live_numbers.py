@@ -34,7 +34,7 @@ MATRIX = pytest.mark.matrix
 )
 def test_a_slow_rank_is_named_while_it_is_slow(tmp_path, framework, options, by):
     command = [*launcher(by, 2), "python", "-m", f"hvdtrain.{framework}_lenet", *options, "--name", "run"]
-    process = start([*command, "--epochs", "10000", "--lr", "0.001", "--log-every", "20", "--bind", "none"], tmp_path)
+    process = start([*command, "--epochs", "10000", "--lr", "0.001", "--log-every", "5", "--bind", "none"], tmp_path)
     folder = tmp_path / "runs" / "run"
     log = folder / "logs" / "rank-0.log"
     pid = pids_of_ranks(folder, 2)[1]
