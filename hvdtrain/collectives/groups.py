@@ -96,7 +96,7 @@ class CommunicationTime:
         """See `Group.communicate_s`."""
         return self.communicating.seconds if self._is_known else None
 
-    def combines_gradients_unseen(self) -> None:
+    def cannot_time_gradients(self) -> None:
         """The framework combines the gradients of several processes by itself, and does not tell how long it takes."""
         self._is_known = self.size == 1
 

@@ -36,7 +36,7 @@ from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.system import processes, rank_info
 from hvdtrain.system.phases import collective
 
-BLOCKING = "hvdtrain."
+BLOCKING_PREFIX = "hvdtrain."
 """In the names of tensors that are not gradients: this rank waits for each of them."""
 TIMELINE, DYNAMIC = "HOROVOD_TIMELINE", "DYNAMIC"
 """Horovod's variable for the file of its timeline, and the value with which a program starts and stops it."""
@@ -89,11 +89,11 @@ class HorovodGroup:
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         tensor = self._to_tensor(np.asarray(values, np.float64))
-        return self._to_numpy(self._hvd.allreduce(tensor, name=f"{BLOCKING}sum", op=self._hvd.Sum))
+        return self._to_numpy(self._hvd.allreduce(tensor, name=f"{BLOCKING_PREFIX}sum", op=self._hvd.Sum))
 
     @collective
     def gather(self, value: Any) -> list[Any]:
-        return self._hvd.allgather_object(value, name=f"{BLOCKING}gather")
+        return self._hvd.allgather_object(value, name=f"{BLOCKING_PREFIX}gather")
 
     @collective
     def broadcast(self, value: Any) -> Any:
@@ -104,7 +104,7 @@ class HorovodGroup:
     @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
         tensor = self._to_tensor(values)  # MXNet reads it after the call, so that it may not be freed before
-        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name=f"{BLOCKING}broadcast"))
+        values[:] = self._to_numpy(self._hvd.broadcast(tensor, root, name=f"{BLOCKING_PREFIX}broadcast"))
 
     @collective
     def close(self) -> None:
@@ -149,7 +149,7 @@ def _measure_waiting(hvd: ModuleType) -> Callable[[], float] | None:
         return None
     core.horovod_measure_waiting.argtypes, core.horovod_measure_waiting.restype = [ctypes.c_char_p], None
     core.horovod_waiting_seconds.argtypes, core.horovod_waiting_seconds.restype = [], ctypes.c_double
-    core.horovod_measure_waiting(BLOCKING.encode())
+    core.horovod_measure_waiting(BLOCKING_PREFIX.encode())
     return core.horovod_waiting_seconds
 
 

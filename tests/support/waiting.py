@@ -9,7 +9,7 @@ import time
 import horovod.torch as hvd
 import torch
 
-from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup
+from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup
 
 LATE_S, COMPUTE_S = 0.1, 0.2
 
@@ -25,7 +25,7 @@ def main() -> None:
             before, own_s = group.communicate_s, 0.0
         time.sleep(late_s)
         began = time.perf_counter()
-        hvd.allreduce(torch.ones(1), name=f"{BLOCKING}sum")
+        hvd.allreduce(torch.ones(1), name=f"{BLOCKING_PREFIX}sum")
         own_s += time.perf_counter() - began
         first = hvd.allreduce_async(torch.ones(8), name="first")
         time.sleep(COMPUTE_S + late_s)

@@ -125,7 +125,7 @@ class MXNetKVStore(MXNetStrategy):
         if config.kvstore.startswith("dist"):
             group = ring_group = ring.start(runtime.hang_timeout)
             _start_servers(ring_group)
-            ring_group.combines_gradients_unseen()
+            ring_group.cannot_time_gradients()
             devices, self.gradient_divisor = count_devices(runtime.devices or 1, gpus), group.size
         else:
             group = single_process(config.strategy)

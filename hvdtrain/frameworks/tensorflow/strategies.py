@@ -17,7 +17,7 @@ import tensorflow as tf
 from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import single_process
-from hvdtrain.collectives.horovod import BLOCKING, HorovodGroup, gradient_groups
+from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
@@ -170,7 +170,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
 
     def make_sum_over_ranks(self) -> SumOverRanks:
         hvd = self._hvd
-        return lambda values: hvd.allreduce(values, op=hvd.Sum, name=f"{BLOCKING}batch_norm")
+        return lambda values: hvd.allreduce(values, op=hvd.Sum, name=f"{BLOCKING_PREFIX}batch_norm")
 
 
 class TensorFlowDistributed(TensorFlowStrategy):
@@ -262,7 +262,7 @@ class TensorFlowMultiWorker(TensorFlowDistributed):
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         # The ring connects the ranks, transports host values, and exchanges the addresses of TensorFlow's servers.
         group = ring.start(runtime.hang_timeout)
-        group.combines_gradients_unseen()
+        group.cannot_time_gradients()
         if group.size > 1 and not os.environ.get(TF_CONFIG):
             workers = group.gather(group.free_address())
             task = {"type": "worker", "index": group.rank}

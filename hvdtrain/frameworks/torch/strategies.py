@@ -151,7 +151,7 @@ class TorchDDP(TorchStrategy):
     def _watch_gradients(self, model: nn.Module, device: str) -> None:
         """Note the time of each gradient: backward, which also combines them, ends later by what that takes alone."""
         if device != "cpu":  # where backward returns before the device has computed the gradients
-            self.group.combines_gradients_unseen()
+            self.group.cannot_time_gradients()
             return
 
         def note_time(_: torch.Tensor) -> None:
@@ -170,7 +170,7 @@ class TorchDDP(TorchStrategy):
     def _reduce_at_once(self, gradients: list[torch.Tensor]) -> None:
         """Average the gradients over all ranks in one message, after a graph has computed them."""
         if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
-            self.group.combines_gradients_unseen()
+            self.group.cannot_time_gradients()
         with self.group.communicating:
             flat = torch.cat([gradient.flatten() for gradient in gradients])
             torch.distributed.all_reduce(flat)
