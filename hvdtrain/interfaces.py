@@ -75,6 +75,9 @@ class Batch(NamedTuple):
     arrays: those of the source, each of shape (n, ...), none where the learner keeps the rows; images are uint8, which
     stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
+    part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
+    shard. shards: with --shards, this rank's shards that have rows, in their order; the step's other fields are then
+    those of all its shards together, except `arrays`, which is empty.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -82,6 +85,8 @@ class Batch(NamedTuple):
     lr: float
     step: int
     rows: np.ndarray
+    part: int = 0
+    shards: tuple[Batch, ...] | None = None
 
 
 class Group(Protocol):
@@ -169,6 +174,8 @@ class Strategy:
     """Options that the strategy does not support in full."""
     many_devices: ClassVar[bool] = False
     """Whether one process can train on several devices."""
+    sums_shards: ClassVar[bool] = False
+    """Whether the group sums the gradients of shards (--shards), and the strategy leaves them alone then."""
     captures: ClassVar[CapturedPart] = ""
     """What --cuda-graph captures; the update only where it needs no other rank."""
 

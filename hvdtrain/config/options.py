@@ -21,6 +21,10 @@ STYLES: dict[Framework, tuple[str, ...]] = {
 """Programming styles of each framework, the default first."""
 MAX_WORKERS = 256
 """More threads or processes of one rank are a mistake."""
+MAX_SHARDS = 4096
+"""A batch of more shards would have a row or two in each."""
+MAX_THREADS = 1024
+"""More threads of one rank are a mistake."""
 MAX_RANGE = 1000
 """In a range of steps: what is recorded of them is kept in memory, and written into one file."""
 UNCOMPILED = {
@@ -34,6 +38,7 @@ MODEL = "network and framework"
 DATA = "data"
 OPTIMIZER = "optimizer and schedule"
 GRADIENTS = "gradients of Horovod"
+BITS = "the same bits on any number of ranks"
 RUN = "the run's folder and checkpoints"
 MACHINE = "this machine"
 WATCH = "logs, timelines and checks"
@@ -137,6 +142,12 @@ class Config:
     """Horovod's compression of gradients for the allreduce."""
     groups: int | Literal["auto"] = option("auto", GRADIENTS, above=0, strategy="horovod", only_distributes=True)
     """Messages in which Horovod sends the gradients; auto chooses by the size of the network."""
+    shards: int = option(0, BITS, minimum=0, maximum=MAX_SHARDS, affects_speed=True)
+    """Shards of each global batch: any number of ranks up to it trains the same bits; 0 for a part per rank."""
+    threads: int = option(0, BITS, minimum=0, maximum=MAX_THREADS, affects_speed=True)
+    """Threads that compute an operation in each rank; 0 is 1 with --shards, else what OMP_NUM_THREADS says."""
+    isa: Literal["auto", "avx2", "avx512"] = option("auto", BITS, affects_speed=True)
+    """Instruction set that all libraries use at most; auto is the best one of the host."""
     on_nan: Literal["stop", "skip"] = option("stop", OPTIMIZER, affects_speed=True)
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = option(0, OPTIMIZER, minimum=0)

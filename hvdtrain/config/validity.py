@@ -22,6 +22,8 @@ MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
 
+SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
+
 
 def check_config(config: Any) -> None:
     """Check each option of a Config, and those that go together whatever the framework and the data are."""
@@ -72,11 +74,20 @@ def check_supported(config: Any, unsupported: Iterable[tuple[str, tuple[Any, ...
 def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | None) -> None:
     """Check options together with the strategy's class. gradients: of a network; None for a task or a script."""
     check_supported(config, strategy.unsupported)
+    if config.shards:
+        _raise_first(_sharded_strategy_problems(config, runtime, strategy))
     if runtime.cuda_graph:
         _raise_first(_cuda_graph_problems(config, runtime, strategy))
     if gradients is not None:
         _raise_first(_grouping_problems(config, gradients))
     _raise_first(_device_problems(config, runtime, strategy))
+
+
+def check_shards(config: Any, ranks: int) -> None:
+    """Check --shards together with the number of ranks."""
+    if config.shards and ranks > config.shards:
+        problem = f"{ranks} ranks were started, and each needs a shard"
+        raise invalid("shards", config.shards, problem, f"start at most {config.shards} ranks, or give more shards")
 
 
 def check_task_style(config: Any, style: str, default: str) -> None:
@@ -155,6 +166,8 @@ def _config_problems(config: Any) -> Iterator[UserError]:
     if config.batch_norm == "sync" and config.accumulate > 1:
         problem = "the parts of --accumulate are normalized one by one"
         yield invalid("batch_norm", config.batch_norm, problem, "use --accumulate 1, or local")
+    if config.shards:
+        yield from _shard_problems(config)
     if config.image_size and not IMAGE_SIZE.fullmatch(config.image_size):
         remedy = "give HEIGHTxWIDTH, or 1xHEIGHTxWIDTH for gray and 3x... for color"
         yield invalid("image_size", config.image_size, "is not an image size", remedy)
@@ -163,6 +176,26 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         if about.strategy not in ("", config.strategy) and value != getattr(type(config), name):
             problem = f"only --strategy {about.strategy} has this option"
             yield invalid(name, value, problem, f"leave it out, or use --strategy {about.strategy}")
+
+
+WITHOUT_SHARDS = {
+    "batch_scope": ("global", "batch and learning rate would depend on the number of ranks"),
+    "batch_norm": ("local", "with --shards, each shard normalizes its own rows"),
+    "precision": (("fp32", "bf16"), "with --shards, no loss scale may depend on when gradients overflow"),
+    "accumulate": (1, "shards are the parts of a step already"),
+    "compile": (False, "a host without a C++ compiler would train uncompiled, and so other bits than the others"),
+    "op": ("average", "with --shards, the average over shards is exact, and no other one is"),
+    "compression": ("none", "with --shards, gradients are sent as float64"),
+    "groups": ("auto", "with --shards, all gradients are one message"),
+}
+"""Options that --shards excludes: the values that it allows, and why there are no others."""
+
+
+def _shard_problems(config: Any) -> Iterator[UserError]:
+    for name, (allowed, reason) in WITHOUT_SHARDS.items():
+        values = allowed if isinstance(allowed, tuple) else (allowed,)
+        if (value := getattr(config, name)) not in values:
+            yield invalid(name, value, reason, f"use {values[0]}, or leave out --shards")
 
 
 def _runtime_problems(runtime: Any) -> Iterator[UserError]:
@@ -185,6 +218,17 @@ def _adasum_problems(config: Any) -> Iterator[UserError]:
             "leave these options out",
             option="op",
         )
+
+
+def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+    if not strategy.sums_shards:
+        given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
+        problem = f"{given} combines gradients by itself, in an order that depends on the number of ranks or devices"
+        yield invalid("shards", config.shards, problem, f"use {SHARDED}")
+    for name, is_given in (("elastic", runtime.elastic), ("cuda_graph", runtime.cuda_graph)):
+        if is_given:
+            problem = f"a job with --{key(name)} does not train in shards"
+            yield invalid("shards", config.shards, problem, f"leave out --{key(name)}")
 
 
 def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
