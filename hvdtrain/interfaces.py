@@ -215,6 +215,10 @@ class Evaluated(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
+StepLoss = SupportsFloat | list[Any]
+"""The loss of a step on a rank, which float() waits for; with --shards, those of its shards."""
+
+
 class Learner(abc.ABC):
     """One framework's model and optimizer. Knows tensors and devices, but no files, epochs or schedules.
 
@@ -240,16 +244,16 @@ class Learner(abc.ABC):
         """That of an optimizer whose rate a user's script sets; None where a batch has it."""
         return None
 
-    def train_step(self, batch: Batch) -> SupportsFloat:
+    def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.
 
-        Returns this rank's sum(weights * loss), which may not be computed yet: float() waits for it.
+        Returns this rank's sum(weights * loss), or those of its shards; it may not be computed yet.
         """
-        losses: list[SupportsFloat] = []
+        losses: list[StepLoss] = []
         self.fit(iter([batch]), 1, losses.append)
         return losses[0]
 
-    def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[SupportsFloat], None]) -> None:
+    def fit(self, batches: Iterator[Batch], steps: int, after: Callable[[StepLoss], None]) -> None:
         """Train on `steps` batches. A framework with a loop of its own (Keras' and Module's fit) runs them in that.
 
         after: called as soon as each step is done, with what `train_step` returns. A framework may take the next batch
@@ -259,7 +263,7 @@ class Learner(abc.ABC):
             after(self.train_step(batch))
 
     def read_losses(self, losses: list[Any]) -> list[float]:
-        """The values of what `train_step` returned; waits for the last."""
+        """The values of losses that `train_step` returned; waits for the last."""
         return [float(loss) for loss in losses]
 
     @abc.abstractmethod

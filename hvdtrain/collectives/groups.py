@@ -153,14 +153,14 @@ class MPIGroup(CommunicationTime):
 
 
 class TorchDistributedGroup(CommunicationTime):
-    """The processes of torch.distributed, for the module of that name and a backend (gloo, nccl)."""
+    """The processes of torch.distributed, for the module `torch` and a backend (gloo, nccl)."""
 
     controller = ""
 
-    def __init__(self, dist: ModuleType, backend: str) -> None:
+    def __init__(self, torch: ModuleType, backend: str) -> None:
         super().__init__()
         launched = rank_info.detect()
-        self._dist = dist
+        self._torch, self._dist = torch, torch.distributed
         self.rank, self.size, self.local_rank = launched.rank, launched.size, launched.local_rank
         self._init_process_group(backend)
 
@@ -181,8 +181,10 @@ class TorchDistributedGroup(CommunicationTime):
 
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
+        total = np.array(values, np.float64)
         with self.communicating:
-            return np.sum(self.gather(np.asarray(values, np.float64)), axis=0)
+            self._dist.all_reduce(self._torch.from_numpy(total))
+        return total
 
     @collective
     def gather(self, value: Any) -> list[Any]:

@@ -89,7 +89,8 @@ class HorovodGroup:
     @collective
     def sum(self, values: np.ndarray) -> np.ndarray:
         tensor = self._to_tensor(np.asarray(values, np.float64))
-        return self._to_numpy(self._hvd.allreduce(tensor, name=f"{BLOCKING_PREFIX}sum", op=self._hvd.Sum))
+        name = f"{BLOCKING_PREFIX}sum.{len(values)}"  # Horovod remembers the size of each name
+        return self._to_numpy(self._hvd.allreduce(tensor, name=name, op=self._hvd.Sum))
 
     @collective
     def gather(self, value: Any) -> list[Any]:

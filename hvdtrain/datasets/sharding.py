@@ -1,8 +1,8 @@
 """Which rank trains on which rows: pure functions of (seed, epoch) and the rank.
 
-The permutation of an epoch is cut into global batches, and each global batch into one slice per rank. So the ranks of
-a job together see, step by step, what a single process would see. Every rank takes the same number of steps, without
-which a synchronous job hangs.
+The permutation of an epoch is cut into global batches, and each global batch into one slice per rank, or into shards
+that the ranks share. So the ranks of a job together see, step by step, what a single process would see. Every rank
+takes the same number of steps, without which a synchronous job hangs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Remainder = Literal["drop", "pad", "exact"]
 
 
 class Slice(NamedTuple):
-    """One rank's part of a global batch.
+    """A part of a global batch.
 
     rows: row numbers in the training data, int64, shape (n,), n >= 1.
-    weights: float32, shape (n,). The average over ranks of sum(weights * loss) is the mean loss over the global batch,
-        so the average of the ranks' gradients is the gradient of a single process. A row of weight 0 is padding.
+    weights: float32, shape (n,). The average over parts of sum(weights * loss) is the mean loss over the global batch,
+        so the average of the parts' gradients is the gradient of a single process. A row of weight 0 is padding.
     """
 
     rows: np.ndarray
@@ -42,7 +42,23 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
     return length * rank // size, length * (rank + 1) // size
 
 
-def batches(rows: np.ndarray, batch: int, remainder: Remainder, rank: int, size: int) -> Iterator[Slice]:
+class Cut(NamedTuple):
+    """How each global batch is cut, and which parts are this rank's: one part for each rank, or fixed shards.
+
+    parts: of a global batch. first, end: this rank's parts are `first` to `end` - 1.
+    """
+
+    parts: int
+    first: int
+    end: int
+
+    @classmethod
+    def of(cls, rank: int, size: int, shards: int = 0) -> Cut:
+        """That of a rank. shards: of each global batch (--shards); 0 for a part for each of the `size` ranks."""
+        return cls(shards, *bounds(shards, rank, size)) if shards else cls(size, rank, rank + 1)
+
+
+def batches(rows: np.ndarray, batch: int, remainder: Remainder, cut: Cut) -> Iterator[list[Slice]]:
     """This rank's slices of the global batches of `rows`: the order of an epoch, or what is left of it.
 
     An incomplete last global batch is dropped (`drop`), padded to its full shape with rows of weight 0 (`pad`, for
@@ -50,26 +66,37 @@ def batches(rows: np.ndarray, batch: int, remainder: Remainder, rank: int, size:
     the mean over the real rows.
     """
     for step in range(steps_per_epoch(len(rows), batch, remainder)):
-        yield slice_of_step(rows, step, batch, remainder, rank, size)
+        yield slices_of_step(rows, step, batch, remainder, cut)
 
 
-def slice_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, rank: int, size: int) -> Slice:
-    """The slice of any rank in one step, counted from 0 at the beginning of `rows`; see `batches`."""
+def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, cut: Cut) -> list[Slice]:
+    """The slices of any rank in one step, counted from 0 at the beginning of `rows`; see `batches`."""
     part = rows[step * batch : (step + 1) * batch]
-    low, high = bounds(batch if remainder == "pad" else len(part), rank, size)
+    length = batch if remainder == "pad" else len(part)
+    return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in range(cut.first, cut.end)]
+
+
+def _slice(part: np.ndarray, low: int, high: int, parts: int) -> Slice:
+    """The rows `low` to `high` - 1 of a global batch, which is cut into so many parts."""
     real = part[low:high]
     count = max(high - low, 1)
     if len(real) == count:
-        return Slice(real, np.full(count, size / len(part), np.float32))
+        return Slice(real, np.full(count, parts / len(part), np.float32))
     # A rank without a row repeats one with weight 0: it must take the step with the others.
     padded = np.concatenate([real, np.repeat(part[:1], count - len(real))])
     weights = np.zeros(count, np.float32)
-    weights[: len(real)] = size / len(part)
+    weights[: len(real)] = parts / len(part)
     return Slice(padded, weights)
 
 
-def evaluation(samples: int, batch: int, rank: int, size: int) -> Iterator[np.ndarray]:
-    """Numbers of this rank's test rows, int64, in pieces of at most `batch`; each row is on exactly one rank."""
-    low, high = bounds(samples, rank, size)
+def evaluation(samples: int, batch: int, rank: int, size: int, fixed: bool = False) -> Iterator[np.ndarray]:
+    """Numbers of this rank's test rows, int64, in pieces of at most `batch`; each row is on exactly one rank.
+
+    fixed: all ranks together have the same pieces whatever their number, so that some may have more rows than others.
+    """
+    if fixed:
+        low, high = (min(batch * piece, samples) for piece in bounds(-(-samples // batch), rank, size))
+    else:
+        low, high = bounds(samples, rank, size)
     for first in range(low, high, batch):
         yield np.arange(first, min(first + batch, high))

@@ -48,7 +48,7 @@ def gloo() -> tuple[Allreduce, Close]:
     """torch.distributed's allreduce over Gloo."""
     import torch
 
-    group = TorchDistributedGroup(torch.distributed, "gloo")
+    group = TorchDistributedGroup(torch, "gloo")
     return lambda values: torch.distributed.all_reduce(torch.from_numpy(values)), group.close
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
+from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
@@ -166,9 +167,17 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     """
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
+    learner = entry.learner(target, weights, _start(entry, config, runtime))
+    if config.shards:  # also the running statistics of a task's model must be the same on all ranks
+        learner.load(broadcast_arrays(learner.group, learner.weights()))
+    return learner
+
+
+def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
     with limited_start():
         strategy = entry.start(config, runtime)
-    return entry.learner(target, weights, strategy)
+    validity.check_shards(config, strategy.group.size)
+    return strategy
 
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
@@ -198,8 +207,7 @@ def build_user_learner(config: Config, script: Script, runtime: RuntimeOptions) 
         )
     _prepare(config, runtime)
     entry = check_request(config, script, runtime)
-    with limited_start():
-        strategy = entry.start(config, runtime)
+    strategy = _start(entry, config, runtime)
     module = importlib.import_module(f"hvdtrain.frameworks.{config.framework}.user_loop")
     return getattr(module, USER_LOOPS[config.framework])(strategy)
 

@@ -119,9 +119,9 @@ class NetworkTarget(Target):
         return suspicious(dataset)
 
 
-def step_seeds(seed: int, step: int, rank: int, *generator: int) -> np.random.SeedSequence:
-    """Seeds of a rank's step for a user's code, by which a resumed run draws the same numbers.
+def step_seeds(seed: int, step: int, part: int, *generator: int) -> np.random.SeedSequence:
+    """Seeds of a part of a step for a user's code, by which a resumed run draws the same numbers.
 
-    generator: its number, if it has one.
+    part: `Batch.part`. generator: its number, if it has one.
     """
-    return np.random.SeedSequence([seed, 2, step, rank, *generator])
+    return np.random.SeedSequence([seed, 2, step, part, *generator])

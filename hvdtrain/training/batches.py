@@ -40,35 +40,55 @@ class Batches:
         """The batches of so many steps of an epoch, from `at` on; workers read them ahead."""
         run = self._run
         self._start, self._order = at, sharding.order(run.config.seed, at.epoch, run.samples)[at.rows_in_epoch :]
-        slices = sharding.batches(self._order, run.global_batch, run.remainder, run.group.rank, run.group.size)
+        slices = sharding.batches(self._order, run.global_batch, run.remainder, run.cut(run.group.rank))
         return self._batches(itertools.islice(slices, steps), at)
 
-    def _batches(self, slices: Iterator[sharding.Slice], at: Position) -> Iterator[Batch]:
-        batches_of_rows: Iterator[Rows] = itertools.repeat(Rows(()))
+    def _batches(self, slices: Iterator[list[sharding.Slice]], at: Position) -> Iterator[Batch]:
+        rows_of_parts: Iterator[Rows] = itertools.repeat(Rows(()))
         if not self._rows_kept:
             slices, ahead = itertools.tee(slices)
-            batches_of_rows = self.reader.batches("train", (part.rows for part in ahead), at.epoch)
-        for step, part in enumerate(slices, at.step):
+            numbers = (part.rows for parts in ahead for part in parts if self._is_computed(part))
+            rows_of_parts = self.reader.batches("train", numbers, at.epoch)
+        cut = self._run.cut(self._run.group.rank)
+        for step, parts in enumerate(slices, at.step):
             phases.begin(DATA)
-            rows = next(batches_of_rows)
+            numbered = [(number, part) for number, part in enumerate(parts, cut.first) if self._is_computed(part)]
+            read = [next(rows_of_parts) for _ in numbered]
             phases.begin(LOOP)
-            if rows.bad:
-                part.weights[list(rows.bad)] = 0
-                self.bad_rows.add("train", part.rows, rows.bad)
-            self.rows += int(np.count_nonzero(part.weights))
-            batch = Batch(rows.arrays, part.weights, self._run.learning_rate(step), step, part.rows)
+            lr = self._run.learning_rate(step)
+            batches = [
+                self._batch(part, rows, lr, step, number) for (number, part), rows in zip(numbered, read, strict=True)
+            ]
             phases.begin(phases.between)
-            yield batch
+            yield _of_shards(batches, lr, step) if self._run.config.shards else batches[0]
+
+    def _is_computed(self, part: sharding.Slice) -> bool:
+        """Whether a part of a batch is trained on: a shard without rows is not, but a rank takes each step."""
+        return not self._run.config.shards or bool(part.weights.any())
+
+    def _batch(self, part: sharding.Slice, rows: Rows, lr: float, step: int, number: int) -> Batch:
+        if rows.bad:
+            part.weights[list(rows.bad)] = 0
+            self.bad_rows.add("train", part.rows, rows.bad)
+        self.rows += int(np.count_nonzero(part.weights))
+        return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
 
     def describe_rows(self, rank: int, step: int) -> str:
         """Numbers of the training rows that a rank had in a step of this epoch, for a message."""
         run = self._run
-        part = sharding.slice_of_step(
-            self._order, step - self._start.step, run.global_batch, run.remainder, rank, run.group.size
+        parts = sharding.slices_of_step(
+            self._order, step - self._start.step, run.global_batch, run.remainder, run.cut(rank)
         )
-        rows = np.sort(part.rows[part.weights > 0])
+        rows = np.sort(np.concatenate([part.rows[part.weights > 0] for part in parts]))
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"
+
+
+def _of_shards(batches: list[Batch], lr: float, step: int) -> Batch:
+    """A step of --shards, from the batches of its shards; there may be none."""
+    weights = np.concatenate([np.empty(0, np.float32), *(batch.weights for batch in batches)])
+    rows = np.concatenate([np.empty(0, np.int64), *(batch.rows for batch in batches)])
+    return Batch((), weights, lr, step, rows, shards=tuple(batches))
 
 
 class BadRows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -74,7 +74,8 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
-    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.group.rank, run.group.size))
+    group, fixed = run.group, bool(run.config.shards)
+    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, group.rank, group.size, fixed))
     phases.begin(EVALUATION_DATA)
     for count, (numbers, rows) in enumerate(zip(parts, batches.reader.batches("test", ahead), strict=True)):
         phases.begin(EVALUATION)
@@ -85,40 +86,51 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
         on_batch(count)
         phases.begin(EVALUATION_DATA)
     phases.begin(EVALUATION)
-    seconds = _compare_ranks(run.group, time.perf_counter() - began)
-    return Evaluation(sums.join(run.group), seconds)
+    seconds = _compare_ranks(group, time.perf_counter() - began)
+    return Evaluation(sums.join(group), seconds)
 
 
 class Sums:
     """What one rank has evaluated so far. classes: size of the confusion matrix, 0 for none."""
 
     def __init__(self, classes: int) -> None:
-        self.rows, self.loss = 0, 0.0
-        self.metrics: dict[str, float] = {}
-        self.confusion = np.zeros((classes, classes))
+        self._rows = 0
+        self._values: dict[str, list[float]] = {LOSS: []}
+        """The sums of each evaluation step, by name."""
+        self._confusion = np.zeros((classes, classes))
 
     def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
         """Add an evaluation step on these rows."""
-        self.rows += len(arrays[0])
-        self.loss += evaluated.loss
-        for name, value in evaluated.metrics.items():
-            self.metrics[name] = self.metrics.get(name, 0.0) + value
+        self._rows += len(arrays[0])
+        for name, value in {LOSS: evaluated.loss, **evaluated.metrics}.items():
+            self._values.setdefault(name, []).append(value)
         if evaluated.predicted is not None:
-            np.add.at(self.confusion, (arrays[1], evaluated.predicted), 1)
+            np.add.at(self._confusion, (arrays[1], evaluated.predicted), 1)
 
     def join(self, group: Group) -> Scores:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
 
         Raises UserError if there is no row.
         """
-        names = sorted(set().union(*group.gather(list(self.metrics))))  # a rank without rows has none
-        local_sums = np.array([self.rows, self.loss, *(self.metrics.get(name, 0.0) for name in names)])
-        (rows, loss, *metrics), counts = sum_arrays(group, local_sums, self.confusion)
+        gathered = group.gather((self._rows, self._values))
+        (counts,) = sum_arrays(group, self._confusion)
+        rows = sum(of_rank for of_rank, _ in gathered)
         if not rows:
             raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
-        means = {name: float(value / rows) for name, value in zip(names, metrics, strict=True)}
-        confusion = np.rint(counts).astype(np.int64) if counts.size else None
-        return Scores(float(loss / rows), means, confusion, round(rows))
+        names = sorted(set().union(*(values for _, values in gathered)))
+        means = {name: _total(values.get(name, []) for _, values in gathered) / rows for name in names}
+        loss = means.pop(LOSS)
+        return Scores(loss, means, np.rint(counts).astype(np.int64) if counts.size else None, rows)
+
+
+LOSS = ""
+"""The name of the loss among those of metrics."""
+
+
+def _total(values: Iterable[list[float]]) -> float:
+    """The sum, rounded once, so that neither the order nor the ranks have an influence; it may be NaN or infinite."""
+    flat = list(itertools.chain.from_iterable(values))
+    return math.fsum(flat) if all(map(math.isfinite, flat)) else float(np.sum(flat))
 
 
 def _compare_ranks(group: Group, seconds: float) -> list[float]:

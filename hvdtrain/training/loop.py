@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
-from hvdtrain.interfaces import Batch, Position
+from hvdtrain.interfaces import Batch, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
@@ -44,7 +44,7 @@ class Training:
             yield self._batches.of_epoch(self.at, self._epoch_end - self.at.step)
             self.end_epoch()
 
-    def after_step(self, loss: SupportsFloat) -> None:
+    def after_step(self, loss: StepLoss) -> None:
         """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due."""
         phases.begin(LOOP)
         self._ranks.add(self.at.step, loss)

@@ -16,7 +16,7 @@ from typing import NamedTuple, NoReturn, SupportsFloat
 import numpy as np
 
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
-from hvdtrain.interfaces import Group, Position
+from hvdtrain.interfaces import Group, Position, StepLoss
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.step_times import NO_TIME, StepTime
@@ -63,11 +63,14 @@ class Ranks:
     def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
         self._pending: list[tuple[int, SupportsFloat]] = []
+        self._steps = 0
+        """Number of steps in `_pending`."""
         self._stopping_rank: int | None = None
 
-    def add(self, step: int, loss: SupportsFloat) -> None:
-        """Add this rank's loss of a step, weighted so that the mean over ranks is that of the global batch."""
-        self._pending.append((step, loss))
+    def add(self, step: int, loss: StepLoss) -> None:
+        """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
+        self._pending += [(step, part) for part in (loss if isinstance(loss, list) else [loss])]
+        self._steps += 1
 
     def join(self, at: Position, checkpoint_due: bool) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
@@ -82,6 +85,9 @@ class Ranks:
         losses = self._read_losses()
         phases.begin(JOINING)
         interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
+        if shards := self._run.config.shards:
+            interval = interval._replace(loss=mean_of_shards(self._run.group, losses, self._steps * shards))
+        self._steps = 0
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -145,6 +151,17 @@ def join(
     totals, bad, bad_step, stop, columns = sum_arrays(group, totals, bad, bad_step, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
     return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), _times(columns))
+
+
+def mean_of_shards(group: Group, losses: list[tuple[int, float]], count: int) -> float:
+    """`Interval.loss` of steps in shards: the same bits for any number of ranks. A collective.
+
+    count: number of shards of all ranks and steps. Those without rows have no loss, which counts as 0.
+    """
+    values = [loss for gathered in group.gather([loss for _, loss in losses]) for loss in gathered]
+    finite = [value for value in values if math.isfinite(value)]
+    counted = count - (len(values) - len(finite))
+    return math.fsum(finite) / counted if counted else math.nan  # fsum rounds once, so that the order has no influence
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:

@@ -83,6 +83,10 @@ class Run:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
         return "exact" if self.target.needs_exact_batches and self.config.remainder == "pad" else self.config.remainder
 
+    def cut(self, rank: int) -> sharding.Cut:
+        """How a rank's parts are cut from each global batch."""
+        return sharding.Cut.of(rank, self.group.size, self.config.shards)
+
     @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""

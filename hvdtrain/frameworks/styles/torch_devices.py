@@ -83,6 +83,7 @@ class TorchDataParallel(TorchStrategy):
         DEVICES_NORMALIZE,
     )
     many_devices = True
+    sums_shards = False
     captures = ""
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:

@@ -10,16 +10,24 @@ import numpy as np
 import torch
 from torch import nn
 
+from hvdtrain.collectives.exact_sum import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
-from hvdtrain.frameworks.torch.network import buffers_by_rank, load_module, module_weights, trained_parameters
+from hvdtrain.frameworks.torch.network import (
+    buffer_arrays,
+    buffers_by_rank,
+    load_buffers,
+    load_module,
+    module_weights,
+    trained_parameters,
+)
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -66,16 +74,51 @@ class TorchSteps(Learner):
         self._update()
 
     def _update(self) -> None:
-        strategy, optimizer = self._strategy, self._optimizer
-        if strategy.waits:
+        if self._strategy.waits:
             phases.begin(GRADIENTS)
-        strategy.reduce(optimizer)
+        self._strategy.reduce(self._optimizer)
+        self._apply()
+
+    def _apply(self) -> None:
+        """Update the parameters from the combined gradients."""
+        strategy, optimizer = self._strategy, self._optimizer
         phases.begin(UPDATE)
         self._scaler.unscale_(optimizer)
         is_finite = self._clip()
         if is_finite:
             strategy.update(optimizer, self._scaler)
         self.skipped += self._rescale() or not is_finite
+
+    def _prepare_shards(self) -> None:
+        """With --shards: get ready to sum gradients and buffers, which are then the same on all ranks."""
+        if self._config.shards:
+            shapes = [tuple(parameter.shape) for parameter in self._parameters.values()]
+            self._sums = ShardSums(self.group, self._config.shards, shapes)
+            self.local_weights = frozenset()
+
+    def _begin_shards(self) -> None:
+        """Begin a step in shards."""
+        self._buffers = buffer_arrays(self._model)
+        self._sums.begin(self._buffers)
+
+    def _end_shard(self) -> None:
+        """Take the gradients and buffers of a shard, and give the buffers their values of the step's beginning."""
+        gradients = []
+        for parameter in self._parameters.values():
+            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            gradients.append(gradient.cpu().numpy())
+            parameter.grad = None  # the array keeps the memory
+        self._sums.add(gradients, buffer_arrays(self._model))
+        load_buffers(self._model, self._buffers)
+
+    def _finish_shards(self) -> None:
+        """Combine the gradients and buffers of all shards, and update the parameters."""
+        phases.begin(GRADIENTS)
+        gradients, buffers = self._sums.combine()
+        for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
+            parameter.grad = torch.from_numpy(gradient).to(parameter.device)
+        load_buffers(self._model, buffers)
+        self._apply()
 
     def _clip(self) -> bool:
         """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
@@ -133,6 +176,7 @@ class TorchLearner(TorchSteps):
         for layer in self._synchronized:
             layer.group = self.group
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
+        self._prepare_shards()
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
 
     def _make_graphed(self) -> GraphedStep:
@@ -183,18 +227,32 @@ class TorchLearner(TorchSteps):
         count = self._objective.inputs
         return self._objective.losses(self._outputs(model, tensors[:count]), tuple(tensors[count:]))
 
-    def train_step(self, batch: Batch) -> torch.Tensor:
+    def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
         if self._graphed:
-            self._objective.seed_step(batch.step, self.group.rank)
+            self._objective.seed_step(batch.step, batch.part)
             return self._graphed.train_step(self._inputs.host_arrays(batch), batch.lr)
         for group in self._optimizer.param_groups:
             group["lr"] = batch.lr
         self._optimizer.zero_grad()
-        self._objective.seed_step(batch.step, self.group.rank)
-        loss = sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
+        if batch.shards is not None:
+            return self._train_shards(batch.shards)
+        loss = self._forward_backward(batch)
         self._finish_step()
         return loss
+
+    def _train_shards(self, shards: tuple[Batch, ...]) -> list[torch.Tensor]:
+        self._begin_shards()
+        losses = []
+        for shard in shards:
+            losses.append(self._forward_backward(shard))
+            self._end_shard()
+        self._finish_shards()
+        return losses
+
+    def _forward_backward(self, batch: Batch) -> Any:
+        self._objective.seed_step(batch.step, batch.part)
+        return sum(self._part(*part) for part in self._inputs.parts(self._inputs.tensors(batch)))
 
     def _part(self, row_weights: torch.Tensor, *tensors: torch.Tensor) -> torch.Tensor:
         """Forward and backward of some rows of the step."""

@@ -159,6 +159,18 @@ def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
     return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
 
 
+def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
+    """Copies of all buffers, float64 or int64, which have every value of smaller types."""
+    types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in model.buffers())
+    return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(model.buffers(), types, strict=True)]
+
+
+def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
+    """Set all buffers to what `buffer_arrays` returned."""
+    for buffer, array in zip(model.buffers(), arrays, strict=True):
+        buffer.copy_(torch.from_numpy(array))
+
+
 def load_module(model: nn.Module, weights: Weights) -> None:
     """Set parameters and buffers. Raises ValueError if names or shapes differ."""
     check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})

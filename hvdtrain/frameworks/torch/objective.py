@@ -49,8 +49,8 @@ class Objective:
         """The weights of the rows, the module's inputs, and the targets."""
         return batch.weights, *batch.arrays
 
-    def seed_step(self, step: int, rank: int) -> None:
-        """Seed the generators for a step of a rank, so that a resumed run draws the same random numbers."""
+    def seed_step(self, step: int, part: int) -> None:
+        """Seed the generators for a part of a step, so that a resumed run draws the same random numbers."""
 
     def prepared(self, inputs: Tensors) -> Tensors:
         """The module's arguments from inputs on the device."""
@@ -150,8 +150,8 @@ class TaskObjective(TaskOutputs, Objective):
     def metrics(self, outputs: Any, targets: Tensors) -> dict[str, torch.Tensor]:
         return self._metrics_of(outputs, targets)
 
-    def seed_step(self, step: int, rank: int) -> None:
-        torch.manual_seed(int(step_seeds(self._seed, step, rank).generate_state(1, np.uint64)[0]))
+    def seed_step(self, step: int, part: int) -> None:
+        seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

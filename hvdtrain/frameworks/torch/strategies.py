@@ -27,6 +27,7 @@ class TorchStrategy(Strategy):
     """Whether `reduce` waits for the gradients of other ranks."""
     needs_all_gradients = False
     """Whether each step must compute a gradient of each parameter, if the model was not wrapped for unused ones."""
+    sums_shards = True
     captures: ClassVar[CapturedPart] = "step"
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
@@ -67,6 +68,8 @@ class TorchHorovod(TorchStrategy):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         if optimizer.state:  # Horovod would fill an empty state by a step, which decays the weights
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
+            return optimizer
         distributed = hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
@@ -92,6 +95,9 @@ class TorchHorovod(TorchStrategy):
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         if self.config.op == "adasum":  # step() itself combines the updates; gradients were not reduced
             optimizer.step()
+            return
+        if self.config.shards:
+            super().update(optimizer, scaler)
             return
         with optimizer.skip_synchronize():
             scaler.step(optimizer)
@@ -127,12 +133,13 @@ class TorchDDP(TorchStrategy):
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
         on_gpu = runtime.device != "cpu" and torch.cuda.is_available()
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
-        super().__init__(config, runtime, TorchDistributedGroup(torch.distributed, backend))
+        super().__init__(config, runtime, TorchDistributedGroup(torch, backend))
         self._last_gradient = 0.0
         """When backward made the latest gradient; `time.perf_counter`."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
-        if self.runtime.cuda_graph:  # DistributedDataParallel would reduce inside backward, which is in the graph
+        # DistributedDataParallel reduces inside backward: in the graph, or as float32 and not by shard.
+        if self.runtime.cuda_graph or self.config.shards:
             load_module(model, broadcast_arrays(self.group, module_weights(model)))
             return model
         for parameter in model.parameters():

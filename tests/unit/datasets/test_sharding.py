@@ -13,7 +13,8 @@ SIZES = st.integers(1, 9)
 def of_all_ranks(samples, batch, remainder, size, start=0):
     """The steps of an epoch from row `start` on: for each the slices of all ranks."""
     order = sharding.order(3, 0, samples)
-    ranks = [list(sharding.batches(order[start:], batch, remainder, rank, size)) for rank in range(size)]
+    cuts = [sharding.Cut.of(rank, size) for rank in range(size)]
+    ranks = [[part for (part,) in sharding.batches(order[start:], batch, remainder, cut)] for cut in cuts]
     assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
     return order, list(zip(*ranks, strict=True))
 
@@ -87,3 +88,34 @@ def test_evaluation_visits_every_row_once(samples, batch, size):
     ]
     assert np.array_equal(np.concatenate(rows) if rows else np.array([], int), np.arange(samples))
     assert all(len(part) <= batch for part in rows)
+
+
+@pytest.mark.guarantee("same-global-batches")
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    shards=st.integers(1, 12),
+    size=SIZES,
+    remainder=st.sampled_from(["drop", "pad", "exact"]),
+)
+def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, size, remainder):
+    order = sharding.order(3, 0, samples)
+
+    def steps(size):
+        cuts = [sharding.Cut.of(rank, size, shards) for rank in range(size)]
+        ranks = [list(sharding.batches(order, batch, remainder, cut)) for cut in cuts]
+        return [[part for parts in step for part in parts] for step in zip(*ranks, strict=True)]
+
+    alone, shared = steps(1), steps(min(size, shards))
+    assert [len(parts) for parts in alone] == [shards] * len(alone)
+    for parts, others in zip(alone, shared, strict=True):
+        for part, other in zip(parts, others, strict=True):
+            assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
+
+
+@given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES)
+def test_fixed_pieces_of_an_evaluation_do_not_depend_on_the_ranks(samples, batch, size):
+    def pieces(size):
+        return [p.tolist() for rank in range(size) for p in sharding.evaluation(samples, batch, rank, size, fixed=True)]
+
+    assert pieces(size) == pieces(1)
