@@ -60,7 +60,10 @@ class MetricsWriter:
         self._track = track
 
     def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
-        """Write one record of a kind: `train`, `test`, `ranks` or `checkpoint`; `time` is that of writing, since the epoch."""
+        """Write one record of a kind: `train`, `test`, `ranks` or `checkpoint`.
+
+        Its `time` is that of writing, in seconds since 1970.
+        """
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
         try:
             self._file.write(to_json(record) + "\n")
@@ -227,7 +230,7 @@ class MetricsReader:
         ]
 
     def hashes(self) -> dict[int, SavedHash]:
-        """By step, in the order of training: the hashes of the weights at checkpoints, whether these are still there."""
+        """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
         found = {}
         for record in self.of_kind("checkpoint"):
             step, parameters = record["step"], record.get("parameters")
