@@ -11,8 +11,8 @@ from hvdtrain.runs.metrics import MetricsReader
 
 REPLAY = ("python", "-m", "hvdtrain", "replay")
 TASK = ROOT / "tests" / "support" / "tasks"
-SHARDS = ("--framework", "torch", "--shards", "4", "--max-steps", "30", "--checkpoint-every", "10", "--epochs", "2", "--keep", "9",
-          "--name", "run", "--quiet")  # fmt: skip
+SHARDS = ("--framework", "torch", "--shards", "4", "--max-steps", "30", "--checkpoint-every", "10", "--epochs", "2",
+          "--keep", "9", "--name", "run", "--quiet")  # fmt: skip
 """Epochs of 23 steps, so that a replay ends and begins in the middle of one."""
 
 
