@@ -92,8 +92,7 @@ class Training:
         return interval.checkpoint_due  # the same on every rank
 
     def _save(self, score: float = 0.0) -> None:
-        self._saver.save(self.at, score)
-        self._announce(Observer.saved)
+        self._announce(Observer.saved, self._saver.save(self.at, score))
 
     def _announce(self, event: Callable[..., None], *details: Any) -> None:
         for observer in self._observers:
