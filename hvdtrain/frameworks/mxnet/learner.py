@@ -177,7 +177,8 @@ class MXNetLearner(MXNetSteps):
         self._states.set_lr(batch.lr)
         if batch.shards is not None:
             return self._train_shards(batch.shards)
-        losses = self._objective.backward(batch)
+        losses = self._objective.forward(batch)
+        self._objective.backward(losses, batch)
         self._update()
         return LazyLoss(losses)
 
@@ -186,8 +187,11 @@ class MXNetLearner(MXNetSteps):
         losses = []
         for shard in shards:
             phases.begin(FORWARD)
-            losses.append(LazyLoss(self._objective.backward(shard)))
+            of_shard = self._objective.forward(shard)
+            self._shards.read()
+            self._objective.backward(of_shard, shard)
             self._shards.add()
+            losses.append(LazyLoss(of_shard))
         self._finish_shards()
         return losses
 

@@ -48,9 +48,14 @@ class Objective:
     local_weights: frozenset[str]
     statistics: Statistics
 
-    def backward(self, batch: Batch) -> Arrays:
-        """Queue forward and backward on all devices; returns their losses."""
+    def forward(self, batch: Batch) -> Arrays:
+        """Queue the forward pass on all devices; returns their losses, recorded."""
         raise NotImplementedError
+
+    def backward(self, losses: Arrays, batch: Batch) -> None:
+        """Queue the backward pass of what `forward` returned for a batch."""
+        phases.begin(BACKWARD)
+        autograd.backward(losses)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
@@ -111,7 +116,7 @@ class NetworkObjective(Objective):
             self._loss.hybridize(static_alloc=True, static_shape=True)
             self._block.hybridize()
 
-    def backward(self, batch: Batch) -> Arrays:
+    def forward(self, batch: Batch) -> Arrays:
         parts = split_rows(len(self._contexts), *network_rows(self._network, self._seed, batch))
         if self._over_ranks:
             self._over_ranks.begin(batch.weights, self._contexts[0])
@@ -119,14 +124,15 @@ class NetworkObjective(Objective):
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
-        phases.begin(BACKWARD)
-        autograd.backward(losses)
+        return losses
+
+    def backward(self, losses: Arrays, batch: Batch) -> None:
+        super().backward(losses, batch)
         if self._over_ranks:
             mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
         elif self._of_batch:
             left = {name: parameter.data(self._contexts[0]) for name, parameter in self._of_batch.items()}
-            self.statistics.update_from_batch(left, len(parts[0][0]))
-        return losses
+            self.statistics.update_from_batch(left, -(-len(batch.weights) // len(self._contexts)))
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, labels, images, *masks = rows
@@ -242,15 +248,12 @@ class TaskObjective(TaskOutputs, Objective):
             raise no_gradient(self._task)
         self.load(before)
 
-    def backward(self, batch: Batch) -> Arrays:
+    def forward(self, batch: Batch) -> Arrays:
         # So that a resumed run draws the same random numbers.
         seed_generators(int(step_seeds(self._seed, batch.step, batch.part).generate_state(1, np.uint64)[0]))
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
-            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
-        phases.begin(BACKWARD)
-        autograd.backward(losses)
-        return losses
+            return [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, *arrays = (load_array(np.asarray(array), context) for array in rows)

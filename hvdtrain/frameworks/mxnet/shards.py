@@ -39,9 +39,11 @@ class BlockStatistics:
 
 
 class ShardedGradients:
-    """The gradients of a step in shards, of one device: `begin`, `add` after each shard's backward pass, `combine`.
+    """The gradients of a step in shards, of one device.
 
-    The engine may still compute a shard when `add` returns; its gradients are read when the next shard is queued.
+    In each step: `begin`; for each shard its forward pass, `read`, its backward pass and `add`; `combine`. A shard's
+    backward pass would replace the gradients of the shard before, so these are read first, while the engine computes
+    the forward pass: copies of them cost 4 % of LeNet's step.
     """
 
     def __init__(self, group: Group, shards: int, parameters: Parameters, statistics: Statistics) -> None:
@@ -49,29 +51,31 @@ class ShardedGradients:
         self._parameters, self._statistics = list(parameters.values()), statistics
         self._start: list[np.ndarray] = []
         """The statistics at the beginning of the step."""
-        self._queued: list[tuple[list[mx.nd.NDArray], list[np.ndarray]]] = []
-        """Gradients and statistics of the latest shard."""
+        self._is_queued = False
+        """Whether the engine has, or still computes, gradients that were not read."""
 
     def begin(self) -> None:
         """Begin a step."""
-        self._start, self._queued = self._statistics.read(), []
+        self._start, self._is_queued = self._statistics.read(), False
         self._sums.begin(self._start)
 
     def add(self) -> None:
-        """Add the shard whose backward pass is queued, and give the statistics their values of the step's beginning."""
-        gradients = [parameter.list_grad()[0].copy() for parameter in self._parameters]
-        self._read_queued()
-        self._queued.append((gradients, self._statistics.read()))
-        self._statistics.write(self._start)
+        """Add the shard whose backward pass is queued."""
+        self._is_queued = True
+        if self._start:  # the next forward pass begins with these, so it must wait
+            self.read()
+            self._statistics.write(self._start)
 
-    def _read_queued(self) -> None:
-        for gradients, statistics in self._queued:
-            self._sums.add([gradient.asnumpy() for gradient in gradients], statistics)
-        self._queued = []
+    def read(self) -> None:
+        """Read the gradients of the shard that was added last; waits for them."""
+        if self._is_queued:
+            gradients = [parameter.list_grad()[0].asnumpy() for parameter in self._parameters]
+            self._sums.add(gradients, self._statistics.read())
+            self._is_queued = False
 
     def combine(self) -> None:
         """Replace gradients and statistics by their means over all shards. Call it on every rank."""
-        self._read_queued()
+        self.read()
         gradients, statistics = self._sums.combine()
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             copy_into(parameter.list_grad()[0], gradient)
