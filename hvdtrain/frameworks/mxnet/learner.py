@@ -89,8 +89,8 @@ class MXNetSteps(ContextLearner):
     _parameters: Parameters
     """Those that are trained."""
     _trainer: gluon.Trainer
-    _shards: ShardedGradients
-    """With --shards only."""
+    _sharded: ShardedGradients | None = None
+    """Set with --shards."""
 
     def __init__(self, strategy: MXNetStrategy) -> None:
         super().__init__(strategy)
@@ -122,13 +122,13 @@ class MXNetSteps(ContextLearner):
     def _prepare_shards(self, statistics: Statistics) -> None:
         """With --shards: get ready to combine gradients and statistics, which are then the same on all ranks."""
         if self._config.shards:
-            self._shards = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
+            self._sharded = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
             self.local_weights = frozenset()
 
-    def _finish_shards(self) -> None:
+    def _finish_shards(self, sharded: ShardedGradients) -> None:
         """Combine the gradients and statistics of all shards, and update the parameters."""
         phases.begin(GRADIENTS)
-        self._shards.combine()
+        sharded.combine()
         self._apply(1)
 
     def _clip(self, scale: float) -> bool:
@@ -175,24 +175,24 @@ class MXNetLearner(MXNetSteps):
     def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
         self._states.set_lr(batch.lr)
-        if batch.shards is not None:
-            return self._train_shards(batch.shards)
+        if self._sharded and batch.shards is not None:
+            return self._train_shards(self._sharded, batch.shards)
         losses = self._objective.forward(batch)
         self._objective.backward(losses, batch)
         self._update()
         return LazyLoss(losses)
 
-    def _train_shards(self, shards: tuple[Batch, ...]) -> list[LazyLoss]:
-        self._shards.begin()
+    def _train_shards(self, sharded: ShardedGradients, shards: tuple[Batch, ...]) -> list[LazyLoss]:
+        sharded.begin()
         losses = []
         for shard in shards:
             phases.begin(FORWARD)
             of_shard = self._objective.forward(shard)
-            self._shards.read()
+            sharded.read()
             self._objective.backward(of_shard, shard)
-            self._shards.add()
+            sharded.add()
             losses.append(LazyLoss(of_shard))
-        self._finish_shards()
+        self._finish_shards(sharded)
         return losses
 
     def logits(self, images: np.ndarray) -> np.ndarray:

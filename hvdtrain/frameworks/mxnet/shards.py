@@ -1,4 +1,4 @@
-"""Steps in shards (`--shards`) in Gluon: the gradients and statistics of each shard, and their means over all shards."""
+"""Steps in shards (`--shards`) in Gluon: gradients and statistics of each shard, and their means over all shards."""
 
 from __future__ import annotations
 
