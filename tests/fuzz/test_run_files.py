@@ -176,6 +176,7 @@ TRAINED = [{**record, "step": 40, "time": 1.7e9} for record in RECORDS]
 
 @FUZZ
 @given(json_like(SESSION), json_like(SESSION), st.sampled_from(TRAINED).flatmap(json_like))
+@example(json.dumps(SESSION).encode(), b"", b'{"kind": "checkpoint", "step": false, "parameters": "0123456789abcdef"}')
 def test_segment_to_replay(config: bytes, earlier: bytes, line: bytes) -> None:
     lines = b"\n".join([*(json.dumps(record).encode() for record in TRAINED), line, b""])
     files = {"config.json": config, "config-1.json": earlier, "metrics.jsonl": lines}
