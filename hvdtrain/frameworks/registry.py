@@ -271,6 +271,8 @@ class StrategyRow(NamedTuple):
     about: str
     problem: str
     """Why it does not run on this machine; empty if it does."""
+    sums_shards: bool
+    """Whether it trains with --shards."""
 
 
 def list_strategies(framework: Framework) -> list[StrategyRow]:
@@ -280,7 +282,10 @@ def list_strategies(framework: Framework) -> list[StrategyRow]:
     """
     require([framework], framework)
     return [
-        StrategyRow(entry.name, entry.style, entry.over, entry.summary, _problem(entry, framework))
+        StrategyRow(
+            *(entry.name, entry.style, entry.over, entry.summary, _problem(entry, framework)),
+            entry.strategy.sums_shards,
+        )
         for entry in ENTRIES[framework]()
     ]
 

@@ -89,6 +89,11 @@ class Run:
         return sharding.Cut.of(rank, self.group.size, self.config.shards)
 
     @functools.cached_property
+    def parts_by_rank(self) -> list[int]:
+        """Number of parts of a global batch that each rank computes."""
+        return sharding.parts_by_rank(self.group.size, self.config.shards)
+
+    @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
         steps = self.config.epochs * self.steps_per_epoch
