@@ -56,8 +56,11 @@ class Objective:
         """What the outputs are worth in an evaluation."""
         raise NotImplementedError
 
-    def seed_step(self, step: int) -> None:
-        """Seed the model's generators of random numbers for a step, so that a resumed run draws the same numbers."""
+    def seed_step(self, step: int, part: int) -> None:
+        """Seed the model's generators of random numbers for a part of a step (`Batch.part`).
+
+        A resumed run then draws the same numbers.
+        """
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         """Logits, float32 (n, classes), of channel-last images, by a network as data."""
@@ -131,7 +134,7 @@ class TaskObjective(TaskOutputs, Objective):
     tensor, int64 = tf.Tensor, tf.int64
 
     def __init__(self, task: UserTask, strategy: TensorFlowStrategy) -> None:
-        self._task, self._seed, self._rank = task, strategy.config.seed, strategy.group.rank
+        self._task, self._seed = task, strategy.config.seed
         self._unused: list[tf.Variable] = []
         """Parameters that get no gradient."""
         self._generators: list[tf.Variable] = []
@@ -261,9 +264,9 @@ class TaskObjective(TaskOutputs, Objective):
     def _is_right(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return tf.argmax(logits, 1) == labels
 
-    def seed_step(self, step: int) -> None:
+    def seed_step(self, step: int, part: int) -> None:
         for number, state in enumerate(self._generators):
-            seeds = step_seeds(self._seed, step, self._rank, number)
+            seeds = step_seeds(self._seed, step, part, number)
             words = seeds.generate_state(state.shape.num_elements(), np.uint64)
             state.assign(words.view(np.int64))
 
