@@ -48,6 +48,8 @@ class TensorFlowLearner(Learner):
             self._skipped = make_counter()
         self._stamped_phases: list[Phase] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
+        # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
+        self._evaluate = tf.function(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights = self._objective.local_weights
         self._shards: ShardedSteps | None = None
         if config.shards:
@@ -142,7 +144,7 @@ class TensorFlowLearner(Learner):
         if self._shards and batch.shards is not None:
             return self._shards.train_step(batch.shards, batch.lr)
         phases.begin(FORWARD if self._strategy.one_device else STEP)
-        self._objective.seed_step(batch.step, batch.part)
+        self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)
         lr = tf.constant(batch.lr, tf.float32)
         if phases.is_recording and self._strategy.one_device:
@@ -151,8 +153,7 @@ class TensorFlowLearner(Learner):
             return loss
         return self._strategy.run(self._step, rows, lr)
 
-    @tf.function(reduce_retracing=True)
-    def _evaluate(self, *rows: tf.Tensor) -> Evaluation:
+    def _make_evaluation(self, *rows: tf.Tensor) -> Evaluation:
         losses, metrics, predicted = self._objective.evaluate(*rows)
         sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
         return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted

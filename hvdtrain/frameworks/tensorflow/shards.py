@@ -2,13 +2,13 @@
 
 Each number of rows has a graph of its own: a graph for any number of rows may compute other bits, and which one a rank
 makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch is
-smaller.
+smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
+inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -19,12 +19,15 @@ from hvdtrain.frameworks.tensorflow.strategies import Stamps, dense, monotonic_n
 from hvdtrain.interfaces import Batch, Group
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, Phase, phases
 
+NOT_INLINED = {"_noinline": True}
+"""Attributes of a graph's function."""
+Tensors = tuple[tf.Tensor, ...]
 ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
 """Of a shard: its loss, its gradients, and the statistics after it."""
 
 
 class ShardedSteps:
-    """The steps of a model that an objective has made.
+    """The steps of an objective's model.
 
     shards: of each global batch, over all ranks. update: adds to a graph the update from combined gradients and a
     learning rate.
@@ -37,58 +40,78 @@ class ShardedSteps:
         self._variables = list(objective.parameters.values())
         self._statistics = list(objective.statistics.values())
         self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
-        self._graphs: dict[tuple[Any, int], Callable[..., Any]] = {}
-        """By function and number of rows; kept, because finding the graph for the arguments takes a third of a ms."""
+        self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
+        """By the numbers of rows of this rank's shards."""
+        self._finish_graph: Callable[..., None] | None = None
         self._stamped_phases: list[Phase] = []
 
     def train_step(self, shards: Sequence[Batch], lr: float) -> list[tf.Tensor]:
         """One step on this rank's shards with rows, which may be none; returns their losses. Call it on every rank."""
+        phases.begin(FORWARD)
         self._sums.begin([variable.numpy() for variable in self._statistics])
-        losses = []
-        for shard in shards:
-            phases.begin(FORWARD)
-            self._objective.seed_step(shard.step, shard.part)
-            loss, gradients, statistics = self._compute(tuple(map(tf.constant, self._objective.rows(shard, 1))))
+        values = self._recorded(shards) if phases.is_recording else self._computed(shards)
+        for _, gradients, statistics in values:
             self._sums.add(_arrays(gradients), _arrays(statistics))
-            losses.append(loss)
         phases.begin(GRADIENTS)
         gradients, statistics = self._sums.combine()
         phases.begin(UPDATE)
-        self._run(self._finish, 0, *map(tf.constant, (*gradients, *statistics)), tf.constant(lr, tf.float32))
-        return losses
+        arguments = tuple(map(tf.constant, (*gradients, *statistics, np.float32(lr))))
+        if not self._finish_graph:
+            self._finish_graph = self._finish.get_concrete_function(*arguments)
+        self._finish_graph(*arguments)
+        return [loss for loss, *_ in values]
 
-    def _compute(self, rows: tuple[tf.Tensor, ...]) -> ShardValues:
-        if not phases.is_recording:
-            return self._run(self._shard, len(rows[0]), *rows)
-        times, values = self._run(self._stamped_shard, len(rows[0]), *rows)
-        phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
-        return values
+    def _computed(self, shards: Sequence[Batch]) -> list[ShardValues]:
+        arguments = [self._arguments(shard) for shard in shards]
+        rows = tuple(len(shard.weights) for shard in shards)
+        if rows not in self._graphs:
+            self._graphs[rows] = self._make_graph(arguments)
+        return self._graphs[rows](*(tensor for tensors in arguments for tensor in tensors))
 
-    def _run(self, function: Any, rows: int, *arguments: tf.Tensor) -> Any:
-        """Call a `tf.function`; all calls with so many rows have arguments of the same shapes and types."""
-        graph = self._graphs.get((function, rows))
-        if graph is None:
-            graph = self._graphs[function, rows] = function.get_concrete_function(*arguments)
-        return graph(*arguments)
+    def _recorded(self, shards: Sequence[Batch]) -> list[ShardValues]:
+        """`_computed`, one shard after the other; records when their backward passes began."""
+        recorded = []
+        for shard in shards:
+            phases.begin(FORWARD)
+            times, values = self._stamped_shard(*self._arguments(shard))
+            phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
+            recorded.append(values)
+        return recorded
+
+    def _arguments(self, shard: Batch) -> Tensors:
+        """The states of the generators of random numbers, and the rows."""
+        states = self._objective.random_states(shard.step, shard.part)
+        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, 1))))
+
+    def _make_graph(self, arguments: Sequence[Tensors]) -> Callable[..., list[ShardValues]]:
+        """The graph for the shards with these arguments; its own are theirs, one after the other."""
+        functions = [self._shard.get_concrete_function(*tensors) for tensors in arguments]
+        count = len(arguments[0]) if arguments else 0
+
+        def call_each(*tensors: tf.Tensor) -> list[ShardValues]:
+            return [call(*tensors[i * count : (i + 1) * count]) for i, call in enumerate(functions)]
+
+        flat = [tensor for tensors in arguments for tensor in tensors]
+        return tf.function(call_each).get_concrete_function(*flat)
+
+    @tf.function(experimental_attributes=NOT_INLINED)
+    def _shard(self, *arguments: tf.Tensor) -> ShardValues:
+        return self._make_shard(*arguments)
 
     @tf.function
-    def _shard(self, *rows: tf.Tensor) -> ShardValues:
-        return self._make_shard(*rows)
-
-    @tf.function
-    def _stamped_shard(self, *rows: tf.Tensor) -> tuple[tf.Tensor, ShardValues]:
+    def _stamped_shard(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, ShardValues]:
         """`_shard` whose backward pass begins when its loss is computed; also returns when that was."""
         stamps = Stamps()
-        values = self._make_shard(*rows, stamps=stamps)
+        values = self._make_shard(*arguments, stamps=stamps)
         self._stamped_phases = stamps.phases
         return stamps.times(), values
 
-    def _make_shard(self, *rows: tf.Tensor, stamps: Stamps | None = None) -> ShardValues:
+    def _make_shard(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> ShardValues:
         """Forward and backward; leaves the statistics as they were."""
-        weights, *others = rows
+        weights, *rows = self._objective.set_random_states(arguments)
         before = [tf.identity(variable) for variable in self._statistics]
         with tf.GradientTape() as tape:
-            loss = tf.reduce_sum(self._objective.losses(*others) * weights)
+            loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
             scaled = stamps.begin_backward(loss) if stamps else loss
         gradients = dense(tape.gradient(scaled, self._variables))
         after = [tf.identity(variable) for variable in self._statistics]
