@@ -36,5 +36,5 @@ with hvdtrain.start() as run:
 
     for points, labels in run.batches(spirals(4000, 0), spirals(1000, 1), evaluate):
         outputs = model(points + 0.01 * torch.randn_like(points))
-        run.step(nn.functional.cross_entropy(outputs, labels, reduction="none"))
-        schedule.step()
+        if run.step(nn.functional.cross_entropy(outputs, labels, reduction="none")):
+            schedule.step()

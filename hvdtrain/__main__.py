@@ -22,6 +22,7 @@ commands:
   report     compare runs in tables and plots: Markdown, CSV and one HTML page
   runs       list runs, their states and results, also of those that train now
   show       show all of one run: state, options, ranks, curves, messages
+  replay     train a part of a run again, and say whether the bits are the same
   diff       compare two or more runs: what differs
   watch      follow a run while it trains; with --serve, follow runs on a web page
   predict    classify image files with a checkpoint
@@ -35,7 +36,7 @@ COMMANDS = {
     name: f"cli.{name}"
     for name in (
         *("train", "launch", "doctor", "bench", "sweep", "scale", "report"),
-        *("runs", "show", "diff", "watch", "predict", "export"),
+        *("runs", "show", "diff", "replay", "watch", "predict", "export"),
     )
 }
 """The module of each command."""

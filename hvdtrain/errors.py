@@ -61,6 +61,13 @@ class NotFiniteError(TrainingError):
     retry = False
 
 
+class BitsDiffer(TrainingError):
+    """Training again ended at other weights than those that a run recorded. A restart would end in the same way."""
+
+    retry = False
+    resumable = False
+
+
 class PeerLost(TrainingError):
     """Another rank has closed its connection, so this one cannot continue."""
 

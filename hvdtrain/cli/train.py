@@ -41,14 +41,14 @@ def _train(ending: Ending, framework: Framework | None, program: str, argv: list
         runtime = dataclasses.replace(runtime, elastic=True)
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
-        print(_starting(config), file=sys.stderr, flush=True)
+        print(starting(config), file=sys.stderr, flush=True)
     bind_to_cores(runtime)
     from hvdtrain.training.train import train  # after the line above, as it takes a while
 
     train(config, runtime, examine_host)
 
 
-def _starting(config: Config) -> str:
+def starting(config: Config) -> str:
     """What rank 0 says before imports that take seconds."""
     libraries = f"{TITLES[config.framework]}{' and Horovod' * (config.strategy == 'horovod')}"
     return f"starting rank 0 of {rank_info.detect().size}: importing {libraries} ..."

@@ -107,7 +107,8 @@ class ShardSums:
         sums, shards = sum_over_shards(self._group, self._added, shapes, self._shards)
         self._added = []
         count = len(self._parameters)
-        gradients = [(total / self._shards).astype(np.float32) for total in sums[:count]]
+        # NumPy turns arrays without dimensions into scalars.
+        gradients = [np.asarray(total / self._shards, np.float32) for total in sums[:count]]
         changes = (total / max(shards, 1) for total in sums[count:])
         return gradients, [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
 
@@ -121,4 +122,4 @@ def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
 def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
     """before + change, in the type of `before`."""
     total = np.add(before, change, dtype=np.float64)
-    return (np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
+    return np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)

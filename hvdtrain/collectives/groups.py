@@ -165,6 +165,8 @@ class TorchDistributedGroup(CommunicationTime):
         self._init_process_group(backend)
 
     def _init_process_group(self, backend: str) -> None:
+        if self._dist.is_initialized():  # a process that trains again
+            return
         if self.size == 1:  # works without a launcher
             self._dist.init_process_group(backend, store=self._dist.HashStore(), rank=0, world_size=1)
             return

@@ -182,16 +182,20 @@ class UserLearner(Learner):
         """That of the optimizer's first parameter group."""
 
     @abc.abstractmethod
-    def step(self, losses: Any) -> SupportsFloat:
-        """Train on the losses of the prepared batch's rows; returns what `train_step` returns.
+    def step(self, losses: Any, ends_step: bool) -> SupportsFloat:
+        """Train on the losses of the prepared batch's rows; returns their weighted sum, which may not be computed yet.
 
-        Raises UserError for losses that are not a value for each row.
+        ends_step: whether the update follows, or another shard of the step. Raises UserError for losses that are not a
+        value for each row.
         """
 
-    def prepare(self, batch: Batch) -> tuple[Any, ...]:
-        """The arrays of the batch on the device, with which the script then computes the losses."""
-        # By step and rank, so that a resumed run draws the same numbers.
-        seeds = step_seeds(self._seed, batch.step, self.group.rank)
+    def prepare(self, batch: Batch, begins_step: bool) -> tuple[Any, ...]:
+        """The arrays of the batch, or of a shard, on the device, with which the script then computes the losses.
+
+        begins_step: whether it is the first shard of a step.
+        """
+        # By step and part, so that a resumed run draws the same numbers.
+        seeds = step_seeds(self._seed, batch.step, batch.part)
         self._seed_generators(int(seeds.generate_state(1, np.uint64)[0]))
         self._row_weights = batch.weights
         return self._on_device(batch.arrays)

@@ -7,6 +7,7 @@ import errno
 import functools
 import json
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,8 @@ BLOCK_BYTES = 1 << 14
 """What is read first from the end of the file; it holds some fifty records."""
 MAX_END_BYTES = 1 << 20
 """What is read at most from the end: an evaluation that is further from it is not found."""
+HASH = re.compile("[0-9a-f]{16}")
+"""What `training.consistency.checksum` gives."""
 INF = float("inf")
 
 Values = dict[str, Any]
@@ -56,8 +59,11 @@ class MetricsWriter:
         self._lost = 0
         self._track = track
 
-    def write(self, kind: str, step: int, **values: float | list[Any] | None) -> None:
-        """Write one record of a kind: `train`, `test` or `ranks`; `time` is that of writing, since the epoch."""
+    def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
+        """Write one record of a kind: `train`, `test`, `ranks` or `checkpoint`.
+
+        Its `time` is that of writing, in seconds since 1970.
+        """
         record = {"kind": kind, "step": step, "time": round(time.time(), 3), **values}
         try:
             self._file.write(to_json(record) + "\n")
@@ -113,6 +119,16 @@ class RankTimes(NamedTuple):
     epoch: float | None
     times: list[StepTime]
     """By rank."""
+
+
+class SavedHash(NamedTuple):
+    """The hash of the weights at a checkpoint."""
+
+    step: int
+    parameters: str
+    """16 hexadecimal digits, as in `result.json`."""
+    time: float
+    """When it was written, in seconds since 1970; 0 if it is not known."""
 
 
 class History(NamedTuple):
@@ -184,7 +200,7 @@ class MetricsReader:
         of_kind.append((at, self._number, record))
 
     def of_kind(self, kind: str) -> list[Values]:
-        """The records of one kind: `train`, `test` or `ranks`."""
+        """The records of one kind: `train`, `test`, `ranks` or `checkpoint`."""
         return [record for _, _, record in self._kept.get(kind, [])]
 
     def all(self) -> list[Values]:
@@ -212,6 +228,15 @@ class MetricsReader:
             for record in chosen
             if (times := from_record(record))
         ]
+
+    def hashes(self) -> dict[int, SavedHash]:
+        """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
+        found = {}
+        for record in self.of_kind("checkpoint"):
+            step, parameters = record["step"], record.get("parameters")
+            if step >= 0 and isinstance(parameters, str) and HASH.fullmatch(parameters):
+                found[step] = SavedHash(step, parameters, finite_number(record.get("time")) or 0.0)
+        return found
 
     def history(self) -> History:
         """The curves, and the times of ranks without the first interval where there are others: ranks warm up in it.

@@ -68,9 +68,10 @@ class Target:
 
     def notice(self, config: Config) -> str:
         """What a user has to know when it begins to train; empty for nothing."""
+        part = "shard" if config.shards else "rank"
         return (
             f"{config.model} is a {self.kind}: its checkpoints stay in {config.framework}, and where its "
-            "model has batch normalization, each rank normalizes its own rows"
+            f"model has batch normalization, each {part} normalizes its own rows"
         )
 
     def problems(self, dataset: Dataset) -> list[str]:

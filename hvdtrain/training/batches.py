@@ -11,6 +11,7 @@ import numpy as np
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Part, Reader
 from hvdtrain.datasets.rows import ArraySource, RowError, Rows
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Batch, Group, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
@@ -40,8 +41,23 @@ class Batches:
         """The batches of so many steps of an epoch, from `at` on; workers read them ahead."""
         run = self._run
         self._start, self._order = at, sharding.order(run.config.seed, at.epoch, run.samples)[at.rows_in_epoch :]
+        if run.config.shards and run.target.kind == "script":
+            self._check_last_batch(len(self._order) % run.global_batch)
         slices = sharding.batches(self._order, run.global_batch, run.remainder, run.cut(run.group.rank))
         return self._batches(itertools.islice(slices, steps), at)
+
+    def _check_last_batch(self, rows: int) -> None:
+        """Raise UserError if a script's loop would have no turn in a step on a rank whose shards have no rows.
+
+        rows: of an incomplete last batch, 0 for none.
+        """
+        shards = self._run.config.shards
+        if 0 < rows < shards and self._run.remainder != "drop":
+            raise UserError(
+                f"--shards {shards}: the last batch of the epoch has {rows} row(s), and a loop needs one in each shard",
+                "use --remainder drop, or another --batch-size",
+                option="shards",
+            )
 
     def _batches(self, slices: Iterator[list[sharding.Slice]], at: Position) -> Iterator[Batch]:
         rows_of_parts: Iterator[Rows] = itertools.repeat(Rows(()))

@@ -113,14 +113,14 @@ class Sums:
         Raises UserError if there is no row.
         """
         gathered = group.gather((self._rows, self._values))
-        (counts,) = sum_arrays(group, self._confusion)
+        confusion = np.rint(sum_arrays(group, self._confusion)[0]).astype(np.int64) if self._confusion.size else None
         rows = sum(of_rank for of_rank, _ in gathered)
         if not rows:
             raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
         names = sorted(set().union(*(values for _, values in gathered)))
         means = {name: _total(values.get(name, []) for _, values in gathered) / rows for name in names}
         loss = means.pop(LOSS)
-        return Scores(loss, means, np.rint(counts).astype(np.int64) if counts.size else None, rows)
+        return Scores(loss, means, confusion, rows)
 
 
 LOSS = ""

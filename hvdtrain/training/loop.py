@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hvdtrain.interfaces import Batch, Position, StepLoss
@@ -23,10 +23,14 @@ class Training:
     """
 
     def __init__(
-        self, run: Run, at: Position, batches: Batches, ranks: Ranks, saver: Saver, observers: Sequence[Observer]
+        self, run: Run, at: Position, batches: Batches, ranks: Ranks, saver: Saver, observers: list[Observer]
     ) -> None:
         self.at, self._run, self._batches, self._ranks = at, run, batches, ranks
         self._saver, self._observers = saver, observers
+
+    def watch_by(self, observer: Observer) -> None:
+        """Announce to this observer as well what follows."""
+        self._observers.append(observer)
 
     def train(self) -> None:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
@@ -92,8 +96,7 @@ class Training:
         return interval.checkpoint_due  # the same on every rank
 
     def _save(self, score: float = 0.0) -> None:
-        self._saver.save(self.at, score)
-        self._announce(Observer.saved)
+        self._announce(Observer.saved, self._saver.save(self.at, score))
 
     def _announce(self, event: Callable[..., None], *details: Any) -> None:
         for observer in self._observers:

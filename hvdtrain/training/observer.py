@@ -45,8 +45,8 @@ class Observer:
     def evaluated(self, at: Position, evaluation: Evaluation) -> None:
         """The evaluation is done on all ranks."""
 
-    def saved(self, at: Position) -> None:
-        """A checkpoint was written."""
+    def saved(self, at: Position, parameters: str) -> None:
+        """A checkpoint was written. parameters: on rank 0 the checksum of the common weights, else empty."""
 
     def step_ended(self, at: Position) -> None:
         """The step has ended, with all that is due after it."""

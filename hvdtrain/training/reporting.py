@@ -148,6 +148,12 @@ class Reporter(Observer):
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
 
+    def saved(self, at: Position, parameters: str) -> None:
+        """Record the checksum of the weights, by which others can tell whether they have the same bits."""
+        if self._writer:
+            epoch = at.step / self._run.steps_per_epoch
+            self._writer.write("checkpoint", at.step, epoch=epoch, parameters=parameters)
+
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""
         self._display.show(text)

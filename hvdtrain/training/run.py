@@ -99,8 +99,12 @@ class Run:
         With --batch-norm local each rank has statistics of its own rows. Rank 0's count: checkpoints have them, and
         `share_local_arrays` gives them to all ranks before an evaluation.
         """
+        return self.common(self.learner.weights())
+
+    def common(self, weights: Weights) -> Weights:
+        """Of all weights, those of `common_weights`."""
         local_names = self.learner.local_weights
-        return {name: value for name, value in self.learner.weights().items() if name not in local_names}
+        return {name: value for name, value in weights.items() if name not in local_names}
 
     def learning_rate(self, step: int) -> float:
         """Learning rate of the step with this number, counted from 0; in a script's own loop, its present one."""

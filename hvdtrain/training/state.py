@@ -283,8 +283,10 @@ class Saver:
         interval_s = self._run.runtime.checkpoint_seconds
         return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
 
-    def save(self, position: Position, score: float = 0.0) -> None:
+    def save(self, position: Position, score: float = 0.0) -> str:
         """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
+
+        Returns the checksum of the weights that all ranks have in common; an empty text on other ranks than 0.
 
         Raises TrainingError if a parameter is not finite or the disk does not accept the checkpoint.
         """
@@ -292,15 +294,17 @@ class Saver:
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
         consistency.check_finite(weights, position.step, run.learner.local_weights)
-        others = self._other_ranks()
+        others, parameters = self._other_ranks(), ""
         if run.is_rank_0:
             run.lock.check()
             state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
                 path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
             self._parent = checkpoint_folder.entry_of(path)
+            parameters = consistency.checksum(run.common(weights))
         self._saved_at = time.monotonic()
         self._took_s = self._saved_at - began
+        return parameters
 
     def _other_ranks(self) -> tuple[Weights, ...]:
         """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""

@@ -97,7 +97,9 @@ class Throughput(Observer):
         self._at, self._began = at, time.perf_counter()
         self._outside_before, self._waited_before = phases.seconds(LOOP, DATA, LOGGING), phases.seconds(DATA)
 
-    saved = epoch_started
+    def saved(self, at: Position, parameters: str) -> None:
+        """The next interval begins here: the time of a checkpoint does not count."""
+        self.epoch_started(at)
 
     def interval(self, at: Position) -> dict[str, float]:
         """End the interval here, in the same epoch, and begin the next: `images_per_s`, and in seconds `outside_s`

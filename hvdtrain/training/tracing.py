@@ -69,7 +69,7 @@ class Tracing(Observer):
             phases.end_step(done - 1)
         self._after(done)
 
-    def saved(self, at: Position) -> None:
+    def saved(self, at: Position, parameters: str) -> None:
         """Checkpoints, and evaluations before them, take long and belong to no step."""
         self._logged.clear()
 

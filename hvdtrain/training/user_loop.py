@@ -12,7 +12,7 @@ from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces import Batch, Group
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
@@ -41,8 +41,12 @@ class UserLoop:
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
-        self._loss: Any = None
-        """Of the present batch; None until `step` is called."""
+        self._losses: list[Any] = []
+        """Of the present step: one, or with --shards those of its shards so far."""
+        self._is_stepped, self._ends_step = False, True
+        """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._lr = 0.0
+        """Learning rate of the last call of `step`."""
 
     def __enter__(self) -> UserLoop:
         return self
@@ -146,37 +150,55 @@ class UserLoop:
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
         for batches in started.training.epochs():
             for batch in batches:
-                self._loss = None
-                arrays = self._learner.prepare(batch)
-                phases.begin(SCRIPT_FORWARD)
-                yield arrays
+                yield from self._parts(batch)
                 self._count_step(started)
         self._finish(started)
 
-    def step(self, losses: Any) -> None:
+    def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
+        """The arrays of the batch, or of each of its shards."""
+        parts = (batch,) if batch.shards is None else batch.shards
+        self._losses = []
+        for number, part in enumerate(parts, 1):
+            self._is_stepped, self._ends_step = False, number == len(parts)
+            arrays = self._learner.prepare(part, begins_step=number == 1)
+            phases.begin(SCRIPT_FORWARD)
+            yield arrays
+            if not self._is_stepped:
+                problem = f"step() was not called for the batch of step {batch.step}"
+                raise UserError(problem, "call it for each batch, on every rank")
+
+    def step(self, losses: Any) -> bool:
         """Train on the losses of the batch's rows, (n,): backward, gradients over all ranks, and update.
 
-        Raises UserError if they are not a value for each row, or if it is the second call for a batch.
+        With --shards, the update follows the last of this rank's shards of a step. Returns whether it was made: then
+        call what runs once a step, such as a schedule's step(). Raises UserError if they are not a value for each row,
+        or if it is the second call for a batch.
         """
-        if self._loss is not None or not self._started:
+        if self._is_stepped or not self._started:
             raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
-        self._loss = self._learner.step(losses)
-        self._has_steps = True
+        lr = self._learner.learning_rate
+        if self._losses and lr != self._lr:
+            raise UserError(
+                f"step(): the learning rate changed from {self._lr:g} to {lr:g} between two shards of a step",
+                "call the schedule's step() only where run.step() returns True",
+            )
+        self._lr = lr
+        self._losses.append(self._learner.step(losses, self._ends_step))
+        self._is_stepped = self._has_steps = True
         phases.begin(SCRIPT)
+        return self._ends_step
 
     def _count_step(self, started: StartedRun) -> None:
-        if self._loss is None:
-            raise UserError(
-                f"step() was not called for the batch of step {started.training.at.step}",
-                "call it for each batch, on every rank",
-            )
-        started.training.after_step(self._loss)
+        started.training.after_step(self._losses if self._config.shards else self._losses[0])
 
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
-        if self._loss is not None:
+        if self._is_stepped and self._ends_step:
             self._count_step(started)
+        elif self._losses and not self._ends_step:
+            problem = f"the script left its loop between two shards of step {started.training.at.step}"
+            raise UserError(problem, "leave it only where run.step() returns True")
         if started.training.at.rows_in_epoch:  # else the epoch before has just ended
             started.training.end_epoch()
         self._finish(started)

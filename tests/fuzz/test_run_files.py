@@ -111,6 +111,7 @@ TIMES = {"compute_s": [1.0, 2.0], "communicate_s": [1.1, 0.1], "data_s": [0.0, 0
 RECORDS = [
     {"kind": "train", "step": 20, "epoch": 0.5, "loss": 2.1, "lr": 0.1, **TIMES},
     {"kind": "test", "step": 40, "epoch": 1.0, "loss": 1.5, "accuracy": 0.5, "per_class": [0.5, 0.5]},
+    {"kind": "checkpoint", "step": 40, "epoch": 1.0, "parameters": "0123456789abcdef"},
 ]
 
 
@@ -122,6 +123,8 @@ def test_metrics(lines: list[bytes]) -> None:
     with folder_of(**{"metrics.jsonl": b"\n".join([whole, *lines, b""])}) as folder, rejects_cleanly():
         found = metrics.read(folder / "metrics.jsonl")
         assert all(isinstance(record["kind"], str) and isinstance(record["step"], int) for record in found)
+        hashes = metrics.MetricsReader(folder / "metrics.jsonl").read().hashes()
+        assert all(step >= 0 and len(saved.parameters) == 16 for step, saved in hashes.items())
         history = Run(folder).history
         assert all(np.isfinite(point).all() for curve in history[:3] for point in curve.points)
         assert all(rank.local <= rank.total for rank in history.ranks)

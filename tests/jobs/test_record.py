@@ -12,6 +12,7 @@ from support.events import read_events
 from support.jobs import BIN, launcher, run, start, wait_for
 
 from hvdtrain.runs import metrics
+from hvdtrain.runs.metrics import MetricsReader
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,9 @@ def test_files_of_a_run(job):
     kinds = [json.loads(line)["kind"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert kinds.count("test") == 2
     assert "train" in kinds
+    hashes = MetricsReader(folder / "metrics.jsonl").read().hashes()
     result = json.loads((folder / "result.json").read_text())
+    assert len(hashes) == 2 and [*hashes.values()][-1].parameters == result["parameters"]
     assert sum(map(sum, result["confusion"])) == result["test_rows"] == 360, "each test image once"
     correct = sum(row[i] for i, row in enumerate(result["confusion"]))
     assert result["accuracy"] == pytest.approx(correct / 360)

@@ -108,7 +108,9 @@ def test_a_script_that_leaves_its_loop_has_a_result_and_can_be_resumed(framework
 
 @pytest.mark.needs("torch")
 def test_an_error_on_one_rank_ends_the_job_with_its_line(tmp_path):
-    (tmp_path / "failing.py").write_text(SCRIPTS["torch"].read_text().replace("run.step(", "1 / run.rank; run.step("))
+    (tmp_path / "failing.py").write_text(
+        SCRIPTS["torch"].read_text().replace("if not run.step(", "1 / run.rank\n        if not run.step(")
+    )
     status, output = run([*launcher("local", 2), "python", "failing.py", *OPTIONS], tmp_path)
     assert status == 1
     assert "rank 0" in output and "ZeroDivisionError: division by zero" in output and "Traceback" not in output

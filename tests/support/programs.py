@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.cli.train import examine_host, main
-from hvdtrain.collectives import arrays
+from hvdtrain.collectives import arrays, exact_sum
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
@@ -81,6 +81,24 @@ def drift(framework: str, options: list[str]) -> None:
         return arguments
 
     inject_on_rank_1(framework, inject)
+    main(framework, argv=options)
+
+
+def flip(framework: str, options: list[str]) -> None:
+    """With --shards: one bit of an element of a gradient that rank 1 adds in step BAD_STEP.
+
+    Of the largest element, and the highest of its mantissa: the last one may vanish when weights are rounded.
+    """
+    combined, steps = exact_sum.ShardSums.combine, iter(range(10**9))
+
+    def combine(self):
+        if next(steps) == BAD_STEP and rank_info.detect().rank == 1:
+            gradient = self._added[-1][0] = self._added[-1][0].copy()
+            gradient.view(np.uint32).flat[np.abs(gradient).argmax()] ^= 1 << 22
+            print("1 bit flipped", flush=True)
+        return combined(self)
+
+    exact_sum.ShardSums.combine = combine
     main(framework, argv=options)
 
 
@@ -301,8 +319,8 @@ def pooling(_: str, __: list[str]) -> None:
 
 
 PROGRAMS = (
-    nan, drift, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, crash, slowly,
-    slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
+    nan, drift, flip, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, crash,
+    slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -41,9 +41,11 @@ with hvdtrain.start() as run:
         if STATE:
             noise = torch.randn_like(numbers) * np.random.rand() * random.random()
             numbers = numbers + noise
-            optimizer.param_groups[1]["lr"] *= 0.99
-        run.step(losses(numbers, labels))
+        if not run.step(losses(numbers, labels)):  # another shard of the step follows
+            continue
         schedule.step()
+        if STATE:
+            optimizer.param_groups[1]["lr"] *= 0.99
         if LEAVE_AT and run.steps + 1 == LEAVE_AT:
             break
 print(f"after the run: {run.steps} steps, {run.epoch} epochs, on {run.device}")

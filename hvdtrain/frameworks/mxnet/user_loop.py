@@ -73,7 +73,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
-    def step(self, losses: mx.nd.NDArray) -> LazyLoss:
+    def step(self, losses: mx.nd.NDArray, ends_step: bool) -> LazyLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)

@@ -18,7 +18,7 @@ from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import Evaluated, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
@@ -46,10 +46,11 @@ class TorchUserLearner(TorchSteps, UserLearner):
         share_local_arrays(self)
         self._parameters = trained_parameters(model)
         self._trained = _trained(optimizer, model)
-        self._waits_for_all = self._strategy.needs_all_gradients and not unused_parameters
+        self._waits_for_all = self._strategy.needs_all_gradients and not (unused_parameters or self._config.shards)
         self._optimizer = self._wrapped(optimizer)
         self._kept[OPTIMIZER] = self._optimizer
         self._training_model = self._strategy.wrap_model(model, self.device, unused_parameters)
+        self._prepare_shards()
         return self._training_model, self._optimizer
 
     def _wrapped(self, optimizer: torch.optim.Optimizer) -> Any:
@@ -92,11 +93,16 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(to_tensor(array, self.device) for array in arrays)
 
+    def prepare(self, batch: Batch, begins_step: bool) -> tuple[torch.Tensor, ...]:
+        if self._config.shards and begins_step:
+            self._begin_shards()
+        return super().prepare(batch, begins_step)
+
     @staticmethod
     def _total(values: torch.Tensor) -> float:
         return float(values.double().sum())
 
-    def step(self, losses: torch.Tensor) -> torch.Tensor:
+    def step(self, losses: torch.Tensor, ends_step: bool) -> torch.Tensor:
         self._check_by_row("step()", losses, len(self._row_weights))
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
@@ -107,7 +113,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
             )
         self._optimizer.zero_grad()
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
-        self._finish_step()
+        if self._config.shards:
+            self._end_shard()
+        if ends_step:
+            self._finish_shards() if self._config.shards else self._finish_step()
         self._has_state = True
         return loss
 

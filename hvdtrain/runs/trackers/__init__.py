@@ -45,8 +45,8 @@ class Tracker(Protocol):
     def log(self, record: dict[str, Any]) -> None:
         """A record of metrics.jsonl, with `repeated`: whether the run had it before it was resumed.
 
-        `kind` is train, test or ranks, and `step` the number of steps done; the other values are numbers, or lists with
-        a number for each rank.
+        `kind` is train, test, ranks or checkpoint, and `step` the number of steps done; the other values are numbers,
+        or lists with a number for each rank, or (the hash of the weights, `parameters`) text.
         """
 
     def end(self, status: str) -> None:

@@ -48,12 +48,13 @@ class MLflow(Tracker):
             self._client.log_batch(self._id, params=new[first : first + BATCH])
 
     def log(self, record: dict[str, Any]) -> None:
-        if self._continued and record["repeated"]:
+        values = scalars(record)
+        if not values or (self._continued and record["repeated"]):
             return
         at = int(record.get("time", time.time()) * 1000)
         self._client.log_batch(
             self._id,
-            metrics=[Metric(_name(name), value, at, record["step"]) for name, value in scalars(record).items()],
+            metrics=[Metric(_name(name), value, at, record["step"]) for name, value in values.items()],
         )
 
     def end(self, status: str) -> None:

@@ -52,8 +52,9 @@ class WeightsAndBiases(Tracker):
             self.log(record)
 
     def log(self, record: dict[str, Any]) -> None:
-        if record["step"] >= self._run.step:
-            self._run.log(scalars(record), step=record["step"])
+        values = scalars(record)
+        if values and record["step"] >= self._run.step:
+            self._run.log(values, step=record["step"])
 
     def end(self, status: str) -> None:
         self._run.summary["hvdtrain_status"] = status

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hvdtrain.runs.metrics import SavedHash
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.text import format_ranks
@@ -47,7 +48,7 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
         ("results", _values(details.results(run), inner)),
         ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain)),
         ("attempts", _attempts(details.attempts(folder), inner, plain)),
-        ("checkpoints", _checkpoints(details.checkpoints(folder), inner, plain)),
+        ("checkpoints", _checkpoints(details.checkpoints(folder), screen.hashes, inner, plain)),
         ("curves", chart_lines(screen, inner or FILE_WIDTH, CHART_HEIGHT - 2, plain)),
         ("last messages", message_lines(screen.messages, inner, plain)[-LAST_MESSAGES:]),
         ("findings of the doctor", _findings(details.findings(folder), inner)),
@@ -116,17 +117,21 @@ def _clock(seconds: float | None) -> str:
         return ""
 
 
-def _checkpoints(entries: Sequence[Entry], width: int | None, plain: bool) -> list[Text]:
+def _checkpoints(
+    entries: Sequence[Entry], hashes: Mapping[int, SavedHash], width: int | None, plain: bool
+) -> list[Text]:
     older, entries = len(entries[:-LAST_CHECKPOINTS]), entries[-LAST_CHECKPOINTS:]
     if not entries:
         return []
     line = entries[-1].line
+    known = [hashes[entry.step].parameters if entry.is_on(line) and entry.step in hashes else "" for entry in entries]
     notes = ["" if entry.is_on(line) else "not continued by the newest" for entry in entries]
     table = Table.of_columns(
         [
             (Column("checkpoint", left=True, least=12), [shown(entry.path.name) for entry in entries]),
             (Column("step", 2), [str(entry.step) for entry in entries]),
             (Column("score", 1), [figures.decimal(entry.score) for entry in entries]),
+            (Column("hash", 4), known),
             (Column("note", 3, left=True, least=10), notes),
         ]
     )

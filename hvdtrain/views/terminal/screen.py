@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from hvdtrain.runs.metrics import NAME, Curve, MetricsReader
+from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views.details import Message, last_messages
 from hvdtrain.views.listing import STYLES
@@ -42,13 +42,16 @@ class Shown(NamedTuple):
     test_loss: Curve
     accuracy: Curve
     messages: Sequence[Message]
+    hashes: Mapping[int, SavedHash]
+    """Of the weights at checkpoints, by step."""
 
     @classmethod
     def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or MetricsReader(view.folder / NAME)).read()
         loss, test_loss, accuracy = (metrics.curve(name) for name in ("loss", "test loss", "accuracy"))
-        return cls(view, loss, test_loss, accuracy, _worth_showing(last_messages(view.folder, MAX_READ)))
+        messages = _worth_showing(last_messages(view.folder, MAX_READ))
+        return cls(view, loss, test_loss, accuracy, messages, metrics.hashes())
 
 
 def _worth_showing(messages: Sequence[Message]) -> list[Message]:

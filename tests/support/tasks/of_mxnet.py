@@ -2,8 +2,8 @@
 
 import mxnet as mx
 from mxnet import gluon
-from mxnet.gluon import nn
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, ShortLabelRows
+from mxnet.gluon import nn, rnn
+from task_rows import SEQUENCES, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 
 
 class TwoInputs(gluon.Block):
@@ -30,6 +30,27 @@ class Classifier(ClassifierRows):
     def model(self):
         block = nn.HybridSequential()
         block.add(nn.Dense(self.width), nn.BatchNorm(), nn.Dropout(0.5), nn.Dense(5))
+        return block
+
+
+class LastOutput(gluon.HybridBlock):
+    """Of an LSTM. The cell is unrolled: with MXNet's fused operator, a process that trains this task crashes."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = rnn.LSTMCell(8, input_size=4)
+
+    def hybrid_forward(self, F, sequences):
+        outputs, _ = self.cell.unroll(SEQUENCES.shape[1], sequences, layout="NTC", merge_outputs=False)
+        return outputs[-1]
+
+
+class Sequences(SequenceRows):
+    """An LSTM with dropout."""
+
+    def model(self):
+        block = nn.HybridSequential()
+        block.add(LastOutput(), nn.Dropout(0.5), nn.Dense(5))
         return block
 
 

@@ -1,7 +1,7 @@
 """Tasks in TensorFlow, and mistaken ones."""
 
 import tensorflow as tf
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, ShortLabelRows
+from task_rows import ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 
 
 class TwoInputs(tf.keras.Model):
@@ -32,6 +32,14 @@ class Classifier(ClassifierRows):
         return tf.keras.Sequential(
             [layers.Dense(self.width), layers.BatchNormalization(), layers.Dropout(0.5), layers.Dense(5)]
         )
+
+
+class Sequences(SequenceRows):
+    """An LSTM with dropout."""
+
+    def model(self):
+        layers = tf.keras.layers
+        return tf.keras.Sequential([layers.LSTM(8), layers.Dropout(0.5), layers.Dense(5)])
 
 
 class MeanLoss(Regression):

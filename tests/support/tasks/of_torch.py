@@ -1,7 +1,7 @@
 """Tasks in PyTorch, and mistaken ones."""
 
 import torch
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, ShortLabelRows
+from task_rows import ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 from torch import nn
 
 
@@ -28,6 +28,23 @@ class Classifier(ClassifierRows):
     def model(self):
         width = self.width
         return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Dropout(0.5), nn.Linear(width, 5))
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.dropout, self.last = nn.LSTM(4, 8, batch_first=True), nn.Dropout(0.5), nn.Linear(8, 5)
+
+    def forward(self, sequences):
+        outputs, _ = self.recurrent(sequences)
+        return self.last(self.dropout(outputs[:, -1]))
+
+
+class Sequences(SequenceRows):
+    """An LSTM with dropout."""
+
+    def model(self):
+        return Recurrent()
 
 
 class MeanLoss(Regression):

@@ -4,6 +4,7 @@ import numpy as np
 
 RANDOM = np.random.default_rng(3)
 NUMBERS, KINDS = RANDOM.normal(size=(160, 4)).astype(np.float32), RANDOM.integers(0, 5, 160)
+SEQUENCES = np.random.default_rng(4).normal(size=(160, 7, 4)).astype(np.float32)
 VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
 
 
@@ -54,3 +55,10 @@ class ShortLabelRows(ClassifierRows):
 
     def data(self):
         return tuple((numbers, kinds[:, None].astype(np.int32)) for numbers, kinds in super().data())
+
+
+class SequenceRows:
+    """Sequences and their classes; batches of 32 rows, and one of 5."""
+
+    def data(self):
+        return (SEQUENCES[:133], KINDS[:133]), (SEQUENCES[133:], KINDS[133:])

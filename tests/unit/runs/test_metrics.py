@@ -58,6 +58,19 @@ def line(kind, step, **values):
     return json.dumps({"kind": kind, "step": step, "epoch": step / 10, **values}) + "\n"
 
 
+def test_hashes_are_those_of_the_steps_that_the_run_continued(tmp_path):
+    """A resumed run repeats steps, and may end at other weights; texts that are no hash are left out."""
+    saved = [(10, "0" * 16), (20, "1" * 16), (20, "2" * 16), (30, "no hash"), (40, None), (50, 7)]
+    lines = [line("checkpoint", step, parameters=parameters, time=step) for step, parameters in saved]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines) + line("train", 50, parameters="3" * 16))
+    hashes = MetricsReader(tmp_path / "metrics.jsonl").read().hashes()
+    assert [*hashes.values()] == [(10, "0" * 16, 10), (20, "2" * 16, 20)] and [*hashes] == [10, 20]
+
+
+def test_hash_is_not_a_number_for_trackers():
+    assert scalars({"kind": "checkpoint", "step": 1, "epoch": 0.5, "parameters": "0" * 16}) == {"checkpoint/epoch": 0.5}
+
+
 def test_a_growing_file_is_read_from_where_it_was_left(tmp_path):
     path, reader = tmp_path / "metrics.jsonl", MetricsReader(tmp_path / "metrics.jsonl")
     reader.read()

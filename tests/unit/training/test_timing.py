@@ -85,7 +85,7 @@ def test_a_run_records_its_times_and_shows_them_in_heartbeats(tmp_path, monkeypa
     config = Config(framework="torch", strategy="single", epochs=2, batch_size=16, lr=0.1)
     folder = train(config, RuntimeOptions(runs=tmp_path, log_every=2, quiet=True), list)
     records = metrics.read(folder / "metrics.jsonl")
-    assert {one["kind"] for one in records} == {"train", "test", "ranks"}
+    assert {one["kind"] for one in records} == {"train", "test", "ranks", "checkpoint"}
     assert all(began - 1 < one["time"] < time.time() + 1 for one in records)
     steps = [one for one in records if one["kind"] == "train"]
     assert len(steps) == 4

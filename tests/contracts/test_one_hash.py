@@ -1,0 +1,69 @@
+"""The table of docs/same-bits.md: each row has one hash, whatever the ranks and what connects them."""
+
+import json
+import runpy
+import sys
+
+import pytest
+from support.jobs import ROOT, run
+from support.stack import FRAMEWORKS
+
+PROGRAM = ROOT / "benchmarks" / "same_bits.py"
+TABLE = runpy.run_path(str(PROGRAM))
+Row, Run, Outcome = (TABLE[name] for name in ("Row", "Run", "Outcome"))
+
+
+@pytest.mark.guarantee("same-bits")
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_each_row_has_one_hash(tmp_path, framework):
+    command = [sys.executable, str(PROGRAM), "--frameworks", framework, "--output", "table.md"]
+    status, output = run(command, tmp_path, timeout_s=3600)
+    assert status == 0, output
+    rows = json.loads((tmp_path / "table.json").read_text())["rows"]
+    assert len(rows) == 7
+    for row in rows:
+        assert row["problems"] == []
+        assert len({outcome["weights"] for outcome in row["runs"].values()}) == 1
+        assert len({outcome["metrics"] for outcome in row["runs"].values()}) == 1
+
+
+ROW = Row("torch", "lenet", "sgd")
+SAME = {Run(ROW, "single", 1): Outcome("a", "m"), Run(ROW, "ring", 2): Outcome("a", "m")}
+
+
+def test_a_row_with_one_hash():
+    assert TABLE["problems"](SAME) == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "problem"),
+    [
+        (Outcome("b", "m"), "other weights: mpi x 3 (b)"),
+        (Outcome("a", "n"), "other metrics: mpi x 3 (n)"),
+        (None, "failed: mpi x 3"),
+    ],
+)
+def test_a_row_with_another_run(outcome, problem):
+    of_row = {**SAME, Run(ROW, "mpi", 3): outcome}
+    assert TABLE["problems"](of_row) == [problem]
+    assert problem in TABLE["table"]({ROW: of_row}, {}, 8)
+
+
+def test_runs_that_share_processes():
+    options = TABLE["argparse"].Namespace(
+        frameworks=["torch", "mxnet"],
+        networks=["lstm", "default"],
+        optimizers=["sgd", "adam"],
+        ranks=[1, 5],
+        transports=list(TABLE["TRANSPORTS"]),
+    )
+    runs = list(TABLE["chosen"](options))
+    assert [run.title for run in runs if run.row == Row("mxnet", "lstm", "adam")] == [
+        *("single", "horovod-gloo x 5", "ring x 5", "horovod-mpi x 5", "mpi x 5")
+    ]
+    assert [run.title for run in runs if run.row.network == "default"] == ["single"] * 2
+    assert {run.job for run in runs if run.ranks == 5 and run.row.framework == "torch"} == {
+        *(("torch", 5, "local"), ("torch", 5, "mpirun"))
+    }
+    assert len({run.folder for run in runs}) == len(runs)
