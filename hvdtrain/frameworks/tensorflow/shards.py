@@ -3,12 +3,14 @@
 Each number of rows has a graph of its own: a graph for any number of rows may compute other bits, and which one a rank
 makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch is
 smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
-inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards.
+inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards. It optimizes them in
+another way than graphs that Python calls, which compute other bits: so every shard is computed in this way.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -40,8 +42,8 @@ class ShardedSteps:
         self._variables = list(objective.parameters.values())
         self._statistics = list(objective.statistics.values())
         self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
-        self._graphs: dict[tuple[int, ...], Callable[..., list[ShardValues]]] = {}
-        """By the numbers of rows of this rank's shards."""
+        self._graphs: dict[tuple[Any, tuple[int, ...]], Callable[..., list[Any]]] = {}
+        """By what they call, and the numbers of rows of this rank's shards."""
         self._finish_graph: Callable[..., None] | None = None
         self._stamped_phases: list[Phase] = []
 
@@ -62,18 +64,14 @@ class ShardedSteps:
         return [loss for loss, *_ in values]
 
     def _computed(self, shards: Sequence[Batch]) -> list[ShardValues]:
-        arguments = [self._arguments(shard) for shard in shards]
-        rows = tuple(len(shard.weights) for shard in shards)
-        if rows not in self._graphs:
-            self._graphs[rows] = self._make_graph(arguments)
-        return self._graphs[rows](*(tensor for tensors in arguments for tensor in tensors))
+        return self._call(self._shard, [self._arguments(shard) for shard in shards])
 
     def _recorded(self, shards: Sequence[Batch]) -> list[ShardValues]:
         """`_computed`, one shard after the other; records when their backward passes began."""
         recorded = []
         for shard in shards:
             phases.begin(FORWARD)
-            times, values = self._stamped_shard(*self._arguments(shard))
+            ((times, values),) = self._call(self._stamped_shard, [self._arguments(shard)])
             phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
             recorded.append(values)
         return recorded
@@ -83,22 +81,20 @@ class ShardedSteps:
         states = self._objective.random_states(shard.step, shard.part)
         return tuple(map(tf.constant, (*states, *self._objective.rows(shard, 1))))
 
-    def _make_graph(self, arguments: Sequence[Tensors]) -> Callable[..., list[ShardValues]]:
-        """The graph for the shards with these arguments; its own are theirs, one after the other."""
-        functions = [self._shard.get_concrete_function(*tensors) for tensors in arguments]
-        count = len(arguments[0]) if arguments else 0
-
-        def call_each(*tensors: tf.Tensor) -> list[ShardValues]:
-            return [call(*tensors[i * count : (i + 1) * count]) for i, call in enumerate(functions)]
-
+    def _call(self, function: Any, arguments: Sequence[Tensors]) -> list[Any]:
+        """What a `tf.function` returns for the arguments of each shard, in one graph."""
         flat = [tensor for tensors in arguments for tensor in tensors]
-        return tf.function(call_each).get_concrete_function(*flat)
+        key = function, tuple(len(tensors[-1]) for tensors in arguments)
+        if key not in self._graphs:
+            functions = [function.get_concrete_function(*tensors) for tensors in arguments]
+            self._graphs[key] = tf.function(_calling(functions)).get_concrete_function(*flat)
+        return self._graphs[key](*flat)
 
     @tf.function(experimental_attributes=NOT_INLINED)
     def _shard(self, *arguments: tf.Tensor) -> ShardValues:
         return self._make_shard(*arguments)
 
-    @tf.function
+    @tf.function(experimental_attributes=NOT_INLINED)
     def _stamped_shard(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, ShardValues]:
         """`_shard` whose backward pass begins when its loss is computed; also returns when that was."""
         stamps = Stamps()
@@ -127,6 +123,16 @@ class ShardedSteps:
         for variable, value in zip(self._statistics, arrays[count:], strict=True):
             variable.assign(value)
         self._update(arrays[:count], lr)
+
+
+def _calling(functions: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """A function that calls each of these; its arguments are theirs, of which all have as many, one after the other."""
+
+    def call_each(*tensors: tf.Tensor) -> list[Any]:
+        count = len(tensors) // max(len(functions), 1)
+        return [call(*tensors[i * count : (i + 1) * count]) for i, call in enumerate(functions)]
+
+    return call_each
 
 
 def _arrays(tensors: list[tf.Tensor]) -> list[np.ndarray]:
