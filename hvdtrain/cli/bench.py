@@ -18,6 +18,7 @@ from hvdtrain.measure.bench.strategies import (
     ratio_table,
     read_ratios,
     run_jobs,
+    with_shards,
 )
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
@@ -37,7 +38,7 @@ def main(argv: list[str]) -> None:
 
 def run(options: StrategyBenchOptions) -> None:
     """Run all jobs that are not finished, and write the report. Raises TrainingError if a job failed."""
-    rows = choose(all_rows(), options.rows)
+    rows = with_shards(choose(all_rows(), options.rows), options.shards)
     if options.show:
         for row in rows:
             print(f"{row.name:32} {f'not available: {row.problem}' if row.problem else ''}")

@@ -25,12 +25,13 @@ from hvdtrain.measure.sweep.trials import (
     Trial,
     exclusive,
     is_complete,
-    parse_settings,
     plan,
 )
+from hvdtrain.runs.run import Run
 from hvdtrain.system.command import exit_status
 from hvdtrain.system.files import require_writable, write_outputs
 from hvdtrain.system.text import printable
+from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.table import paragraph
 
 PLOT = "sweep.png"
@@ -44,13 +45,13 @@ def main(argv: list[str]) -> None:
     if options.table:
         show_table(options.output)
         return
-    trials = plan(parse_settings(options.settings), options.seeds)
+    trials = plan(sweep_options.settings(options, command), options.seeds)
     number = sweep_options.trial_number(options, len(trials))
     chosen = trials if number is None else trials[number : number + 1]
-    expected = _expected(chosen, _training(command))
+    expected = _expected(chosen, command)
     if options.dry_run:
         for trial in chosen:
-            print(shlex.join(["hvdtrain", *command, *trial.arguments(options.output)]))
+            print(shlex.join(["hvdtrain", *trial.command(command, options.output)]))
         return
     if number is not None:
         print(f"trial {number} of 0 to {len(trials) - 1}: {printable(chosen[0].name)}", file=sys.stderr, flush=True)
@@ -104,14 +105,14 @@ def training_program(program: Sequence[str]) -> _Training | None:
     return None
 
 
-def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict[str, Any]]:
+def _expected(trials: list[Trial], command: list[str]) -> dict[str, dict[str, Any]]:
     """By the trials' names, the options as JSON values with which their runs will be recorded.
 
     Raises UserError for options that no training accepts; of an unknown program, these are only the trial's own.
     """
     expected, by_label = {}, {}
     for trial in trials:
-        options = {"seed": trial.seed, **as_json(trial.options)}
+        options, training = {"seed": trial.seed, **as_json(trial.training_options)}, _training(trial.launched(command))
         if training:
             if trial.label not in by_label:
                 by_label[trial.label] = _recorded(trial, training)
@@ -122,7 +123,7 @@ def _expected(trials: list[Trial], training: _Training | None) -> dict[str, dict
 
 def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
     """Options of training, without those that a sweep sets."""
-    given = [*training.options, *arguments(trial.options), "--name", trial.name, "--auto-resume"]
+    given = [*training.options, *arguments(trial.training_options), "--name", trial.name, "--auto-resume"]
     try:
         line = CommandLine.read(given, training.program, training.framework)
         config, _ = line.options()
@@ -174,7 +175,7 @@ def _has_result(trial: Trial, output: Path) -> bool:
 
 
 def _job(trial: Trial, command: list[str], output: Path) -> SeriesJob:
-    line = [sys.executable, "-m", "hvdtrain", *command, *trial.arguments(output)]
+    line = [sys.executable, "-m", "hvdtrain", *trial.command(command, output)]
     title = f"{trial.label}, seed {trial.seed}" if trial.label else f"seed {trial.seed}"
     return SeriesJob(printable(title), line, output / f"{trial.name}.log")
 
@@ -189,14 +190,22 @@ def _write_tables(output: Path, command: list[str], failures: dict[str, str], pl
         rows = combinations(trials, output)
         known = {trial.name: failure(output / trial.name) for trial in trials} | failures
         lines = [f"{name}: {reason}" for name, reason in known.items() if reason]
-        contents = {"sweep.md": pages.markdown_page(rows, command, lines), "sweep.csv": pages.csv_page(rows)}
+        page = pages.markdown_page(rows, command, lines, _sentences(trials, output))
+        contents = {"sweep.md": page, "sweep.csv": pages.csv_page(rows)}
         drawn = pages.draw(rows) if plot else None
         write_outputs(output, "--output", {**contents, **({PLOT: drawn} if drawn else {})})
     return rows
 
 
+def _sentences(trials: list[Trial], output: Path) -> list[str]:
+    """Whether trials that are to have the same weights do."""
+    return bit_sentences([Run(output / trial.name) for trial in trials if _has_result(trial, output)])
+
+
 def _show(rows: list[Combination], output: Path) -> None:
     """Print the table."""
     print(pages.terminal_table(rows))
+    for sentence in _sentences(SweepRecord.read(output).trials, output):
+        print(f"\n{paragraph(sentence)}")
     written = ["sweep.md", "sweep.csv", *([PLOT] if (output / PLOT).is_file() else [])]
     print(f"\n{paragraph(pages.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")

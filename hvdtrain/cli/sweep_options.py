@@ -11,7 +11,7 @@ from pathlib import Path
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.series import SWEEP, without_program
 from hvdtrain.jobs.slurm.submissions import array_tasks
-from hvdtrain.measure.sweep.trials import parse_settings
+from hvdtrain.measure.sweep.trials import RANKS, Settings, parse_ranks, parse_settings
 from hvdtrain.system.command import Parser
 from hvdtrain.system.text import did_you_mean
 
@@ -21,6 +21,7 @@ Each trial adds its options, and the folder and name of its run, to the end of i
 examples:
   hvdtrain sweep --set lr=0.05,0.1 --seeds 3 -- launch local -n 2 -- python -m hvdtrain.torch_lenet --epochs 3
   hvdtrain sweep --set optimizer=sgd,adam --set batch-size=32,64 -- train --config run.toml
+  hvdtrain sweep --np 1,2,3 --set optimizer=sgd,adam -- launch local -- python -m hvdtrain.torch_lenet --shards 8
 """
 COMMANDS = ("train", "launch")
 TASK = "SLURM_ARRAY_TASK_ID"
@@ -29,8 +30,8 @@ TASK = "SLURM_ARRAY_TASK_ID"
 def parser() -> argparse.ArgumentParser:
     made = Parser(
         prog="python -m hvdtrain sweep",
-        usage="python -m hvdtrain sweep [--set NAME=V1,V2,...]... [--seeds N] [--output DIR] [--trial N] [--table] "
-        "[--dry-run] -- COMMAND...",
+        usage="python -m hvdtrain sweep [--set NAME=V1,V2,...]... [--np N1,N2,...] [--seeds N] [--output DIR] "
+        "[--trial N] [--table] [--dry-run] -- COMMAND...",
         description="Train with all combinations of some options, each in a job of its own, and compare the results.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -38,6 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add = made.add_argument
     add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
         help="values of an option of training; with several --set, all combinations")  # fmt: skip
+    add("--np", default="", metavar="N1,N2", help="numbers of ranks, which launch gets instead of its option -n")
     add("--seeds", type=int, default=1, metavar="N", help="train each combination with the seeds 0 to N-1 (default: 1)")
     add(
         "--output",
@@ -77,6 +79,12 @@ def parse(words: list[str]) -> argparse.Namespace:
     return options
 
 
+def settings(options: argparse.Namespace, command: list[str]) -> Settings:
+    """The values to combine. command: of the trials. Raises UserError for values that no trial can have."""
+    ranks = {RANKS: parse_ranks(options.np, command)} if options.np else {}
+    return {**parse_settings(options.settings), **ranks}
+
+
 def trial_number(options: argparse.Namespace, count: int, environment: Mapping[str, str] = os.environ) -> int | None:
     """The only trial to run, of `count`; None for all of them. Raises UserError for a number that no trial has."""
     given, task = options.trial, environment.get(TASK, "")
@@ -91,7 +99,7 @@ def trial_number(options: argparse.Namespace, count: int, environment: Mapping[s
 def check_trials(words: list[str], array: str) -> None:
     """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
     options = parse(words)
-    count = options.seeds * math.prod(map(len, parse_settings(options.settings).values()))
+    count = options.seeds * math.prod(map(len, settings(options, []).values()))
     if array and options.trial is None and (last := array_tasks(array).last) >= count:
         raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")
 

@@ -42,15 +42,20 @@ def sum_over_shards(
     finite = np.isfinite(largest)
     magic = _magic_numbers(np.where(finite, largest, 0.0), limit)
     flat = np.zeros(sum(map(math.prod, shapes)))
-    totals = _views(flat, shapes)
-    for arrays in local_shards:
-        for array, total, number in zip(arrays, totals, magic, strict=True):
-            rounded = np.add(array, number, dtype=np.float64)
-            rounded -= number
-            total += rounded
+    for number, total in enumerate(_views(flat, shapes)):
+        _add_rounded([arrays[number] for arrays in local_shards], magic[number], total)
     summed = _views(np.asarray(group.sum(flat)) if group.size > 1 else flat, shapes)
     arrays = [total if ok else np.full_like(total, np.nan) for total, ok in zip(summed, finite, strict=True)]
     return ExactSums(arrays, shards)
+
+
+def _add_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) -> None:
+    """Add arrays to `total`, rounded to the grid of this magic number."""
+    rounded = np.empty_like(total)
+    for array in arrays:
+        np.add(array, magic, rounded, dtype=np.float64)
+        rounded -= magic
+        total += rounded
 
 
 def _largest(group: Group, local_shards: Sequence[Sequence[np.ndarray]], count: int) -> tuple[np.ndarray, int]:

@@ -58,6 +58,12 @@ class Cut(NamedTuple):
         return cls(shards, *bounds(shards, rank, size)) if shards else cls(size, rank, rank + 1)
 
 
+def parts_by_rank(size: int, shards: int) -> list[int]:
+    """Number of parts of a global batch that each of `size` ranks computes."""
+    cuts = (Cut.of(rank, size, shards) for rank in range(size))
+    return [cut.end - cut.first for cut in cuts]
+
+
 def batches(rows: np.ndarray, batch: int, remainder: Remainder, cut: Cut) -> Iterator[list[Slice]]:
     """This rank's slices of the global batches of `rows`: the order of an epoch, or what is left of it.
 
@@ -89,14 +95,12 @@ def _slice(part: np.ndarray, low: int, high: int, parts: int) -> Slice:
     return Slice(padded, weights)
 
 
-def evaluation(samples: int, batch: int, rank: int, size: int, fixed: bool = False) -> Iterator[np.ndarray]:
+def evaluation(samples: int, batch: int, cut: Cut) -> Iterator[np.ndarray]:
     """Numbers of this rank's test rows, int64, in pieces of at most `batch`; each row is on exactly one rank.
 
-    fixed: all ranks together have the same pieces whatever their number, so that some may have more rows than others.
+    The pieces are those of the cut's parts, so with shards they are the same for any number of ranks.
     """
-    if fixed:
-        low, high = (min(batch * piece, samples) for piece in bounds(-(-samples // batch), rank, size))
-    else:
-        low, high = bounds(samples, rank, size)
-    for first in range(low, high, batch):
-        yield np.arange(first, min(first + batch, high))
+    for part in range(cut.first, cut.end):
+        low, high = bounds(samples, part, cut.parts)
+        for first in range(low, high, batch):
+            yield np.arange(first, min(first + batch, high))

@@ -148,6 +148,11 @@ class Run:
         return self._count(self.result, "steps", 0)
 
     @property
+    def parameters(self) -> str:
+        """The hash of its weights when it finished."""
+        return self.result.text("parameters")
+
+    @property
     def started(self) -> str:
         return self.config.text("started")
 

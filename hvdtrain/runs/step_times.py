@@ -125,19 +125,24 @@ PARTS = ("compute", "data")
 NOBODY: frozenset[tuple[int, str]] = frozenset()
 
 
-def slow_ranks(window: Sequence[Sequence[StepTime]], was_slow: frozenset[tuple[int, str]] = NOBODY) -> list[SlowRank]:
+def slow_ranks(
+    window: Sequence[Sequence[StepTime]], was_slow: frozenset[tuple[int, str]] = NOBODY, work: Sequence[float] = ()
+) -> list[SlowRank]:
     """The ranks that are slow in a window, the slowest last.
 
     In a step each rank waits for the slowest one, so only what a rank computes, and how long it waits for its rows,
     tells ranks apart. Where a strategy cannot tell how long a rank communicates, computing contains that wait, and no
     rank is called slow.
     window: the times of all ranks, by rank, in each of its parts. was_slow: ranks that were slow before, each with its
-    `SlowRank.part`; they stay slow until they have recovered.
+    `SlowRank.part`; they stay slow until they have recovered. work: how much each rank computes, in any unit, as with
+    --shards ranks may have one shard more than others; empty if they have equal work.
     """
     times = [time for part in window for time in part]
     if not window or len(window[0]) < 2 or any(time.communicate is None for time in times):
         return []
     seconds = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
+    if len(work) == seconds.shape[2] and min(work) > 0:
+        seconds = seconds * (np.mean(work) / np.array(work))
     normal = _of_others(seconds)
     more, computing = seconds - normal, normal[:, :1]
     always = (more > MIN_SHARE * computing).all(0)

@@ -74,8 +74,7 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
     began = time.perf_counter()
     sums = Sums(run.target.confused_classes(run.dataset))
     share_local_arrays(run.learner)
-    group, fixed = run.group, bool(run.config.shards)
-    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, group.rank, group.size, fixed))
+    parts, ahead = itertools.tee(sharding.evaluation(len(run.dataset.test), BATCH, run.cut(run.group.rank)))
     phases.begin(EVALUATION_DATA)
     for count, (numbers, rows) in enumerate(zip(parts, batches.reader.batches("test", ahead), strict=True)):
         phases.begin(EVALUATION)
@@ -86,8 +85,8 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
         on_batch(count)
         phases.begin(EVALUATION_DATA)
     phases.begin(EVALUATION)
-    seconds = _compare_ranks(group, time.perf_counter() - began)
-    return Evaluation(sums.join(group), seconds)
+    seconds = _compare_ranks(run, time.perf_counter() - began)
+    return Evaluation(sums.join(run.group), seconds)
 
 
 class Sums:
@@ -133,11 +132,11 @@ def _total(values: Iterable[list[float]]) -> float:
     return math.fsum(flat) if all(map(math.isfinite, flat)) else float(np.sum(flat))
 
 
-def _compare_ranks(group: Group, seconds: float) -> list[float]:
+def _compare_ranks(run: Run, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
-    gathered = group.gather((rank_info.host_name(), seconds))
+    gathered = run.group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]]):
+    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",

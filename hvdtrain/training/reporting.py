@@ -82,7 +82,7 @@ class Reporter(Observer):
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
-        self._slow_ranks = SlowRanks(run.group)
+        self._slow_ranks = SlowRanks(run.group, run.parts_by_rank)
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
 

@@ -16,6 +16,7 @@ from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
+from hvdtrain.training import arithmetic
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,10 +89,20 @@ class Run:
         return sharding.Cut.of(rank, self.group.size, self.config.shards)
 
     @functools.cached_property
+    def parts_by_rank(self) -> list[int]:
+        """Number of parts of a global batch that each rank computes."""
+        return sharding.parts_by_rank(self.group.size, self.config.shards)
+
+    @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
         steps = self.config.epochs * self.steps_per_epoch
         return min(steps, self.config.max_steps or steps)
+
+    @functools.cached_property
+    def arithmetic(self) -> dict[str, Any]:
+        """What decides the bits on this rank besides options and data, as JSON values."""
+        return arithmetic.record(self.config, self.learner)
 
     def common_weights(self) -> Weights:
         """Parameters and running statistics that must be identical on all ranks.
@@ -128,6 +139,7 @@ class Run:
             score=score,
             classes=self.dataset.classes,
             init=self.config.init,
+            arithmetic=self.arithmetic if self.config.shards else {},
         )
 
 

@@ -150,10 +150,13 @@ def _median(values: list[float]) -> float:
 
 
 class SlowRanks:
-    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered."""
+    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered.
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    work: how much each rank computes, see `slow_ranks`.
+    """
+
+    def __init__(self, group: Group, work: Sequence[float] = ()) -> None:
+        self._group, self._work = group, work
         self._hosts: list[str] = []
         self._warm = False
         self._part: list[StepTime] = []
@@ -192,7 +195,7 @@ class SlowRanks:
             self._compare()
 
     def _compare(self) -> None:
-        slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow))}
+        slow = {(rank.rank, rank.part): rank for rank in slow_ranks(self._window, frozenset(self._slow), self._work)}
         for key, rank in sorted(slow.items()):
             if key not in self._slow:
                 self._name(rank)

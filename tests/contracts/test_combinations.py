@@ -71,6 +71,7 @@ WORST = {
     "torch": [
         {"strategy": "single/loop/device", "precision": "fp16", "on_nan": "skip"},
         {"strategy": "dataparallel/loop/device", **DEVICES, "accumulate": 3, "on_nan": "skip"},
+        {"strategy": "horovod/loop/device", "remainder": "exact", "shards": 3, "precision": "bf16", "on_nan": "skip"},
         {"strategy": "manual/loop/device", **DEVICES},
     ],
     "tensorflow": [

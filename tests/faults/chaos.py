@@ -2,7 +2,9 @@
 
 Needs tests/ on PYTHONPATH, as `make chaos` sets it. Each case starts a job of two ranks, injects a fault at a moment
 drawn from the seed, and checks that the job reports the fault correctly and in time, leaves no process behind, and ends
-at the weights of an undisturbed job. The first case that fails ends the program with a non-zero status.
+at the weights of an undisturbed job. Half of the cases train with --shards: another number of ranks and another
+strategy continue them, up to the hash of one undisturbed process. The first case that fails ends the program with a
+non-zero status.
 """
 
 from __future__ import annotations
@@ -21,8 +23,20 @@ from typing import NamedTuple
 import pytest
 from support.stack import INSTALLED
 
-from faults import checkpoint_files, disks, elastic_jobs, hangs, kills, network, output, stops, two_jobs, values
-from faults.suite import HEAD, Row, Suite
+from faults import (
+    checkpoint_files,
+    disks,
+    elastic_jobs,
+    hangs,
+    kills,
+    network,
+    other_ranks,
+    output,
+    stops,
+    two_jobs,
+    values,
+)
+from faults.suite import HEAD, SHARDS, Row, Suite
 from faults.watched_job import remaining_processes
 
 ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
@@ -57,6 +71,7 @@ FAULTS = {
     "nan": Fault(values.nan),
     "drift": Fault(values.drift),
     "two": Fault(two_jobs.same_name),
+    "ranks": Fault(other_ranks.change),
     "write": Fault(checkpoint_files.write, ("",)),
 }
 
@@ -82,6 +97,7 @@ def run_cases(suite: Suite, drawn: Iterator[tuple[str, str, str]], until: float)
     for name, launcher, framework in drawn:
         if time.monotonic() > until:
             break
+        suite.shards = suite.random.choice((0, SHARDS))
         try:
             rows.append(FAULTS[name].inject(suite, launcher, framework))
         except pytest.skip.Exception as reason:

@@ -11,7 +11,7 @@ from pathlib import Path
 from support.networks import LENET, LENET_RECORD
 
 from faults.suite import Row, Suite
-from faults.watched_job import EVERY, WatchedJob
+from faults.watched_job import EVERY
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.runs import checkpoints
@@ -20,7 +20,7 @@ from hvdtrain.system import checkpoint_folder, run_end
 
 def flip(suite: Suite, launcher: str, framework: str) -> Row:
     """A bit of the newest checkpoint flips: the job resumes from the one before it."""
-    job = WatchedJob(suite.new_folder(), launcher, framework)
+    job = suite.job(launcher, framework)
     job.wait_for_step(3 * EVERY)
     os.kill(job.process.pid, signal.SIGTERM)
     job.end(75)

@@ -25,7 +25,7 @@ def full(suite: Suite, launcher: str, framework: str) -> Row:
     (folder / "runs").mkdir()
     size = suite.random.randrange(100, 3600)
     with small_disk(folder / "runs", size) as grow:
-        job = WatchedJob(folder, launcher, framework)
+        job = suite.job(launcher, framework, folder=folder)
         job.end(1 if "cannot be written" in job.final_output() else 2)
         if "No space left on device" not in job.output or "Traceback" in job.output:
             raise Mismatch(job.output)
@@ -37,7 +37,7 @@ def full(suite: Suite, launcher: str, framework: str) -> Row:
 
 def disk(suite: Suite, launcher: str, framework: str) -> Row:
     """A disk that accepts no more writes for another reason: as with a full one."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, "disk")
+    job = suite.job(launcher, framework, "disk")
     job.wait_for_step(suite.random.randrange(EVERY + 1, STEPS - 8))
     name = suite.random.choice(["EROFS", "EDQUOT", "EIO"])
     job.set_disk(name)
@@ -54,7 +54,7 @@ def disk(suite: Suite, launcher: str, framework: str) -> Row:
 
 def stall(suite: Suite, launcher: str, framework: str) -> Row:
     """A folder that does not respond for a while."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, "disk", launch_options=["--restarts", "2"])
+    job = suite.job(launcher, framework, "disk", launch_options=["--restarts", "2"])
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     job.set_disk("600")
     stalled = time.time()
@@ -68,7 +68,7 @@ def stall(suite: Suite, launcher: str, framework: str) -> Row:
 
 def slow(suite: Suite, launcher: str, framework: str) -> Row:
     """A folder that takes 2 s for every operation, so that a checkpoint takes longer than --hang-timeout."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, "disk", launch_options=["--restarts", "2"])
+    job = suite.job(launcher, framework, "disk", launch_options=["--restarts", "2"])
     job.set_disk_for(2.0, suite.random.randrange(2, STEPS - 8), 4 * HANG_S)
     job.end(0)
     suite.check_weights(job)
@@ -78,7 +78,7 @@ def slow(suite: Suite, launcher: str, framework: str) -> Row:
 
 def gone(suite: Suite, launcher: str, framework: str) -> Row:
     """The run's folder is gone: the job does not start over in its place, and resumes when it is back."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, launch_options=["--restarts", "2"])
+    job = suite.job(launcher, framework, launch_options=["--restarts", "2"])
     job.wait_for_step(suite.random.randrange(EVERY + 1, STEPS - 8))
     aside = job.folder / "aside"
     job.run.rename(aside)

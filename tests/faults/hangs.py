@@ -8,7 +8,7 @@ import time
 
 from faults.kills import signal_rank
 from faults.suite import Row, Suite
-from faults.watched_job import HANG_S, STEPS, Mismatch, WatchedJob
+from faults.watched_job import HANG_S, STEPS, Mismatch
 
 
 def freeze(suite: Suite, launcher: str, framework: str) -> Row:
@@ -18,7 +18,7 @@ def freeze(suite: Suite, launcher: str, framework: str) -> Row:
 
 def suspend(suite: Suite, launcher: str, framework: str) -> Row:
     """SIGSTOP of all ranks, and SIGCONT of one after the other: only time is lost."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, launch_options=["--restarts", "2"])
+    job = suite.job(launcher, framework, launch_options=["--restarts", "2"])
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     ranks = suite.random.sample([job.pid(0), job.pid(1)], 2)
     for pid in ranks:
@@ -36,7 +36,7 @@ def suspend(suite: Suite, launcher: str, framework: str) -> Row:
 def skew(suite: Suite, launcher: str, framework: str) -> Row:
     """The clock of rank 1 is an hour ahead: a rank that sleeps is named, and not one that runs."""
     options = ["--restarts", "2"]
-    job = WatchedJob(suite.new_folder(), launcher, framework, "sleep_with_skewed_clock", launch_options=options)
+    job = suite.job(launcher, framework, "sleep_with_skewed_clock", launch_options=options)
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
     detected = job.reported(") is at programs.py:", began, HANG_S + 20)
@@ -49,7 +49,7 @@ def skew(suite: Suite, launcher: str, framework: str) -> Row:
 
 def sleep(suite: Suite, launcher: str, framework: str) -> Row:
     """A rank sleeps in Python code, once."""
-    job = WatchedJob(suite.new_folder(), launcher, framework, "sleep", launch_options=["--restarts", "2"])
+    job = suite.job(launcher, framework, "sleep", launch_options=["--restarts", "2"])
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
     detected = job.reported("rank 1 (process ", began, HANG_S + 20)

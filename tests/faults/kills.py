@@ -42,7 +42,7 @@ def _start(suite: Suite, launcher: str, framework: str) -> tuple[WatchedJob, flo
     options, cluster = ["--restarts", "2"], None
     if launcher == "srun":
         options, cluster = [*options, "--nodes", "2"], suite.cluster()
-    job = WatchedJob(suite.new_folder(), launcher, framework, launch_options=options, cluster=cluster)
+    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
     job.wait_for_step(1)
     return job, time.time() - job.began
 

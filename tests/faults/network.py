@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 
 from faults.suite import Row, Suite
-from faults.watched_job import HANG_S, STEPS, Mismatch, WatchedJob
+from faults.watched_job import HANG_S, STEPS, Mismatch
 
 
 def cable(suite: Suite, launcher: str, framework: str) -> Row:
     """The cable of a host is pulled: a third host takes its rank."""
     cluster = suite.cluster()
     options = ["--interface", "eth0", "-H", "host1:1,host2:1,host3:1", "--restarts", "2"]
-    job = WatchedJob(suite.new_folder(), launcher, framework, launch_options=options, cluster=cluster)
+    job = suite.job(launcher, framework, launch_options=options, cluster=cluster)
     at = job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     cluster.hosts.cable("host2", plugged=False)
     pulled = time.time()

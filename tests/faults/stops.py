@@ -7,12 +7,12 @@ import signal
 import time
 
 from faults.suite import Row, Suite
-from faults.watched_job import STEPS, WatchedJob
+from faults.watched_job import STEPS
 
 
 def ask(suite: Suite, launcher: str, framework: str) -> Row:
     """A signal to the launcher or to a rank, or a file in the run's folder."""
-    job = WatchedJob(suite.new_folder(), launcher, framework)
+    job = suite.job(launcher, framework)
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     name = suite.random.choice(["SIGTERM", "SIGINT", "SIGUSR1", "STOP"])
     target = suite.random.choice(["launcher", "rank 0", "rank 1"])
@@ -30,7 +30,7 @@ def ask(suite: Suite, launcher: str, framework: str) -> Row:
 
 def interrupt(suite: Suite, launcher: str, framework: str) -> Row:
     """Ctrl-C: as with the other requests."""
-    job = WatchedJob(suite.new_folder(), launcher, framework)
+    job = suite.job(launcher, framework)
     job.wait_for_step(suite.random.randrange(2, STEPS - 8))
     os.kill(job.process.pid, signal.SIGINT)
     asked = time.time()

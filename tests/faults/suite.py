@@ -7,9 +7,11 @@ import itertools
 import random
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
+from support.same_bits import weights_hash
 
 from faults.watched_job import Mismatch, WatchedJob
 from hvdtrain.runs import checkpoints
@@ -17,6 +19,11 @@ from hvdtrain.runs import checkpoints
 HEAD = """\
 | fault | launcher | framework | detected after s | recovered after s | steps lost | afterwards |
 | --- | --- | --- | --- | --- | --- | --- |"""
+
+SHARDS = 5
+MAX_RANKS = 4
+STRATEGIES = {"local": ("horovod", "ring"), "mpirun": ("horovod", "mpi")}
+"""Those with --shards, by the launcher that starts their ranks; all others start Horovod's only."""
 
 
 @dataclass
@@ -48,7 +55,10 @@ class Suite:
         self.folder, self.random = folder, random.Random(seed)
         self._numbers = itertools.count()
         self._weights: dict[str, dict[str, np.ndarray]] = {}
+        self._hashes: dict[str, str] = {}
         self._cluster: Slurm | None = None
+        self.shards = 0
+        """--shards of the next jobs; without it, they have two ranks of Horovod."""
         self.cleanup = contextlib.ExitStack()
         """Removes what was made for the cases."""
 
@@ -69,8 +79,34 @@ class Suite:
         made.mkdir()
         return made
 
+    def job(self, launcher: str, framework: str, program: str = "slowly", **more: Any) -> WatchedJob:
+        """Start a job of two ranks; with --shards, of one of the strategies that have it."""
+        return WatchedJob(**{
+            **{"folder": self.new_folder(), "launcher": launcher, "framework": framework, "program": program},
+            **{"strategy": self._draw_strategy(launcher, framework), "shards": self.shards, **more},
+        })  # fmt: skip
+
+    def _draw_strategy(self, launcher: str, framework: str) -> str:
+        if not self.shards:
+            return "horovod"
+        ddp = ("ddp",) * (launcher == "local" and framework == "torch")
+        return self.random.choice([*STRATEGIES.get(launcher, ("horovod",)), *ddp])
+
+    def continued(self, job: WatchedJob) -> WatchedJob:
+        """Start the same command again; with --shards, on another number of ranks, with any of the strategies."""
+        ranks, strategy = job.ranks, job.strategy
+        if job.shards:
+            ranks = self.random.choice([count for count in range(1, MAX_RANKS + 1) if count != job.ranks])
+            strategy = "single" if ranks == 1 else self._draw_strategy(job.launcher, job.framework)
+        program = {"ranks": ranks, "strategy": strategy, "shards": job.shards}
+        return WatchedJob(job.folder, job.launcher, job.framework, **program)
+
     def check_weights(self, job: WatchedJob) -> None:
-        """The job must have ended at the weights of an undisturbed job, bit for bit."""
+        """The job must have ended at the weights of an undisturbed job, bit for bit; with --shards, of one process."""
+        if job.shards:
+            if weights_hash(job.run) != self._hash_of_one_process(job.framework, job.shards):
+                raise Mismatch(f"the weights' hash differs from that of an undisturbed process:\n{job.output}")
+            return
         if job.framework not in self._weights:
             undisturbed = WatchedJob(self.new_folder(), "local", job.framework)
             undisturbed.end(0)
@@ -79,14 +115,23 @@ class Suite:
             if not np.array_equal(value, self._weights[job.framework][name]):
                 raise Mismatch(f"{name} differs from an undisturbed job:\n{job.output}")
 
+    def _hash_of_one_process(self, framework: str, shards: int) -> str:
+        if framework not in self._hashes:
+            one = WatchedJob(
+                *(self.new_folder(), "local", framework), ranks=1, strategy="single", shards=shards, step_s=0.0
+            )
+            one.end(0)
+            self._hashes[framework] = weights_hash(one.run)
+        return self._hashes[framework]
+
     def check_not_restarted(self, job: WatchedJob) -> None:
         """The job, started with --restarts, must have ended in its first attempt."""
         if len(job.attempts()) > 1:
             raise Mismatch(f"it was restarted:\n{job.output}")
 
     def check_resumes(self, job: WatchedJob) -> WatchedJob:
-        """The same command again must continue to the weights of an undisturbed job; returns the second job."""
-        again = WatchedJob(job.folder, job.launcher, job.framework)
+        """`continued` must go on to the weights of an undisturbed job; returns the second job."""
+        again = self.continued(job)
         again.end(0)
         self.check_weights(again)
         return again

@@ -5,10 +5,10 @@ import sys
 
 import pytest
 from support.jobs import ROOT, run
-from support.stack import FASTEST
+from support.stack import FASTEST, INSTALLED
 
 from faults.chaos import FAULTS
-from faults.suite import Suite
+from faults.suite import SHARDS, Suite
 from faults.watched_job import remaining_processes
 
 PATHS = os.pathsep.join(filter(None, [str(ROOT / "tests"), os.environ.get("PYTHONPATH")]))
@@ -30,6 +30,9 @@ def suite(tmp_path_factory):
         pytest.param("full", FASTEST, marks=pytest.mark.guarantee("full-disk")),
         pytest.param("disk", FASTEST, marks=pytest.mark.guarantee("full-disk")),
         pytest.param("sleep", FASTEST, marks=pytest.mark.guarantee("restart-after-hang")),
+        pytest.param("ranks", FASTEST, marks=pytest.mark.guarantee("same-bits")),
+        pytest.param("ranks", "torch", marks=pytest.mark.matrix),
+        pytest.param("ranks", "tensorflow", marks=pytest.mark.matrix),
         pytest.param("stall", FASTEST, marks=pytest.mark.matrix),
         pytest.param("slow", "torch", marks=pytest.mark.matrix),
         pytest.param("suspend", "torch", marks=pytest.mark.matrix),
@@ -41,9 +44,19 @@ def suite(tmp_path_factory):
 )
 def test_fault(suite, fault, framework):
     """The job ends with a message, or restarts, and ends at the weights of an undisturbed job."""
+    suite.shards = 0
     row = FAULTS[fault].inject(suite, "local", framework)
     assert row.ran
-    assert row.state.endswith("same weights")
+    assert row.state.endswith("same hash" if fault == "ranks" else "same weights")
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("fault", "launcher"), [("kill", "mpirun"), ("ask", "local"), ("freeze", "local")])
+@pytest.mark.parametrize("framework", INSTALLED)
+def test_fault_with_shards(suite, fault, launcher, framework):
+    """As above, with the hash of one process, also where other ranks continue."""
+    suite.shards = SHARDS
+    assert FAULTS[fault].inject(suite, launcher, framework).state.endswith("same weights")
 
 
 def test_command(tmp_path):

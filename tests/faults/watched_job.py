@@ -1,4 +1,4 @@
-"""A training job of two ranks whose progress, output and processes are watched while a fault is injected."""
+"""A training job whose progress, output and processes are watched while a fault is injected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Mismatch(AssertionError):
 
 @dataclass
 class WatchedJob:
-    """A job of two ranks, started at once."""
+    """A job, by default of two ranks, started at once."""
 
     folder: Path
     launcher: str
@@ -49,14 +49,20 @@ class WatchedJob:
     options: list[str] = field(default_factory=list)
     step_s: float = 0.1
     """Seconds by which each step is longer."""
+    ranks: int = 2
+    strategy: str = "horovod"
+    shards: int = 0
+    """--shards, with which any number of ranks of any strategy ends with the same bits; 0 trains without."""
     cluster: Slurm | None = None
     """Where it runs, if not on this machine itself: rank 0 on host1, rank 1 on host2."""
 
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
         self.lines: list[tuple[float, str]] = []
-        launch = [sys.executable, "-m", "hvdtrain", "launch", self.launcher, "-n", "2", *self.launch_options, "--"]
+        launch = [sys.executable, "-m", "hvdtrain", "launch", self.launcher, "-n", str(self.ranks)]
+        launch += [*self.launch_options, "--"]
         program = [sys.executable, str(PROGRAMS), self.program, self.framework, *OPTIONS, *self.options]
+        program += ["--strategy", self.strategy, "--shards", str(self.shards)]
         self.began = time.time()
         self.process = self._start([*launch, *program])
         self._reader = threading.Thread(target=self._read, daemon=True)

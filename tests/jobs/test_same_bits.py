@@ -10,7 +10,7 @@ from support.same_bits import assert_same_bits, weights_hash
 
 TASKS = ROOT / "tests" / "support" / "tasks"
 SHARDS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
-FRAMEWORKS = ["torch", "tensorflow"]
+FRAMEWORKS = ["torch", "mxnet", "tensorflow"]
 
 
 def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:
@@ -72,11 +72,12 @@ def test_a_run_resumed_with_other_ranks_and_another_strategy(tmp_path, alone, fr
 
 
 @pytest.mark.guarantee("same-bits")
-def test_a_loop_of_a_script(tmp_path):
-    """With random numbers, batch normalization, and learning rates by group."""
+@pytest.mark.parametrize(("framework", "script"), [("torch", "user_loop.py"), ("mxnet", "user_loop_gluon.py")])
+def test_a_loop_of_a_script(tmp_path, framework, script):
+    """With random numbers, batch normalization, and learning rates by group or parameter."""
 
     def train_script(name, ranks, *options):
-        command = [*launcher("local", ranks), "python", str(ROOT / "tests" / "support" / "user_loop.py")]
+        command = [*launcher("local", ranks), "python", str(ROOT / "tests" / "support" / script)]
         options = ("--epochs", "2", "--batch-size", "20", "--shards", "4", "--device", "cpu", "--name", name, *options)
         status, output = run([*command, *options], tmp_path, STATE="1")
         assert status == 0, output

@@ -1,6 +1,7 @@
 """Sweeps: trials as real jobs, one that fails, one that is interrupted, and starting a sweep again."""
 
 import csv
+import json
 import signal
 
 import pytest
@@ -46,6 +47,31 @@ def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
     status, output = run([*SWEEP, "--set", "batch-size=16", *command], tmp_path)
     assert status == 2, output
     assert "all/batch-size=16,seed=0 was run with --remainder drop, not pad; give another --output" in output
+
+
+@pytest.mark.needs("torch")
+def test_numbers_of_ranks_have_the_same_bits(tmp_path):
+    command = (
+        "launch",
+        "local",
+        "--",
+        "python",
+        "-m",
+        "hvdtrain",
+        "train",
+        "--framework",
+        "torch",
+        "--strategy",
+        "ring",
+    )
+    status, output = run([*SWEEP, "--np", "1,2", "--", *command, "--shards", "3", "--max-steps", "3"], tmp_path)
+    assert status == 0, output
+    assert set(results(tmp_path)) == {"ranks=1,seed=0", "ranks=2,seed=0"}
+    one, two = csv.DictReader((tmp_path / "all" / "sweep.csv").open())
+    assert len(one["parameters"]) == 16 and one["parameters"] == two["parameters"]
+    assert f"in all 2 runs with --shards 3 (hash {one['parameters']})" in output
+    ranks = [json.loads((tmp_path / "all" / f"ranks={n},seed=0" / "config.json").read_text())["ranks"] for n in (1, 2)]
+    assert ranks == [1, 2]
 
 
 @pytest.mark.matrix

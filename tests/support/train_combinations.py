@@ -59,9 +59,11 @@ def with_changed_weights(factor: float, bad: bool) -> Callable[..., Iterator[Bat
 
     def batches(self: Batches, at: Position, steps: int) -> Iterator[Batch]:
         for batch in original(self, at, steps):
-            batch.weights[:] *= factor
+            parts = (batch,) if batch.shards is None else batch.shards
+            for part in parts:
+                part.weights[:] *= factor
             if bad and batch.step == BAD_STEP and self._run.group.rank == self._run.group.size - 1:
-                batch.weights[0] = np.nan
+                parts[-1].weights[0] = np.nan
             yield batch
 
     return batches

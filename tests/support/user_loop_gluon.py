@@ -41,10 +41,12 @@ with hvdtrain.start(framework="mxnet") as run:
         numbers, labels = batch
         if STATE:
             numbers = numbers + mx.nd.random.normal(shape=numbers.shape) * np.random.rand() * random.random()
-            schedule.base_lr *= 0.99
         with autograd.record():
             found = losses(numbers, labels)
-        run.step(found)
+        if not run.step(found):  # another shard of the step follows
+            continue
+        if STATE:
+            schedule.base_lr *= 0.99
         if LEAVE_AT and run.steps + 1 == LEAVE_AT:
             break
 print(f"after the run: {run.steps} steps, {run.epoch} epochs, on {run.device}")

@@ -33,6 +33,14 @@ class RunningStatistics:
         """Set all of them."""
         self.arrays = {name: np.array(weights[name]) for name in self.arrays}
 
+    def read(self) -> list[np.ndarray]:
+        """Copies of all of them."""
+        return [array.copy() for array in self.arrays.values()]
+
+    def write(self, arrays: list[np.ndarray]) -> None:
+        """Set all of them, in the order of `read`."""
+        self.arrays = {name: array.copy() for name, array in zip(self.arrays, arrays, strict=True)}
+
     def copies(self, context: mx.Context) -> dict[str, nd.NDArray]:
         """The arrays on a device."""
         return {name: load_array(array, context) for name, array in self.arrays.items()}

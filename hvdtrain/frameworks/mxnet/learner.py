@@ -12,13 +12,14 @@ import numpy as np
 from mxnet import gluon
 from mxnet.contrib import amp
 
-from hvdtrain.frameworks.batches import choose_device, statistics_by_rank
+from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
+from hvdtrain.frameworks.mxnet.shards import ShardedGradients, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, Strategy
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss, Strategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -44,10 +45,11 @@ class ContextLearner(Learner):
         self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
-        if choose_device(strategy.runtime.device, gpus > 0, gpus, self.group) == "cpu":
+        chosen = choose_device(strategy.runtime.device, gpus > 0, gpus, self.group, shared=bool(self._config.shards))
+        if chosen == "cpu":
             self.device, self._contexts = "cpu", [mx.cpu(i) for i in range(devices)]
         else:
-            self._contexts = [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(self.group.local_rank)]
+            self._contexts = [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(device_number(chosen))]
 
 
 class OperatorLearner(ContextLearner):
@@ -88,26 +90,47 @@ class MXNetSteps(ContextLearner):
     _parameters: Parameters
     """Those that are trained."""
     _trainer: gluon.Trainer
+    _sharded: ShardedGradients | None = None
+    """Set with --shards."""
 
     def __init__(self, strategy: MXNetStrategy) -> None:
         super().__init__(strategy)
         self._strategy = strategy
+        self._is_checked = bool(self._config.clip_norm) or self._config.on_nan == "skip"
 
     def _update(self) -> None:
-        """Combine the gradients, and update the parameters; not if gradients are not finite and --on-nan skips that."""
-        config, trainer, divisor = self._config, self._trainer, self._strategy.gradient_divisor
-        is_checked = bool(config.clip_norm) or config.on_nan == "skip"
-        if not is_checked and not phases.is_recording:
+        """Combine the gradients, and update the parameters."""
+        trainer, divisor = self._trainer, self._strategy.gradient_divisor
+        if not self._is_checked and not phases.is_recording:
             trainer.step(divisor)
             return
         if self._strategy.waits:
             phases.begin(GRADIENTS)
         trainer.allreduce_grads()
+        self._apply(divisor)
+
+    def _apply(self, divisor: float) -> None:
+        """Update the parameters from the combined gradients, divided by `divisor`.
+
+        Not if they are not finite and --on-nan skips the step.
+        """
         phases.begin(UPDATE)
-        if is_checked and not self._clip(trainer._scale / divisor):
+        if self._is_checked and not self._clip(self._trainer._scale / divisor):
             self.skipped += 1
         else:
-            trainer.update(divisor)
+            self._trainer.update(divisor)
+
+    def _prepare_shards(self, statistics: Statistics) -> None:
+        """With --shards: get ready to combine gradients and statistics, which are then the same on all ranks."""
+        if self._config.shards:
+            self._sharded = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
+            self.local_weights = frozenset()
+
+    def _finish_shards(self, sharded: ShardedGradients) -> None:
+        """Combine the gradients and statistics of all shards, and update the parameters."""
+        phases.begin(GRADIENTS)
+        sharded.combine()
+        self._apply(1)
 
     def _clip(self, scale: float) -> bool:
         """Clip the combined gradients; False if they are not finite and the step is to be skipped.
@@ -142,6 +165,7 @@ class MXNetLearner(MXNetSteps):
         self._trainer = strategy.make_trainer(self._parameters, optimizer)
         self._states = OptimizerStates(config, optimizer, self._contexts)
         self._create_states()
+        self._prepare_shards(self._objective.statistics)
 
     def _create_states(self) -> None:
         names = {id(parameter): name for name, parameter in self._parameters.items()}
@@ -149,12 +173,28 @@ class MXNetLearner(MXNetSteps):
             for index, parameter in enumerate(self._trainer._params):
                 self._states.create(updater, device, index, names[id(parameter)], parameter.data(context))
 
-    def train_step(self, batch: Batch) -> LazyLoss:
+    def train_step(self, batch: Batch) -> StepLoss:
         phases.begin(FORWARD)
         self._states.set_lr(batch.lr)
-        losses = self._objective.backward(batch)
+        if self._sharded and batch.shards is not None:
+            return self._train_shards(self._sharded, batch.shards)
+        losses = self._objective.forward(batch)
+        self._objective.backward(losses, batch)
         self._update()
         return LazyLoss(losses)
+
+    def _train_shards(self, sharded: ShardedGradients, shards: tuple[Batch, ...]) -> list[LazyLoss]:
+        sharded.begin()
+        losses = []
+        for shard in shards:
+            phases.begin(FORWARD)
+            of_shard = self._objective.forward(shard)
+            sharded.read()
+            self._objective.backward(of_shard, shard)
+            sharded.add()
+            losses.append(LazyLoss(of_shard))
+        self._finish_shards(sharded)
+        return losses
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._objective.logits(images).asnumpy()

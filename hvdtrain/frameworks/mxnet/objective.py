@@ -28,6 +28,7 @@ from hvdtrain.frameworks.mxnet.network import (
     parameter_weights,
     scale_pixels,
 )
+from hvdtrain.frameworks.mxnet.shards import BlockStatistics, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated
@@ -45,10 +46,16 @@ class Objective:
     parameters: Parameters
     """Those that are trained, by canonical name."""
     local_weights: frozenset[str]
+    statistics: Statistics
 
-    def backward(self, batch: Batch) -> Arrays:
-        """Queue forward and backward on all devices; returns their losses."""
+    def forward(self, batch: Batch) -> Arrays:
+        """Queue the forward pass on all devices; returns their losses, recorded."""
         raise NotImplementedError
+
+    def backward(self, losses: Arrays, batch: Batch) -> None:
+        """Queue the backward pass of what `forward` returned for a batch."""
+        phases.begin(BACKWARD)
+        autograd.backward(losses)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
@@ -94,7 +101,7 @@ class NetworkObjective(Objective):
         self.parameters = {name: arrays[name] for name, _ in network.parameters()}
         self._of_batch = {name: arrays[name] for name, _ in network.statistics()}
         """What `Forward` leaves in the place of the running statistics."""
-        self._statistics = RunningStatistics(network)
+        self.statistics: RunningStatistics = RunningStatistics(network)
         self.load(weights)
         self.local_weights = statistics_by_rank(network, config)
         self._loss = WeightedLoss(self._block)
@@ -104,12 +111,12 @@ class NetworkObjective(Objective):
                 raise UserError(
                     f"--batch-norm sync: {DEVICES_NORMALIZE.reason}", "leave it at local, or use --devices 1"
                 )
-            self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self._statistics)
+            self._over_ranks = self._block.normalize = NormalizationOverRanks(strategy.group, self.statistics)
         else:
             self._loss.hybridize(static_alloc=True, static_shape=True)
             self._block.hybridize()
 
-    def backward(self, batch: Batch) -> Arrays:
+    def forward(self, batch: Batch) -> Arrays:
         parts = split_rows(len(self._contexts), *network_rows(self._network, self._seed, batch))
         if self._over_ranks:
             self._over_ranks.begin(batch.weights, self._contexts[0])
@@ -117,14 +124,15 @@ class NetworkObjective(Objective):
             losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
             if self._over_ranks:
                 losses[0] = losses[0] + 0 * self._over_ranks.last.sum()
-        phases.begin(BACKWARD)
-        autograd.backward(losses)
+        return losses
+
+    def backward(self, losses: Arrays, batch: Batch) -> None:
+        super().backward(losses, batch)
         if self._over_ranks:
             mx.nd.waitall()  # the layers' collectives must be done before this thread calls others
         elif self._of_batch:
             left = {name: parameter.data(self._contexts[0]) for name, parameter in self._of_batch.items()}
-            self._statistics.update_from_batch(left, len(parts[0][0]))
-        return losses
+            self.statistics.update_from_batch(left, -(-len(batch.weights) // len(self._contexts)))
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, labels, images, *masks = rows
@@ -132,7 +140,7 @@ class NetworkObjective(Objective):
         return self._loss(load_array(weights, context), load_labels(labels, context), *arrays)
 
     def logits(self, images: np.ndarray) -> mx.nd.NDArray:
-        for name, array in self._statistics.copies(mx.cpu()).items():
+        for name, array in self.statistics.copies(mx.cpu()).items():
             self._of_batch[name].set_data(array)
         return self._block(load_array(scale_pixels(images), self._contexts[0]))
 
@@ -142,13 +150,13 @@ class NetworkObjective(Objective):
 
     def weights(self) -> Weights:
         arrays = {name: parameter.data(self._contexts[0]) for name, parameter in self.parameters.items()}
-        return {name: array.asnumpy() for name, array in arrays.items()} | dict(self._statistics.arrays)
+        return {name: array.asnumpy() for name, array in arrays.items()} | dict(self.statistics.arrays)
 
     def load(self, weights: Weights) -> None:
         self._network.check(weights)
         for name, parameter in self.parameters.items():
             parameter.set_data(mx.nd.array(weights[name]))
-        self._statistics.load(weights)
+        self.statistics.load(weights)
 
 
 class TaskObjective(TaskOutputs, Objective):
@@ -162,7 +170,7 @@ class TaskObjective(TaskOutputs, Objective):
     def __init__(
         self, task: UserTask, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
     ) -> None:
-        self._task, self._seed, self._rank, self._contexts = task, strategy.config.seed, strategy.group.rank, contexts
+        self._task, self._seed, self._contexts = task, strategy.config.seed, contexts
         self._unused: Parameters = {}
         """Parameters that get no gradient."""
         seed_generators(self._seed)
@@ -171,8 +179,9 @@ class TaskObjective(TaskOutputs, Objective):
         self._first_outputs(inputs)
         arrays = named_parameters(self._block)
         self.parameters = {name: array for name, array in arrays.items() if array.grad_req != "null"}
-        self._statistics = {name: array for name, array in arrays.items() if array.grad_req == "null"}
-        self.local_weights = frozenset(self._statistics)
+        self._untrained = {name: array for name, array in arrays.items() if array.grad_req == "null"}
+        self.local_weights = frozenset(self._untrained)
+        self.statistics = BlockStatistics(self._untrained, contexts[0])
         if not self.parameters:
             raise nothing_to_train(task)
         self._check_storage()
@@ -239,15 +248,12 @@ class TaskObjective(TaskOutputs, Objective):
             raise no_gradient(self._task)
         self.load(before)
 
-    def backward(self, batch: Batch) -> Arrays:
+    def forward(self, batch: Batch) -> Arrays:
         # So that a resumed run draws the same random numbers.
-        mx.random.seed(int(step_seeds(self._seed, batch.step, self._rank).generate_state(1)[0] >> 1))
+        seed_generators(int(step_seeds(self._seed, batch.step, batch.part).generate_state(1, np.uint64)[0]))
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
-            losses = [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
-        phases.begin(BACKWARD)
-        autograd.backward(losses)
-        return losses
+            return [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]
 
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, *arrays = (load_array(np.asarray(array), context) for array in rows)
@@ -276,10 +282,10 @@ class TaskObjective(TaskOutputs, Objective):
         return logits.argmax(axis=1) == labels.astype(np.float32)
 
     def weights(self) -> Weights:
-        return parameter_weights(self.parameters | self._statistics, self._contexts[0])
+        return parameter_weights(self.parameters | self._untrained, self._contexts[0])
 
     def load(self, weights: Weights) -> None:
-        load_parameters(self.parameters | self._statistics, weights)
+        load_parameters(self.parameters | self._untrained, weights)
 
 
 def seed_generators(seed: int) -> None:

@@ -44,6 +44,7 @@ Groups = list[list[str]]
 class MXNetStrategy(Strategy):
     """What Gluon's training loop calls; by default gradients are not combined."""
 
+    sums_shards = True
     waits = False
     """Whether combining gradients is more than taking those of one device."""
     gradient_divisor: float = 1
@@ -100,6 +101,8 @@ class MXNetHorovod(MXNetStrategy):
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         hvd = self._hvd
         hvd.broadcast_parameters(parameters, root_rank=0)
+        if self.config.shards:  # Horovod's trainer allreduces the gradients as float32
+            return super().make_trainer(parameters, optimizer)
         compression = getattr(hvd.Compression, self.config.compression)
         trainer = hvd.DistributedTrainer(parameters, optimizer, compression=compression)
         op = hvd.Sum if trainer._average_in_framework else hvd.Average
@@ -117,6 +120,7 @@ class MXNetKVStore(MXNetStrategy):
     """MXNet's KVStore: over devices of one process (--kvstore device, local) or over ranks (dist_*)."""
 
     many_devices = True
+    sums_shards = False
     waits = True
 
     def __init__(self, config: Config, runtime: RuntimeOptions) -> None:
@@ -195,4 +199,6 @@ class MXNetAllreduce(MXNetStrategy):
         arrays = {name: parameter.data().asnumpy() for name, parameter in parameters.items()}
         for name, value in broadcast_arrays(self.group, arrays).items():
             parameters[name].set_data(mx.nd.array(value))
+        if self.config.shards:
+            return super().make_trainer(parameters, optimizer)
         return AllreduceTrainer(parameters, optimizer, self.group)

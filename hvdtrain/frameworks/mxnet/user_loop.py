@@ -23,9 +23,10 @@ from hvdtrain.frameworks.mxnet.network import (
     parameter_weights,
 )
 from hvdtrain.frameworks.mxnet.objective import seed_generators, total
+from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import OptimizerState
+from hvdtrain.interfaces import Batch, OptimizerState
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 
@@ -57,6 +58,8 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         # Strategies share the parameters that are trained.
         share_local_arrays(self)
         self._trainer = self._strategy.make_trainer(self._parameters, optimizer.optimizer)
+        untrained = {name: array for name, array in self._arrays.items() if name not in self._parameters}
+        self._prepare_shards(BlockStatistics(untrained, self._context))
         return model, self._trainer
 
     def register(self, states: dict[str, Any]) -> None:
@@ -73,15 +76,31 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
+    def prepare(self, batch: Batch, begins_step: bool) -> tuple[mx.nd.NDArray, ...]:
+        if self._sharded and begins_step:
+            self._sharded.begin()
+        return super().prepare(batch, begins_step)
+
     def step(self, losses: mx.nd.NDArray, ends_step: bool) -> LazyLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
             phases.begin(BACKWARD)
+            if self._sharded:
+                self._sharded.read()
             self._backward(losses, weights)
-            self._update()
+            self._end_backward(ends_step)
             self._has_state = True
             return LazyLoss([(losses.detach() * weights).sum()])
+
+    def _end_backward(self, ends_step: bool) -> None:
+        """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
+        if not self._sharded:
+            self._update()
+            return
+        self._sharded.add()
+        if ends_step:
+            self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
         for parameter in self._parameters.values():

@@ -38,6 +38,7 @@ from hvdtrain.tasks.target import NetworkTarget
 class ModuleStrategy(MXNetStrategy):
     """What Module's learner calls; by default gradients are not combined."""
 
+    sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("batch_norm", ("local",), "Module's graph has no collectives, choose --api gluon"),
         Unsupported("precision", ("fp32",), "Module's graph is plain fp32, choose --api gluon"),

@@ -20,6 +20,8 @@ from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
 Tensors = tuple[torch.Tensor, ...]
+ALIGNMENT = 64
+"""Bytes: addresses of tensors that PyTorch allocates on a CPU are multiples of it (c10's gAlignment)."""
 LARGEST_SHARE = 0.25
 """Of a device's free memory, that the rows which it keeps may take: the rest is for the step."""
 
@@ -155,10 +157,13 @@ class TaskObjective(TaskOutputs, Objective):
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:
-    """The array on a device, from page-locked memory, so that the copy waits for nothing the device still has to do."""
+    """The array on a device, from page-locked memory, so that the copy waits for nothing the device still has to do.
+
+    On the CPU, at an address as PyTorch's own memory has: libraries may compute other bits at other ones.
+    """
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device == "cpu":
-        return tensor
+        return tensor.clone() if tensor.data_ptr() % ALIGNMENT else tensor
     return tensor.pin_memory().to(device, non_blocking=True)  # PyTorch keeps the memory until the copy is done
 
 

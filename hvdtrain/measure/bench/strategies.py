@@ -15,9 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal, NamedTuple, get_args
 
-from hvdtrain.config.option import option
-from hvdtrain.config.options import Framework
-from hvdtrain.config.sources import check_recorded
+from hvdtrain.config.option import arguments, as_json, facts, invalid, key, option
+from hvdtrain.config.options import MAX_SHARDS, Config, Framework
+from hvdtrain.config.sources import check_recorded, find, from_text
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
@@ -26,6 +26,10 @@ from hvdtrain.system.files import read_json
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.views.table import Column, Section, Table, text_column
 
+DECIDED = {
+    *("recipe", "framework", "strategy", "api", "kvstore", "shards", "data", "batch_size", "batch_scope", "max_steps"),
+}
+"""Options of training that each job has from its row, or from other options."""
 STORES = {"device": "devices", "local": "devices", "dist_sync": "ranks", "dist_device_sync": "ranks"}
 """MXNet's key-value stores, and what shares a batch with each."""
 AS_SHIPPED = {"HOROVOD_EVENT_DRIVEN": "0", "HOROVOD_CYCLE_TIME": "1"}
@@ -50,6 +54,10 @@ class StrategyBenchOptions:
     """Steps of a job; the first ten are warm-up and do not count."""
     repeats: int = option(5, minimum=1)
     """How often each job runs."""
+    shards: int = option(0, minimum=0, maximum=MAX_SHARDS)
+    """Shards of each global batch: all strategies and numbers of ranks then train the same bits; 0 for none."""
+    set: tuple[str, ...] = option((), is_repeated=True)
+    """NAME=VALUE for another option of training, such as model=resnet20; may be given several times."""
     data: str = option("auto")
     """Data set; auto uses fashion-mnist if HVDTRAIN_DATA has it, else synthetic."""
     output: Path = option(Path("runs/bench"))
@@ -61,11 +69,29 @@ class StrategyBenchOptions:
         check_ranges(self)
         if not all(number.isdecimal() and int(number) for number in self.np.split(",")):
             raise UserError(f"--np {self.np} is invalid", "give positive integers, for example 1,2,4")
+        if self.shards and self.sizes[-1] > self.shards:
+            raise invalid("np", self.np, f"each rank needs a shard, and there are {self.shards}", "give more --shards")
+        _ = self.given
 
     @property
     def sizes(self) -> list[int]:
         """Numbers of replicas."""
         return sorted({int(number) for number in self.np.split(",")})
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options of training that --set gives, by name. Raises UserError for those that cannot be given."""
+        given = {}
+        for text in self.set:
+            name, sign, value = text.partition("=")
+            where = f"--set {text}"
+            if not sign:
+                raise UserError(f"{where}: no value", "write --set NAME=VALUE, such as --set model=resnet20")
+            name = find(name, where)
+            if name in DECIDED or name not in facts(Config) or name == "set":
+                raise UserError(f"{where}: bench decides --{key(name)} itself", "leave it out, or use sweep")
+            given[name] = from_text(name, value, where)
+        return given
 
     @property
     def dataset(self) -> str:
@@ -93,6 +119,8 @@ class BenchRow(NamedTuple):
     """Why it cannot run here; empty if it can."""
     controller: str = ""
     """`mpi` where Horovod runs over MPI instead of Gloo."""
+    sums_shards: bool = True
+    """Whether it trains with --shards."""
 
     @property
     def name(self) -> str:
@@ -140,7 +168,8 @@ def _rows_of(framework: str) -> list[BenchRow]:
     for entry in strategies:
         api = "" if entry["api"] == default_api else entry["api"]
         stores = STORES.items() if entry["strategy"] == "kvstore" else (("", entry["over"]),)
-        rows += [BenchRow(framework, entry["strategy"], api, store, over, entry["problem"]) for store, over in stores]
+        about = entry["problem"], "", entry["sums_shards"]
+        rows += [BenchRow(framework, entry["strategy"], api, store, over, *about) for store, over in stores]
         if entry["strategy"] == "horovod" and not api:
             rows.append(rows[-1]._replace(controller="mpi"))
     return rows
@@ -158,6 +187,12 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
     chosen = [row for row in rows if not wanted or any(_matches(row, prefix) for prefix in wanted)]
     frameworks = {row.framework for row in chosen}
     return [row for row in rows if row in chosen or (row.framework in frameworks and row.name.endswith("/single"))]
+
+
+def with_shards(rows: list[BenchRow], shards: int) -> list[BenchRow]:
+    """The rows with the reason why those that cannot train in shards do not run, if there are any shards."""
+    reason = "it combines gradients by itself, and cannot train with --shards"
+    return [row._replace(problem=reason) if shards and not row.sums_shards and not row.problem else row for row in rows]
 
 
 def _matches(row: BenchRow, prefix: str) -> bool:
@@ -179,13 +214,15 @@ def settings(job: BenchJob, options: StrategyBenchOptions) -> dict[str, Any]:
     """The options of training that decide the job's result; the others are the recipe's."""
     replicas = job.replicas if options.scaling == "weak" else 1
     return {
+        **options.given,
+        **({"shards": options.shards} if options.shards else {}),
         "framework": job.row.framework,
         "strategy": job.row.strategy,
         "api": job.row.api or "auto",
         **({"kvstore": job.row.kvstore} if job.row.kvstore else {}),
-        "init": "xavier",
+        "init": options.given.get("init", "xavier"),
         # So low that rounding errors do not grow: a larger distance from a single process then shows a mistake.
-        "lr": 0.02,
+        "lr": options.given.get("lr", 0.02),
         "data": options.dataset,
         "batch_size": options.batch_size * replicas,
         "max_steps": options.steps,
@@ -197,7 +234,7 @@ def is_finished(job: BenchJob, options: StrategyBenchOptions) -> bool:
     folder = options.output / job.name
     if not (folder / "result.json").is_file():
         return False
-    check_recorded(folder, settings(job, options))
+    check_recorded(folder, as_json(settings(job, options)))
     return True
 
 
@@ -206,7 +243,7 @@ def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
     row, python = job.row, sys.executable
     by_mpi = "mpi" in (row.strategy, row.controller)
     launcher = (mpirun_here if by_mpi else launched_here)(job.replicas) if row.over == "ranks" else []
-    chosen = [f"--{name.replace('_', '-')}={value}" for name, value in settings(job, options).items()]
+    chosen = arguments(settings(job, options))
     devices = ["--devices", str(job.replicas)] if row.over == "devices" else []
     runtime = ["--runs", str(options.output), "--name", job.name, "--log-every", "10", "--quiet"]
     return [*launcher, python, "-m", "hvdtrain", "train", "--recipe", "book", *chosen, *runtime, *devices]

@@ -9,10 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.measure.sweep.trials import Trial, shown
+from hvdtrain.measure.sweep.trials import RANKS, Trial, shown
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
+
+NONE = "–"
+"""A figure that was not measured, or a value that is not known."""
 
 
 class Average(NamedTuple):
@@ -47,6 +50,8 @@ class Outcome(NamedTuple):
     images_per_s: float | None
     test_rows: int | None = None
     """Rows that the accuracy is a share of."""
+    parameters: str = ""
+    """The hash of its weights."""
 
 
 @dataclass
@@ -73,6 +78,11 @@ class Combination:
     @property
     def images_per_s(self) -> Average | None:
         return average(outcome.images_per_s for outcome in self.outcomes)
+
+    @property
+    def hashes(self) -> list[str]:
+        """Of the weights, each once, in the order of seeds."""
+        return list(dict.fromkeys(outcome.parameters for outcome in self.outcomes if outcome.parameters))
 
     @property
     def seeds(self) -> str:
@@ -107,7 +117,7 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
         return None
     run.result.require()
     accuracy, loss = run.result.number("accuracy"), run.result.number("loss")
-    return Outcome(trial.seed, accuracy, loss, run.images_per_s, run.test_rows)
+    return Outcome(trial.seed, accuracy, loss, run.images_per_s, run.test_rows, run.parameters)
 
 
 def failure(run: Path) -> str:
@@ -124,6 +134,7 @@ def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
     if folder and trial.options.keys() < set(names):
         config = Run(folder).config
         recorded = {**config.table("config").texts(), **config.table("runtime").texts()}
+        recorded |= {RANKS: str(config.count("ranks") or NONE)}
         config.require()
     return {
         name.replace("_", "-"): shown(trial.options[name]) if name in trial.options else _as_written(recorded.get(name))
@@ -133,4 +144,4 @@ def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
 
 def _as_written(text: str | None) -> str:
     """A recorded value, in which truth is yes or no."""
-    return {None: "–", "yes": "true", "no": "false"}.get(text, text or "")
+    return {None: NONE, "yes": "true", "no": "false"}.get(text, text or "")

@@ -10,7 +10,7 @@ import statistics
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from hvdtrain.measure.sweep.outcomes import Average, Combination
+from hvdtrain.measure.sweep.outcomes import NONE, Average, Combination
 from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN
@@ -20,10 +20,9 @@ from hvdtrain.views.table import Column, Section, Table, escape, text_column, to
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NONE = "–"
 FIGURES = {"test accuracy": ".4f", "test loss": ".4f", "images/s": ",.0f"}
 """The figures, and the format of each."""
-COLUMNS = ("seeds", *FIGURES)
+COLUMNS = ("seeds", *FIGURES, "hash of weights")
 DEFINITION = "Mean ± sample standard deviation over the seeds; best test accuracy first."
 
 PANEL_IN = 2.8
@@ -44,14 +43,17 @@ def terminal_table(combinations: list[Combination]) -> str:
     return Table(columns, [Section([[row.label, *_figures(row)] for row in combinations])]).terminal()
 
 
-def markdown_page(combinations: list[Combination], command: list[str], failures: list[str]) -> str:
-    """A page with the command, the table, and the trials that failed, if any did."""
+def markdown_page(
+    combinations: list[Combination], command: list[str], failures: list[str], sentences: list[str]
+) -> str:
+    """A page with the command, the table, what is to be said of it, and the trials that failed, if any did."""
     columns = [*(text_column(name) for name in combinations[0].values), *map(Column, COLUMNS)]
     rows = [[*map(printable, row.values.values()), *_figures(row)] for row in combinations]
     table = Table(columns, [Section(rows)]).markdown()
     failed = "".join(f"- {escape(printable(failure))}\n" for failure in failures)
+    said = [f"{escape(sentence)}\n" for sentence in sentences]
     parts = [f"# Sweep\n\n    hvdtrain {printable(shlex.join(command))}\n", f"{DEFINITION}\n", table]
-    return "\n".join([*parts, *([f"## Failed trials\n\n{failed}"] if failed else [])])
+    return "\n".join([*parts, *said, *([f"## Failed trials\n\n{failed}"] if failed else [])])
 
 
 def csv_page(combinations: list[Combination]) -> str:
@@ -62,7 +64,8 @@ def csv_page(combinations: list[Combination]) -> str:
 def _figures(combination: Combination) -> list[str]:
     averages = (combination.accuracy, combination.loss, combination.images_per_s)
     texts = [value.text(form) if value else NONE for value, form in zip(averages, FIGURES.values(), strict=True)]
-    return [combination.seeds, *texts]
+    hashes = combination.hashes
+    return [combination.seeds, *texts, hashes[0] if len(hashes) == 1 else f"{len(hashes)} hashes" if hashes else NONE]
 
 
 def _record(combination: Combination) -> dict[str, Any]:
@@ -72,7 +75,7 @@ def _record(combination: Combination) -> dict[str, Any]:
         average = getattr(combination, name)
         for part in Average._fields:
             record[f"{name}_{part}"] = getattr(average, part) if average else None
-    return record
+    return {**record, "parameters": " ".join(combination.hashes)}
 
 
 def draw(combinations: list[Combination]) -> bytes | None:

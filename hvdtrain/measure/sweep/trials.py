@@ -27,6 +27,11 @@ LONGEST_NAME = 120
 GIVEN_TO_TRIALS = {name: about.in_sweep for name, about in sources.FACTS.items() if about.in_sweep}
 """The options that a sweep gives to each trial itself, and what to do instead."""
 
+RANKS = "ranks"
+"""The only option of a trial that is not one of training: `launch` gets it."""
+RANK_OPTIONS = ("-n", "-np", "--ranks")
+"""The option of `launch`."""
+
 Settings = dict[str, list[Any]]
 """Values of each option to combine, by its name in Python."""
 
@@ -54,10 +59,26 @@ class Trial(NamedTuple):
         checksum = hashlib.sha256(exact.encode("utf-8", "surrogateescape")).hexdigest()[:8]
         return f"{safe[:LONGEST_NAME]}-{checksum}"
 
+    @property
+    def training_options(self) -> dict[str, Any]:
+        """Without the number of ranks."""
+        return {name: value for name, value in self.options.items() if name != RANKS}
+
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
         given = {"seed": self.seed, "runs": folder, "name": self.name, "auto_resume": True}
-        return arguments({**self.options, **given})
+        return arguments({**self.training_options, **given})
+
+    def command(self, command: list[str], folder: Path) -> list[str]:
+        """The command line of its job. command: what follows `hvdtrain`. folder: the sweep's."""
+        return [*self.launched(command), *self.arguments(folder)]
+
+    def launched(self, command: list[str]) -> list[str]:
+        """The command of the sweep, with the number of ranks if trials have their own."""
+        if RANKS not in self.options:
+            return command
+        end = command.index("--")
+        return [*command[:end], "-n", str(self.options[RANKS]), *command[end:]]
 
 
 def shown(value: Any) -> str:
@@ -83,6 +104,20 @@ def parse_settings(texts: list[str]) -> Settings:
             raise UserError(f"{where}: a value is empty", "write values with one comma between them")
         settings[name] = list(dict.fromkeys(sources.from_text(name, part, where) for part in parts))
     return settings
+
+
+def parse_ranks(text: str, command: list[str]) -> list[int]:
+    """The numbers of `--np N1,N2`. Raises UserError for others, and for a command that starts no ranks."""
+    numbers = text.split(",")
+    if not all(number.isascii() and number.isdecimal() and int(number[:9]) > 0 for number in numbers):
+        raise UserError(f"--np {text:.80}: is invalid", "give positive integers, for example 1,2,4")
+    if command and (command[0] != "launch" or "--" not in command):
+        reason = f"--np {text:.80}: only a command with launch has a number of ranks, and -- before its program"
+        raise UserError(reason, "write -- launch local -- python -m hvdtrain.torch_lenet OPTIONS")
+    words = command[: command.index("--")] if command else []
+    if any(word.partition("=")[0] in RANK_OPTIONS for word in words):
+        raise UserError(f"--np {text:.80}: launch has a number of ranks already", "leave out its -n")
+    return list(dict.fromkeys(int(number) for number in numbers))
 
 
 def plan(settings: Settings, seeds: int) -> list[Trial]:
@@ -162,4 +197,12 @@ def _from_json(record: dict[str, Any]) -> Trial:
     options, seed = record["options"], record["seed"]
     if type(seed) is not int:
         raise TypeError(f"seed is {seed!r:.80}")
-    return Trial({name: sources.from_toml(name, value, FILE) for name, value in sorted(options.items())}, seed)
+    return Trial({name: _value(name, value) for name, value in sorted(options.items())}, seed)
+
+
+def _value(name: str, value: Any) -> Any:
+    if name != RANKS:
+        return sources.from_toml(name, value, FILE)
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{RANKS} is {value!r:.80}")
+    return value

@@ -93,6 +93,11 @@ def _memory(row: Row) -> Figure:
     return Figure(f"{row.peak_rss_mb.maximum:,.0f}" if row.peak_rss_mb else NONE)
 
 
+def _hash(row: Row) -> Figure:
+    hashes = list(dict.fromkeys(run.parameters for run in row.runs if run.parameters))
+    return Figure(f"{len(hashes)} hashes" if len(hashes) > 1 else hashes[0] if hashes else NONE)
+
+
 SIZE = FigureColumn("ranks × devices", lambda row: Figure(row.size))
 SPEED = FigureColumn("images/s", _speed, "minimum to maximum, runs")
 MAIN = (
@@ -101,6 +106,7 @@ MAIN = (
     FigureColumn("scaling efficiency", _efficiency, priority=1),
     FigureColumn("test accuracy", _accuracy, "minimum to maximum; 95 % interval", priority=2),
     FigureColumn("max difference", _difference, priority=3),
+    FigureColumn("hash of weights", _hash, priority=4),
 )
 """The figures that are compared most."""
 MORE = (

@@ -9,6 +9,7 @@ from datetime import datetime
 
 from hvdtrain.runs.run import Run
 from hvdtrain.system.text import printable
+from hvdtrain.views.report.bits import bit_sentences
 from hvdtrain.views.report.columns import MAIN, MORE, SPEED, Figure, FigureColumn
 from hvdtrain.views.report.comparison import make_rows
 from hvdtrain.views.report.definitions import NOTE
@@ -33,7 +34,7 @@ class Report:
     def __init__(self, runs: list[Run], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
-        self.findings = findings(self.groups)
+        self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished = unfinished
         self.classes = class_lines(runs)
         self._runs = runs

@@ -82,6 +82,12 @@ DEFINITIONS = (
         "rate, other options and number of steps. The maximum of the runs; compression may differ.",
     ),
     (
+        "Hash of weights",
+        "The first 16 hexadecimal digits of a SHA-256 over names, shapes and bits of all parameters at the last step "
+        "(and with --shards of the running statistics), as in result.json. Runs with --shards and the same options are "
+        "to have the same one: only framework and device must be equal, not ranks, strategy or launcher.",
+    ),
+    (
         "Learning curves",
         "The losses and the accuracy that a run wrote to metrics.jsonl. Of many rows, the lines have the colors of "
         "their frameworks, and those that end with the lowest and the highest loss are named. Long curves are drawn as "

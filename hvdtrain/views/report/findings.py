@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 
+from hvdtrain.datasets.sharding import parts_by_rank
+from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.views.report.rows import MOST, Group, Interval, Row, count_of
 
@@ -170,13 +172,19 @@ def _accuracy(row: Row) -> str:
     return f"Test accuracy {value.median:.4f}" + (f" ({'; '.join(ends)})." if ends else ".")
 
 
+def _work(run: Run) -> list[int]:
+    """How many parts of a batch each rank computes; empty where that is unknown."""
+    shards = run.options["shards"]
+    return parts_by_rank(run.ranks, shards) if run.ranks and isinstance(shards, int) else []
+
+
 def _stragglers(rows: list[Row]) -> str:
     """The rank that its run waits for the most."""
     waited_for = [
         (slow[-1].ratio, slow[-1].rank, run.name)
         for row in rows
         for run in row.runs
-        if (slow := slow_ranks([run.history.ranks]))
+        if (slow := slow_ranks([run.history.ranks], work=_work(run)))
     ]
     if not waited_for:
         return ""

@@ -98,6 +98,7 @@ def _record(row: Row) -> dict[str, Any]:
         "accuracy_interval_high": row.chance and row.chance.high,
         "max_parameter_difference": row.difference and row.difference.largest,
         "difference_from": row.difference and printable(str(row.difference.reference.folder)),
+        "parameters": " ".join(dict.fromkeys(run.parameters for run in row.runs)),
         "started": " ".join(run.started for run in row.runs),
         "folders": " ".join(printable(str(run.folder)) for run in row.runs),
     }

@@ -83,9 +83,8 @@ def test_order_depends_on_seed_and_epoch_alone():
 @pytest.mark.guarantee("exact-evaluation")
 @given(samples=st.integers(0, 300), batch=st.integers(1, 64), size=SIZES)
 def test_evaluation_visits_every_row_once(samples, batch, size):
-    rows = [
-        np.arange(samples)[part] for rank in range(size) for part in sharding.evaluation(samples, batch, rank, size)
-    ]
+    cuts = [sharding.Cut.of(rank, size) for rank in range(size)]
+    rows = [np.arange(samples)[part] for cut in cuts for part in sharding.evaluation(samples, batch, cut)]
     assert np.array_equal(np.concatenate(rows) if rows else np.array([], int), np.arange(samples))
     assert all(len(part) <= batch for part in rows)
 
@@ -113,9 +112,11 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
             assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
 
 
-@given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES)
-def test_fixed_pieces_of_an_evaluation_do_not_depend_on_the_ranks(samples, batch, size):
+@given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES, shards=st.integers(9, 20))
+def test_pieces_of_an_evaluation_in_shards_do_not_depend_on_the_ranks(samples, batch, size, shards):
     def pieces(size):
-        return [p.tolist() for rank in range(size) for p in sharding.evaluation(samples, batch, rank, size, fixed=True)]
+        cuts = [sharding.Cut.of(rank, size, shards) for rank in range(size)]
+        return [piece.tolist() for cut in cuts for piece in sharding.evaluation(samples, batch, cut)]
 
     assert pieces(size) == pieces(1)
+    assert [row for piece in pieces(size) for row in piece] == list(range(samples))

@@ -69,3 +69,10 @@ def test_records_without_the_times_of_all_ranks_have_none():
     assert from_record(good) == [StepTime(1.0, None, 0.0), StepTime(2.0, None, 0.5)]
     for name, odd in [("compute_s", [1.0]), ("data_s", "12"), ("data_s", [1.0, -1.0]), ("compute_s", [1.0, None])]:
         assert from_record({**good, name: odd}) is None
+
+
+def test_ranks_with_more_shards_are_not_slow():
+    window = [[StepTime(2.0, 0.5, 0.0), StepTime(1.0, 1.5, 0.0), StepTime(1.0, 1.5, 0.0)]] * 3
+    assert [rank.rank for rank in slow_ranks(window)] == [0]
+    assert slow_ranks(window, work=[2, 1, 1]) == []
+    assert [rank.rank for rank in slow_ranks([[*part[1:], part[0]] for part in window], work=[1, 1, 1])] == [2]

@@ -4,7 +4,17 @@ import json
 
 import pytest
 
-from hvdtrain.measure.bench.strategies import BenchRow, StrategyBenchOptions, plan, ratio_table, read_ratios
+from hvdtrain.config.sources import CommandLine
+from hvdtrain.errors import UserError
+from hvdtrain.measure.bench.strategies import (
+    BenchRow,
+    StrategyBenchOptions,
+    command,
+    plan,
+    ratio_table,
+    read_ratios,
+    with_shards,
+)
 
 ROWS = [
     BenchRow("mxnet", "single", "", "", "one", ""),
@@ -39,6 +49,38 @@ def test_ratios_pair_jobs_of_a_repeat_with_the_fastest_of_the_framework(tmp_path
     assert over_mpi.ratios == pytest.approx([0.99, 0.98, 1.1])
     assert f"| mxnet/horovod/mpi | {fastest} | 2 | 0.99 | 0.98 to 1.10, 3 |\n" in ratio_table(found).markdown()
     assert max(map(len, ratio_table(found).terminal(60).splitlines())) <= 60
+
+
+def test_all_jobs_train_in_shards_with_the_given_options(tmp_path):
+    options = StrategyBenchOptions(
+        shards=8, np="8,3", set=("model=resnet20", "lr=0.1", "nesterov=true", "momentum=0.9"), output=tmp_path
+    )
+    rows = with_shards([row._replace(sums_shards=row.over != "devices") for row in ROWS], options.shards)
+    assert [row.name for row in rows if row.problem] == ["mxnet/kvstore/device"]
+    assert not any(row.problem for row in with_shards(ROWS, 0))
+    jobs = plan(rows, options)
+    assert {job.replicas for job in jobs if job.row.over == "ranks"} == {3, 8}
+    for job in jobs:
+        line = CommandLine.read(command(job, options)[command(job, options).index("train") + 1 :], "train", None)
+        config, runtime = line.options()
+        assert (config.shards, config.model, config.lr, config.nesterov) == (8, "resnet20", 0.1, True)
+        assert (config.strategy, config.init, runtime.name) == (job.row.strategy, "xavier", job.name)
+
+
+@pytest.mark.parametrize(
+    ("given", "option"),
+    [
+        ({"shards": 2, "np": "1,3"}, "np"),
+        ({"set": ("shards=3",)}, ""),
+        ({"set": ("lr",)}, ""),
+        ({"set": ("quiet=true",)}, ""),
+        ({"set": ("lr=x",)}, "lr"),
+    ],
+)
+def test_options_that_no_job_can_have(given, option):
+    with pytest.raises(UserError) as failed:
+        StrategyBenchOptions(**given)
+    assert failed.value.option == option and failed.value.remedy
 
 
 def test_without_another_strategy_there_is_no_ratio(tmp_path):

@@ -14,11 +14,12 @@ from hvdtrain.measure.sweep.trials import Trial, plan
 COMMAND = ["train", "--data", "a b"]
 
 
-def write(folder, trial, accuracy, loss=1.0, speed=100.0, **options):
+def write(folder, trial, accuracy, loss=1.0, speed=100.0, parameters="ab", **options):
     run = folder / trial.name
     run.mkdir()
-    (run / "config.json").write_text(json.dumps({"config": options, "runtime": {"devices": 2}}))
-    (run / "result.json").write_text(json.dumps({"accuracy": accuracy, "loss": loss, "images_per_s": speed}))
+    (run / "config.json").write_text(json.dumps({"config": options, "runtime": {"devices": 2}, "ranks": 3}))
+    result = {"accuracy": accuracy, "loss": loss, "images_per_s": speed, "parameters": parameters}
+    (run / "result.json").write_text(json.dumps(result))
 
 
 def test_average():
@@ -53,14 +54,27 @@ def test_options_that_only_other_trials_set_are_those_of_the_record(tmp_path):
     assert found[2].values == {"devices": "4", "lr": "–", "nesterov": "–"}
 
 
+def test_hashes_of_a_combination_are_those_of_its_seeds(tmp_path):
+    trials = plan({"lr": [0.1, 0.2, 0.3], "ranks": [1]}, 2)
+    for trial in trials:
+        if trial.options["lr"] < 0.3:
+            parameters = f"{trial.options['lr']}-{trial.seed if trial.options['lr'] == 0.1 else 'same'}"
+            write(tmp_path, trial, trial.options["lr"], parameters=parameters)
+    same, different, none = combinations([*trials, Trial({"lr": 0.2}, 0)], tmp_path)[:3]
+    rows = list(csv.DictReader(io.StringIO(pages.csv_page([same, different, none]))))
+    assert [row["parameters"] for row in rows] == ["0.2-same", "0.1-0 0.1-1", ""]
+    text = pages.markdown_page([same, different, none], COMMAND, [], [])
+    assert "| 0.2-same |" in text and "| 2 hashes |" in text
+
+
 def test_missing_figures_and_special_characters(tmp_path):
     """A loss that is not finite is null, and a run shorter than an interval has a speed of 0."""
     trials = [Trial({"data": "=a|b\x1b$"}, seed) for seed in (0, 1)]
     write(tmp_path, trials[0], 0.5, None, 0.0)
     write(tmp_path, trials[1], 0.7, None, 0.0)
     found = combinations(trials, tmp_path)
-    page = pages.markdown_page(found, COMMAND, ["name_: <why>"])
-    assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 ± 0.1414 | – | – |" in page
+    page = pages.markdown_page(found, COMMAND, ["name_: <why>"], ["One <hash>."])
+    assert "| =a\\|b\\\\x1b\\$ | 2 | 0.6000 ± 0.1414 | – | – | ab |\n\nOne &lt;hash&gt;.\n" in page
     assert "    hvdtrain train --data 'a b'\n" in page
     assert "## Failed trials\n\n- name\\_: &lt;why&gt;\n" in page
     (row,) = csv.DictReader(io.StringIO(pages.csv_page(found)))

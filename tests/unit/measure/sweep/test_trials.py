@@ -8,7 +8,15 @@ from support.options import parse
 
 from hvdtrain.__main__ import main
 from hvdtrain.errors import UserError
-from hvdtrain.measure.sweep.trials import SweepRecord, Trial, is_complete, parse_settings, plan
+from hvdtrain.measure.sweep.trials import (
+    RANKS,
+    SweepRecord,
+    Trial,
+    is_complete,
+    parse_ranks,
+    parse_settings,
+    plan,
+)
 
 TRAIN = ["--", "train", "--strategy", "single"]
 LAUNCH = ["--", "launch", "local", "-n", "2", "--"]
@@ -35,6 +43,17 @@ def test_training_accepts_what_a_trial_adds(tmp_path):
     assert (runtime.runs, runtime.name, runtime.auto_resume) == (tmp_path, trial.name, True)
 
 
+def test_ranks_are_launched_and_are_no_option_of_training(tmp_path):
+    command = ["launch", "local", "--start-timeout", "9", "--", "python", "-m", "hvdtrain.torch_lenet", "--", "x"]
+    first, second = plan({"lr": [0.1], **{RANKS: parse_ranks("2,1,2", command)}}, 1)
+    assert (first.name, second.name) == ("lr=0.1,ranks=2,seed=0", "lr=0.1,ranks=1,seed=0")
+    assert first.launched(command) == [*command[:4], "-n", "2", *command[4:]]
+    assert first.command(command, tmp_path) == [*first.launched(command), *first.arguments(tmp_path)]
+    assert not any(word.startswith("--ranks") for word in first.arguments(tmp_path))
+    SweepRecord(tmp_path, command).add([first, second])
+    assert SweepRecord.read(tmp_path).trials == [first, second]
+
+
 def test_names_of_runs_are_names_of_files():
     values = ["a/b", "a-b", "a\\b", "../..", "é", "x" * 300, "x" * 301, "\udcff"]
     names = [Trial({"data": value}, 0).name for value in values]
@@ -59,6 +78,7 @@ def test_record_collects_the_trials_of_one_command(tmp_path):
         '{"command": ["train"], "trials": [{"options": {"lr": "x"}, "seed": 0}]}',
         '{"command": ["train"], "trials": [{"options": {"x": 1}, "seed": 0}]}',
         '{"command": ["train"], "trials": [{"options": {}, "seed": "0"}]}', "[" * 100_000,
+        '{"command": ["train"], "trials": [{"options": {"ranks": "2"}, "seed": 0}]}',
     ],
 )  # fmt: skip
 def test_damaged_record(tmp_path, content):
@@ -103,6 +123,11 @@ INVALID = [
     (["--seeds", "0", *TRAIN], "--seeds 0 is too small; give 1 or more"),
     (["--seed", "3", *TRAIN], "--seed is not an option (did you mean --seeds?)"),
     (["--output=--", *TRAIN], "expected one argument"),
+    (["--np", "1,x", *LAUNCH, "x"], "--np 1,x: is invalid; give positive integers"),
+    (["--np", "0", *LAUNCH, "x"], "--np 0: is invalid"),
+    (["--np", "1", *TRAIN], "--np 1: only a command with launch has a number of ranks"),
+    (["--np", "1", "--", "launch", "local", "x"], "--np 1: only a command with launch has a number of ranks"),
+    (["--np", "1", *LAUNCH, "x"], "--np 1: launch has a number of ranks already; leave out its -n"),
     ([], "no command to run; write -- train OPTIONS, or -- launch local -n 2 --"),
     (["--set", "lr=1"], "no command to run"),
     (["--", "trian"], "-- trian: a sweep runs train or launch (did you mean train?)"),

@@ -37,14 +37,23 @@ def test_repetitions_are_one_row_with_median_minimum_and_maximum(tmp_path, capsy
     page = (tmp_path / "out" / "report.md").read_text()
     assert (
         "| single | 1 × 1 | 1,000 (900 to 1,100, 3 runs) | base | "
-        "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — |\n"
+        "0.5000 (0.4500 to 0.5500; 95 %: 0.490 to 0.510) | — | ab |\n"
     ) in page
     assert "| single | 1 × 1 | 500 | 5.0 | 10.00 | 25.0 ms: 50% / 25% / 25% | — | 550 |\n" in page
     assert "- seed: differs: 0 (2 runs), 1 (1 run)\n" in page
     output = capsys.readouterr().out.splitlines()
     (shown,) = (line for line in output if line.startswith("  single"))
     assert re.sub("  +", " | ", shown.strip()).split(" | ") == (
-        ["single", "1 × 1", "1,000", *(["900 to 1,100, 3 runs"] if "900 to" in shown else []), "base", "0.5000", "—"]
+        [
+            "single",
+            "1 × 1",
+            "1,000",
+            *(["900 to 1,100, 3 runs"] if "900 to" in shown else []),
+            "base",
+            "0.5000",
+            "—",
+            "ab",
+        ]
     )
     assert output[-1] == f"written to {tmp_path / 'out'}: report.md, report.csv, report.html"
 

@@ -1,0 +1,83 @@
+"""Steps in shards (`--shards`) in Gluon: gradients and statistics of each shard, and their means over all shards."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import mxnet as mx
+import numpy as np
+
+from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.frameworks.mxnet.network import Parameters, copy_into, parameter_weights
+from hvdtrain.interfaces import Group
+
+
+class Statistics(Protocol):
+    """What the forward and backward passes of a model change besides gradients, such as running statistics."""
+
+    def read(self) -> list[np.ndarray]:
+        """Copies of all of them; waits for them."""
+        ...
+
+    def write(self, arrays: list[np.ndarray]) -> None:
+        """Set all of them to what `read` returned, or to other values in these shapes."""
+        ...
+
+
+class BlockStatistics:
+    """The parameters of a block that are not trained: running statistics, and those that are frozen."""
+
+    def __init__(self, parameters: Parameters, context: mx.Context) -> None:
+        self._parameters, self._context = parameters, context
+
+    def read(self) -> list[np.ndarray]:
+        return [*parameter_weights(self._parameters, self._context).values()] if self._parameters else []
+
+    def write(self, arrays: list[np.ndarray]) -> None:
+        for parameter, array in zip(self._parameters.values(), arrays, strict=True):
+            copy_into(parameter.data(self._context), array)
+
+
+class ShardedGradients:
+    """The gradients of a step in shards, of one device.
+
+    In each step: `begin`; for each shard its forward pass, `read`, its backward pass and `add`; `combine`. A shard's
+    backward pass would replace the gradients of the shard before, so these are read first, while the engine computes
+    the forward pass: copies of them cost 4 % of LeNet's step.
+    """
+
+    def __init__(self, group: Group, shards: int, parameters: Parameters, statistics: Statistics) -> None:
+        self._sums = ShardSums(group, shards, [tuple(parameter.shape) for parameter in parameters.values()])
+        self._parameters, self._statistics = list(parameters.values()), statistics
+        self._start: list[np.ndarray] = []
+        """The statistics at the beginning of the step."""
+        self._is_queued = False
+        """Whether the engine has, or still computes, gradients that were not read."""
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._start, self._is_queued = self._statistics.read(), False
+        self._sums.begin(self._start)
+
+    def add(self) -> None:
+        """Add the shard whose backward pass is queued."""
+        self._is_queued = True
+        if self._start:  # the next forward pass begins with these, so it must wait
+            self.read()
+            self._statistics.write(self._start)
+
+    def read(self) -> None:
+        """Read the gradients of the shard that was added last; waits for them."""
+        if self._is_queued:
+            gradients = [parameter.list_grad()[0].asnumpy() for parameter in self._parameters]
+            self._sums.add(gradients, self._statistics.read())
+            self._is_queued = False
+
+    def combine(self) -> None:
+        """Replace gradients and statistics by their means over all shards. Call it on every rank."""
+        self.read()
+        gradients, statistics = self._sums.combine()
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            copy_into(parameter.list_grad()[0], gradient)
+            parameter.list_data()[0]._fresh_grad = True  # else a trainer refuses to update it on a rank without shards
+        self._statistics.write(statistics)

@@ -1,0 +1,93 @@
+"""Whether runs that are to end with the same weights do, bit for bit: by the hashes in their results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from hvdtrain.runs.run import LAYERS, Run
+from hvdtrain.runs.segment import SAME_STEPS
+
+MAX_SENTENCES = 4
+"""Groups with different hashes that have a sentence."""
+MAX_NAMES = 4
+"""Runs that a sentence names."""
+
+
+class BitGroup(NamedTuple):
+    """Runs with --shards that are to have the same weights: only the distribution of their work may differ."""
+
+    runs: list[Run]
+
+    @property
+    def hashes(self) -> dict[str, list[Run]]:
+        """The runs with each hash, the most frequent one first."""
+        by_hash: dict[str, list[Run]] = {}
+        for run in self.runs:
+            by_hash.setdefault(run.parameters, []).append(run)
+        return dict(sorted(by_hash.items(), key=lambda item: -len(item[1])))
+
+    @property
+    def changed(self) -> list[str]:
+        """What differs between its runs and decides the bits as well: packages, the processor and how it is used."""
+        deciding = [_deciding(run) for run in self.runs]
+        names = dict.fromkeys(name for values in deciding for name in values)
+        return [name for name in names if len({values.get(name) for values in deciding}) > 1]
+
+
+def _deciding(run: Run) -> dict[str, str]:
+    versions = {name: version for name, version in run.versions.items() if name != "stack"}
+    return {**versions, "processor": run.host.get("processor", ""), **run.config.table("arithmetic").texts()}
+
+
+def bit_groups(runs: Iterable[Run]) -> list[BitGroup]:
+    """The groups of at least two runs with a hash."""
+    groups: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        if run.options["shards"] and run.parameters:
+            groups.setdefault(_training(run), []).append(run)
+    return [BitGroup(group) for group in groups.values() if len(group) > 1]
+
+
+def _training(run: Run) -> tuple[Any, ...]:
+    """What decides the weights at the end, whatever the number of ranks and the strategy are."""
+    options = {name: str(value) for name, value in run.options.items() if name not in SAME_STEPS}
+    device = run.config.text("device").partition(":")[0]
+    return (run.result.count("steps"), run.settings.get(LAYERS), device, *sorted(options.items()))
+
+
+def bit_sentences(runs: Iterable[Run]) -> list[str]:
+    """What is to be said of the groups; nothing without any."""
+    groups = bit_groups(runs)
+    differ = [group for group in groups if len(group.hashes) > 1]
+    same = [group for group in groups if len(group.hashes) == 1]
+    count = sum(len(group.runs) for group in same)
+    sentences = [_difference(group) for group in differ[:MAX_SENTENCES]]
+    if len(differ) > MAX_SENTENCES:
+        sentences.append(f"Weights: {len(differ) - MAX_SENTENCES} more groups of runs have different hashes.")
+    if len(same) == 1:
+        (parameters,) = same[0].hashes
+        shards = same[0].runs[0].options["shards"]
+        sentences.append(f"Weights: the same bits in all {count} runs with --shards {shards} (hash {parameters}).")
+    elif same:
+        sentences.append(
+            f"Weights: the same bits in all runs of each of {len(same)} trainings with --shards ({count} runs)."
+        )
+    return sentences
+
+
+def _difference(group: BitGroup) -> str:
+    (first, most), *others = group.hashes.items()
+    alone = "; ".join(f"{parameters} in {_names(runs)}" for parameters, runs in others[:MAX_NAMES])
+    more = f", and {len(others) - MAX_NAMES} more" if len(others) > MAX_NAMES else ""
+    usual = f"{first} in {_names(most)}" if len(most) == len(others[0][1]) else f"{first} in the other {len(most)}"
+    changed = f"; they differ in {', '.join(group.changed[:MAX_NAMES])}" if group.changed else ""
+    found = f"{len(others) + 1} different hashes in {len(group.runs)} runs that are to be equal"
+    return f"Weights: {found}: {alone}{more}; {usual}{changed}."
+
+
+def _names(runs: list[Run]) -> str:
+    """The names of runs in a sentence."""
+    names = [run.name for run in runs]
+    more = len(names) - MAX_NAMES
+    return ", ".join(names[:MAX_NAMES]) + (f" and {more} more" if more > 0 else "")
