@@ -130,13 +130,13 @@ def main() -> None:
     options = parse_options()
     runs = list(chosen(options))
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-same-bits-"))
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
-        outcomes, about = train_all(runs, options.shards, folder)
-        text = table(outcomes, about, options.shards)
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(text + "\n")
-        options.output.with_suffix(".json").write_text(json.dumps(as_json(outcomes, about), indent=2) + "\n")
+        for outcomes, about in train_all(runs, options.shards, folder):  # after each job, as it may be the last one
+            text = table(outcomes, about, options.shards)
+            options.output.write_text(text + "\n")
+            options.output.with_suffix(".json").write_text(json.dumps(as_json(outcomes, about), indent=2) + "\n")
         print(text)
         if any(problems(of_row) for of_row in outcomes.values()):
             stack.pop_all()
@@ -171,8 +171,8 @@ def chosen(options: argparse.Namespace) -> Iterator[Run]:
                     yield Run(row, transport, ranks)
 
 
-def train_all(runs: list[Run], shards: int, folder: Path) -> tuple[dict[Row, Outcomes], dict[str, Any]]:
-    """The outcomes of each row, and what the first run recorded in `config.json`."""
+def train_all(runs: list[Run], shards: int, folder: Path) -> Iterator[tuple[dict[Row, Outcomes], dict[str, Any]]]:
+    """After each job: the outcomes of each row so far, and what the first run recorded in `config.json`."""
     images = folder / "images.npz"
     write_images(images)
     jobs: dict[tuple[str, int, str], list[Run]] = {}
@@ -186,13 +186,13 @@ def train_all(runs: list[Run], shards: int, folder: Path) -> tuple[dict[Row, Out
             outcomes[run.row][run] = read_outcome(folder / run.folder)
             if not about and outcomes[run.row][run]:
                 about = json.loads((folder / run.folder / "config.json").read_text())
-    return outcomes, about
+        yield outcomes, about
 
 
 def write_images(path: Path) -> None:
     """Images for ResNet-20, and their labels."""
     generator = np.random.default_rng(0)
-    parts = {}
+    parts: dict[str, np.ndarray] = {}
     for part, count in (("train", ROWS), ("test", TEST_ROWS)):
         labels = generator.integers(0, 10, count)
         images = generator.integers(0, 156, (count, *IMAGE)) + 10 * labels[:, None, None, None]  # can be learned
@@ -262,7 +262,9 @@ def table(outcomes: dict[Row, Outcomes], about: dict[str, Any], shards: int) -> 
     ]
     for row, of_row in outcomes.items():
         usual = most_common(outcome.weights for outcome in of_row.values() if outcome)
-        verdict = "; ".join(problems(of_row)) or f"one hash in all {len(of_row)} runs"
+        verdict = "; ".join(problems(of_row)) or (
+            f"one hash in all {len(of_row)} runs" if of_row else "not trained yet"
+        )
         lines.append(f"| {' | '.join(row)} | {usual} | {len(of_row)} | {verdict} |")
     return "\n".join(lines)
 
