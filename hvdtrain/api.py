@@ -18,7 +18,7 @@ from hvdtrain.doctor import examine_host
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.runs.record import RunFolder
 from hvdtrain.tasks.user import make_task
-from hvdtrain.training.process import bind_to_cores, ending_process, notifying, read_options
+from hvdtrain.training.process import ending_process, notifying, prepare_host, read_options
 
 if TYPE_CHECKING:
     from hvdtrain.training.user_loop import UserLoop
@@ -76,7 +76,7 @@ def start(
         config, options = config or Config(strategy="single"), options or RuntimeOptions()
         if framework:
             config = dataclasses.replace(config, framework=framework)
-        bind_to_cores(options)
+        prepare_host(config, options)
         with UserLoop(script, config, options, examine_host) as loop:
             yield loop
 

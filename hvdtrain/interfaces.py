@@ -347,6 +347,8 @@ class Checkpoint:
     classes: tuple[str, ...] = field(default_factory=tuple)
     init: str = ""
     """How the weights were initialized."""
+    arithmetic: dict[str, Any] = field(default_factory=dict)
+    """With --shards, what decided the bits besides options and data: `training.arithmetic.record`."""
     other_ranks: tuple[Weights, ...] = ()
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
 

@@ -14,7 +14,7 @@ from hvdtrain.runs.segment import Segment
 from hvdtrain.system import rank_info
 from hvdtrain.system.command import Parser, output_errors
 from hvdtrain.system.text import printable
-from hvdtrain.training.process import bind_to_cores, ending_process
+from hvdtrain.training.process import ending_process, prepare_host
 from hvdtrain.views.run_view import chosen_run
 
 EXAMPLES = """examples:
@@ -42,7 +42,7 @@ def _replay(argv: list[str]) -> None:
     rank, size = rank_info.detect()[1:3]
     if rank == 0 and not options.quiet:
         print(starting(config), file=sys.stderr, flush=True)
-    bind_to_cores(runtime)
+    prepare_host(config, runtime)
     verdict = replay.replay(segment, config, runtime)
     if rank == 0:
         with output_errors():

@@ -10,7 +10,7 @@ from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.doctor import examine_host
 from hvdtrain.system import rank_info
 from hvdtrain.system.python_files import is_reference
-from hvdtrain.training.process import Ending, bind_to_cores, end, ending_process, read_options
+from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
 
 def main(
@@ -42,7 +42,7 @@ def _train(ending: Ending, framework: Framework | None, program: str, argv: list
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(starting(config), file=sys.stderr, flush=True)
-    bind_to_cores(runtime)
+    prepare_host(config, runtime)
     from hvdtrain.training.train import train  # after the line above, as it takes a while
 
     train(config, runtime, examine_host)

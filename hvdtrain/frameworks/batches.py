@@ -17,22 +17,30 @@ Rows = tuple[np.ndarray, ...]
 """The weights of a batch's rows, and arrays of as many rows."""
 
 
-def choose_device(requested: str, available: bool, count: int, group: Group) -> str:
-    """`cpu` or `cuda:<local_rank>`.
+def choose_device(requested: str, available: bool, count: int, group: Group, shared: bool = False) -> str:
+    """`cpu` or `cuda:<local_rank>`; `cuda:<local_rank % count>` where ranks may share a GPU.
 
-    requested: --device. available, count: whether the framework sees GPUs, and how many. Raises UserError if there is
-    no GPU, or none for this local rank.
+    requested: --device. available, count: whether the framework sees GPUs, and how many. shared: whether more ranks
+    than GPUs are of use, as with --shards, whose result does not depend on it. Raises UserError if there is no GPU, or
+    none for this local rank.
     """
     if requested == "cpu" or (requested == "auto" and not available):
         return "cpu"
     if not available:
         raise UserError("--device gpu: the framework sees no GPU on this host", "use --device cpu, or check nvidia-smi")
+    if shared and count:
+        return f"cuda:{group.local_rank % count}"
     if group.local_rank >= count:
         raise UserError(
             f"local rank {group.local_rank} has no GPU: this host has {count}, and each rank needs one",
             "start fewer processes per host, or use --device cpu",
         )
     return f"cuda:{group.local_rank}"
+
+
+def device_number(device: str) -> int:
+    """The number of the GPU that `choose_device` has chosen."""
+    return int(device.partition(":")[2])
 
 
 def count_devices(requested: int, gpus: int) -> int:

@@ -17,11 +17,12 @@ from hvdtrain.collectives.limits import limited_start
 from hvdtrain.config import validity
 from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
+from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
-from hvdtrain.system import rank_info
+from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import Script
@@ -174,6 +175,7 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
 
 
 def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+    settle(config, runtime)
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
@@ -186,6 +188,7 @@ KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"
 
 def _prepare(config: Config, runtime: RuntimeOptions) -> None:
     """What must be set before a framework starts."""
+    arithmetic.hold(config.threads, config.isa, config.shards)  # again, for programs that call `train` by themselves
     set_environment()
     keep_freed_memory()
     if runtime.timeline and config.strategy == "horovod":

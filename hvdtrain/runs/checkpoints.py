@@ -243,10 +243,24 @@ def _check_values(saved: Checkpoint) -> None:
         or not all(type(number) in (int, float) and math.isfinite(number) for number in (saved.score, optimizer.scale))
         or not _holds_numbers(optimizer.extra)
         or not isinstance(saved.network, dict)
+        or not _is_arithmetic(saved.arithmetic)
         or not isinstance(saved.network.get("task", ""), str)
         or not all(array.dtype.kind in "fiub" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")
+
+
+def _is_arithmetic(values: Any) -> bool:
+    """Whether it may be a record of `training.arithmetic`: numbers, texts, and tables of texts."""
+    if not isinstance(values, dict):
+        return False
+    counts, tables = ("shards", "threads"), ("variables", "versions")
+    texts = [value for name, value in values.items() if name not in counts + tables]
+    for table in (values.get(name, {}) for name in tables):
+        if not isinstance(table, dict):
+            return False
+        texts += table.values()
+    return all(type(values.get(name, 0)) is int for name in counts) and all(isinstance(text, str) for text in texts)
 
 
 def _holds_numbers(values: Any) -> bool:

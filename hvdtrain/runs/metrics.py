@@ -234,7 +234,7 @@ class MetricsReader:
         found = {}
         for record in self.of_kind("checkpoint"):
             step, parameters = record["step"], record.get("parameters")
-            if step >= 0 and isinstance(parameters, str) and HASH.fullmatch(parameters):
+            if type(step) is int and step > 0 and isinstance(parameters, str) and HASH.fullmatch(parameters):
                 found[step] = SavedHash(step, parameters, finite_number(record.get("time")) or 0.0)
         return found
 

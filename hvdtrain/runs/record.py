@@ -19,7 +19,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Learner
 from hvdtrain.runs import metrics
 from hvdtrain.runs.lock import trained_by_this_program
-from hvdtrain.system import credentials, rank_info, resources, stacks
+from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.run_end import run_id
@@ -109,11 +109,13 @@ def write_options(
     network: dict[str, Any],
     learner: Learner,
     steps: int,
+    bits: dict[str, Any],
 ) -> dict[str, Any]:
     """Write `config.json`; its content.
 
-    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run. A run
-    that is resumed in its own folder keeps the previous one as `config-<number>.json`. Raises OSError.
+    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run.
+    bits: what decides the bits besides options and versions. A run that is resumed in its own folder keeps the previous
+    one as `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
@@ -130,6 +132,7 @@ def write_options(
         "controller": learner.group.controller,
         "versions": stacks.installed_versions(),
         "host": host(),
+        "arithmetic": bits,
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
     write_all_atomically({**previous, path: _json(written)})
@@ -161,16 +164,8 @@ def host() -> dict[str, Any]:
     return {
         "name": rank_info.host_name(),
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": arithmetic.processor().model,
         "cores": len(resources.core_binding().before),
         "bound": resources.core_binding().text,
         **{name: os.environ.get(name, "") for name in THREAD_SETTINGS},
     }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")

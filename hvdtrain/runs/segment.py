@@ -134,8 +134,12 @@ def _session(folder: Path, reader: MetricsReader, first: int, end: SavedHash) ->
     for session in trained:
         for name, value in chosen.options.items():
             if session.options.get(name) != value:
-                reason = f"{folder} trained steps {first} to {end.step} with --{key(name)} {session.options.get(name)}"
-                raise UserError(f"{reason} at first, then {value}", "give by --from and --to a part with the same one")
+                reason = (
+                    f"{folder} trained steps {first} to {end.step} with --{key(name)} {session.options.get(name)!s:.80}"
+                )
+                raise UserError(
+                    f"{reason} at first, then {value!s:.80}", "give by --from and --to a part with the same one"
+                )
     config = chosen.record.table("config")
     model = config.text("model")
     if is_script(model):

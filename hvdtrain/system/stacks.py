@@ -203,6 +203,12 @@ def installed_versions() -> dict[str, str]:
     return {name: value for name, value in versions.items() if value}
 
 
+def deciding_versions(framework: str) -> dict[str, str]:
+    """Of `installed_versions`, those that decide the bits of a training in one framework."""
+    names = ("hvdtrain", *DISTRIBUTIONS[framework], *(("tf-keras",) if framework == "tensorflow" else ()), "numpy")
+    return {name: value for name in names if (value := installed_version(name))}
+
+
 def versions_here() -> dict[str, str]:
     """What must be identical on all hosts of a job: `installed_versions`, and the content of hvdtrain's own files."""
     return {**installed_versions(), CODE: _digest()}

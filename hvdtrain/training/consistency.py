@@ -43,7 +43,7 @@ def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, ta
     """
     recorded = {**to_record(config), **to_record(runtime)}
     options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
-    for name, rank, value, expected in _differences(
+    for name, rank, value, expected in differences(
         group, {**options, "layers": _digest(target.record()), "data": fingerprint}
     ):
         remedy = "give every rank the same options and files"
@@ -63,7 +63,7 @@ def check_same_weights(group: Group, weights: Weights, when: str) -> str:
     when: the moment of the check, for the message.
     """
     sums = {name: checksum({name: value}) for name, value in weights.items()}
-    for name, rank, _, _ in _differences(group, sums):
+    for name, rank, _, _ in differences(group, sums):
         raise TrainingError(
             f"{when}: parameter {name} of rank {rank} differs from rank 0's, so the ranks train different networks",
             "resume from the newest checkpoint",
@@ -72,7 +72,7 @@ def check_same_weights(group: Group, weights: Weights, when: str) -> str:
     return checksum(weights)
 
 
-def _differences(group: Group, local_values: dict[str, Any]) -> Iterator[Difference]:
+def differences(group: Group, local_values: dict[str, Any]) -> Iterator[Difference]:
     """What differs between the ranks' values, in the order of rank 0's names and then of ranks."""
     gathered = group.gather(local_values)
     for name, expected in gathered[0].items():

@@ -25,7 +25,7 @@ from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
-from hvdtrain.system import agent_pipe, rank_info, resources
+from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
 from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
@@ -165,10 +165,14 @@ def _how_to_resume() -> str:
     return f"; resume from step {newest[0].step} with --resume {folder}" if newest and newest[0] else ""
 
 
-def bind_to_cores(runtime: RuntimeOptions) -> None:
-    """Bind this rank to its share of the host's cores; before libraries start threads."""
+def prepare_host(config: Config, runtime: RuntimeOptions) -> None:
+    """Bind this rank to its share of the host's cores, and hold its arithmetic; before libraries are imported.
+
+    Raises UserError if this host does not have the instruction set of --isa.
+    """
     if runtime.bind == "auto":
         resources.bind_cores(uses_gpu=runtime.device != "cpu" and NVIDIA.exists())
+    arithmetic.hold(config.threads, config.isa, config.shards)
 
 
 def read_options(framework: Framework | None, program: str, argv: list[str]) -> tuple[Config, RuntimeOptions]:

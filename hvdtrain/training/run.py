@@ -16,6 +16,7 @@ from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.tasks.target import Target
+from hvdtrain.training import arithmetic
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,6 +99,11 @@ class Run:
         steps = self.config.epochs * self.steps_per_epoch
         return min(steps, self.config.max_steps or steps)
 
+    @functools.cached_property
+    def arithmetic(self) -> dict[str, Any]:
+        """What decides the bits on this rank besides options and data, as JSON values."""
+        return arithmetic.record(self.config, self.learner)
+
     def common_weights(self) -> Weights:
         """Parameters and running statistics that must be identical on all ranks.
 
@@ -133,6 +139,7 @@ class Run:
             score=score,
             classes=self.dataset.classes,
             init=self.config.init,
+            arithmetic=self.arithmetic if self.config.shards else {},
         )
 
 

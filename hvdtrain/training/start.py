@@ -23,7 +23,7 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import consistency
+from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
@@ -117,6 +117,8 @@ def start_run(
     An elastic job calls this again, with its memory, after each change of its ranks. Raises what `train` raises.
     """
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
+    if config.shards:
+        arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
     with RunLock() as lock:
         folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
@@ -146,6 +148,8 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
     """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    if run.config.shards:
+        arithmetic.warn_of_processors(run.group, run.arithmetic)
     with must_write("the record of this run", run.folder):
         content = _write_record(run, examine_host) if run.is_rank_0 else {}
         if not run.is_rank_0 or not run.runtime.trackers:
@@ -158,7 +162,10 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
 def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
     """Write what is known before the first step; the content of `config.json`."""
     target = run.target.record()
-    written = record.write_options(run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step)
+    bits = {name: value for name, value in run.arithmetic.items() if name not in arithmetic.ELSEWHERE}
+    written = record.write_options(
+        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits
+    )
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})
     for finding in findings:

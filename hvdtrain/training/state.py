@@ -27,7 +27,7 @@ from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import consistency
+from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.run import Run
 
 MAX_SHARE = 0.01
@@ -142,6 +142,8 @@ def _restore(
     samples = len(dataset.train)
     check_options(config, target, dataset, path, saved)
     check_position(path, saved.position, samples)
+    if config.shards or saved.arithmetic:
+        arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     _check_weights(config, target, path, saved)
     try:
         learner.load(saved.weights)

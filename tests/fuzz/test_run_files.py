@@ -21,6 +21,8 @@ from hvdtrain.config.sources import from_record, recorded, to_record
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
 from hvdtrain.runs import checkpoints, metrics, shards
 from hvdtrain.runs.run import Run
+from hvdtrain.runs.segment import Segment
+from hvdtrain.training import replay
 from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.pages import csv_page, markdown_page
 
@@ -166,6 +168,23 @@ def test_run_folder(files: dict[str, bytes]) -> None:
         report = Report([Run(folder).require()], [])
         markdown_page(report)
         csv_page(report)
+
+
+SESSION = {**RUN["config.json"], "runtime": {"device": "cpu", "workers": 2}, "started": "2023-01-01T00:00:00+0000"}
+TRAINED = [{**record, "step": 40, "time": 1.7e9} for record in RECORDS]
+
+
+@FUZZ
+@given(json_like(SESSION), json_like(SESSION), st.sampled_from(TRAINED).flatmap(json_like))
+@example(json.dumps(SESSION).encode(), b"", b'{"kind": "checkpoint", "step": false, "parameters": "0123456789abcdef"}')
+def test_segment_to_replay(config: bytes, earlier: bytes, line: bytes) -> None:
+    lines = b"\n".join([*(json.dumps(record).encode() for record in TRAINED), line, b""])
+    files = {"config.json": config, "config-1.json": earlier, "metrics.jsonl": lines}
+    with folder_of(**files) as folder, rejects_cleanly():
+        segment = Segment.choose(folder)
+        assert segment.first < segment.last.step
+        trained, runtime = replay.options(segment)
+        assert trained.max_steps == segment.last.step and not runtime.on_end and not runtime.auto_resume
 
 
 @FUZZ

@@ -12,7 +12,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.contrib import amp
 
-from hvdtrain.frameworks.batches import choose_device, statistics_by_rank
+from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
 from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
@@ -45,10 +45,11 @@ class ContextLearner(Learner):
         self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
-        if choose_device(strategy.runtime.device, gpus > 0, gpus, self.group) == "cpu":
+        chosen = choose_device(strategy.runtime.device, gpus > 0, gpus, self.group, shared=bool(self._config.shards))
+        if chosen == "cpu":
             self.device, self._contexts = "cpu", [mx.cpu(i) for i in range(devices)]
         else:
-            self._contexts = [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(self.group.local_rank)]
+            self._contexts = [mx.gpu(i) for i in range(devices)] if devices > 1 else [mx.gpu(device_number(chosen))]
 
 
 class OperatorLearner(ContextLearner):

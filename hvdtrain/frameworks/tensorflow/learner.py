@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.batches import choose_device
+from hvdtrain.frameworks.batches import choose_device, device_number
 from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
@@ -22,11 +22,13 @@ from hvdtrain.tasks.target import Target
 
 def select_device(strategy: TensorFlowStrategy) -> str:
     """The device of this rank; hides the GPUs of other ranks. Raises what `choose_device` raises."""
-    gpus = tf.config.list_physical_devices("GPU")
-    chosen = choose_device(strategy.runtime.device, bool(gpus), len(gpus), strategy.group)
+    gpus, shards = tf.config.list_physical_devices("GPU"), strategy.config.shards
+    chosen = choose_device(strategy.runtime.device, bool(gpus), len(gpus), strategy.group, shared=bool(shards))
     with contextlib.suppress(RuntimeError):  # TensorFlow has started already: another learner of this process did it
         if not strategy.many_devices:
-            tf.config.set_visible_devices([] if chosen == "cpu" else gpus[strategy.group.local_rank], "GPU")
+            tf.config.set_visible_devices([] if chosen == "cpu" else gpus[device_number(chosen)], "GPU")
+            if chosen != "cpu" and shards:  # without it, the first rank of a GPU takes all of its memory
+                tf.config.experimental.set_memory_growth(gpus[device_number(chosen)], True)
     return chosen
 
 

@@ -46,7 +46,11 @@ class TorchSteps(Learner):
     def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
         self.device = choose_device(
-            strategy.runtime.device, torch.cuda.is_available(), torch.cuda.device_count(), self.group
+            strategy.runtime.device,
+            torch.cuda.is_available(),
+            torch.cuda.device_count(),
+            self.group,
+            shared=bool(strategy.config.shards),
         )
         if self.device != "cpu":
             torch.cuda.set_device(self.device)  # for streams and libraries that are not told the device

@@ -29,10 +29,15 @@ class BitGroup(NamedTuple):
 
     @property
     def changed(self) -> list[str]:
-        """What differs between its runs and decides the bits as well: packages, and the processor."""
-        names = dict.fromkeys(name for run in self.runs for name in run.versions if name != "stack")
-        changed = [name for name in names if len({run.versions.get(name) for run in self.runs}) > 1]
-        return changed + ["processor"] * (len({run.host.get("processor") for run in self.runs}) > 1)
+        """What differs between its runs and decides the bits as well: packages, the processor and how it is used."""
+        deciding = [_deciding(run) for run in self.runs]
+        names = dict.fromkeys(name for values in deciding for name in values)
+        return [name for name in names if len({values.get(name) for values in deciding}) > 1]
+
+
+def _deciding(run: Run) -> dict[str, str]:
+    versions = {name: version for name, version in run.versions.items() if name != "stack"}
+    return {**versions, "processor": run.host.get("processor", ""), **run.config.table("arithmetic").texts()}
 
 
 def bit_groups(runs: Iterable[Run]) -> list[BitGroup]:

@@ -17,6 +17,7 @@ def test_device_of_a_rank():
     assert choose_device("auto", False, 0, SingleProcess()) == "cpu"
     with pytest.raises(UserError, match=r"local rank 2 has no GPU: .*2"):
         choose_device("auto", True, 2, LocalRank2())
+    assert choose_device("auto", True, 2, LocalRank2(), shared=True) == "cuda:0"
     with pytest.raises(UserError, match="sees no GPU"):
         choose_device("gpu", False, 0, SingleProcess())
 

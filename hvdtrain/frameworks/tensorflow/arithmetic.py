@@ -1,0 +1,52 @@
+"""Threads, instruction set and determinism of TensorFlow."""
+
+from __future__ import annotations
+
+import os
+
+import tensorflow as tf
+
+from hvdtrain.errors import UserError
+from hvdtrain.system import arithmetic
+
+INTRAOP, ONEDNN = "TF_NUM_INTRAOP_THREADS", "TF_ENABLE_ONEDNN_OPTS"
+
+
+def settle(count: int, isa: str) -> None:
+    """Compute with so many threads (0 leaves them), and check that --isa is in force.
+
+    TensorFlow reads the threads when it computes first, and whether to use oneDNN when it is imported. Raises UserError
+    if that was before they were set.
+    """
+    late = arithmetic.set_too_late("tensorflow")
+    if count and INTRAOP in late and tf.config.threading.get_intra_op_parallelism_threads() != count:
+        try:
+            tf.config.threading.set_intra_op_parallelism_threads(count)
+        except RuntimeError:
+            raise UserError(
+                f"TensorFlow has computed before hvdtrain started, so its threads cannot be set to {count}",
+                f"set {INTRAOP}={count} before the start",
+                option="threads",
+            ) from None
+    if isa != "auto" and ONEDNN in late:
+        raise UserError(
+            f"--isa {isa}: TensorFlow was imported before hvdtrain started, and has decided whether to use oneDNN",
+            f"set {ONEDNN}={os.environ[ONEDNN]} before the start",
+            option="isa",
+        )
+
+
+def make_deterministic(count: int, may_use_gpu: bool) -> None:
+    """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs."""
+    uses_gpu = may_use_gpu and bool(tf.config.list_physical_devices("GPU"))
+    if count > 1 or uses_gpu:
+        tf.config.experimental.enable_op_determinism()
+    if uses_gpu:
+        tf.config.experimental.enable_tensor_float_32_execution(False)
+
+
+def threads() -> int:
+    """The threads that compute an operation."""
+    value = os.environ.get(INTRAOP, "")
+    by_variable = int(value) if value.isdecimal() else 0
+    return tf.config.threading.get_intra_op_parallelism_threads() or by_variable or len(os.sched_getaffinity(0))

@@ -1,0 +1,38 @@
+"""Threads, instruction set and determinism of PyTorch."""
+
+from __future__ import annotations
+
+import torch
+
+from hvdtrain.errors import UserError
+
+
+def settle(count: int, isa: str) -> None:
+    """Compute with so many threads (0 leaves them), and check that --isa is in force, also where it was set late.
+
+    PyTorch reads the variables of instruction sets when it computes first. Raises UserError if that was before.
+    """
+    if count and torch.get_num_threads() != count:
+        torch.set_num_threads(count)
+    if isa != "auto" and (found := torch.backends.cpu.get_cpu_capability()) != isa.upper():
+        raise UserError(
+            f"--isa {isa}: PyTorch computes with {found}, as it has computed before hvdtrain started",
+            f"start hvdtrain before the first tensor or model, or set ATEN_CPU_CAPABILITY={isa} before the start",
+            option="isa",
+        )
+
+
+def make_deterministic(count: int, may_use_gpu: bool) -> None:
+    """Make operations deterministic, or errors, where more than one thread computes them; no TF32 on GPUs."""
+    uses_gpu = may_use_gpu and torch.cuda.is_available()
+    if count > 1 or uses_gpu:
+        torch.use_deterministic_algorithms(True)
+    if uses_gpu:
+        torch.backends.cudnn.benchmark = False
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
+def threads() -> int:
+    """The threads that compute an operation."""
+    return torch.get_num_threads()

@@ -1,0 +1,141 @@
+"""The variables that hold libraries at threads and instruction sets, and what is known of the processor."""
+
+import os
+import sys
+
+import pytest
+
+from hvdtrain.errors import UserError
+from hvdtrain.system import arithmetic
+
+AVX512 = " ".join(sorted(arithmetic.AVX512))
+CPUINFO = """processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) CPU @ 2.00GHz
+flags\t\t: fpu {flags}
+
+processor\t: 1
+vendor_id\t: other
+"""
+ARM = "processor\t: 0\nFeatures\t: fp asimd sve\nCPU implementer\t: 0x41\n"
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """An environment without the variables, on a host with AVX-512 and no framework imported; nothing is held."""
+    values = {name: value for name, value in os.environ.items() if name not in arithmetic.DECIDING}
+    monkeypatch.setattr(os, "environ", values)
+    monkeypatch.setattr(arithmetic, "_held", {})
+    monkeypatch.setattr(arithmetic, "_late", {module: set() for module in arithmetic.READERS})
+    for module in arithmetic.READERS:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    on_host(monkeypatch, AVX512)
+    return values
+
+
+def on_host(monkeypatch, flags):
+    found = arithmetic.Processor("Z80", "Zilog", frozenset(flags.split()))
+    monkeypatch.setattr(arithmetic, "processor", lambda: found)
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ("avx2 fma", "avx2"),
+        ("avx2 fma avx_vnni", "avx2_vnni"),
+        (AVX512, "avx512"),
+        (f"{AVX512} avx512_vnni avx512_bf16", "avx512_bf16"),
+        (f"{AVX512} avx512_vnni avx512_bf16 amx_tile amx_bf16 avx_vnni", "amx"),
+        (AVX512.replace("avx512vl", ""), "avx2"),
+    ],
+)
+def test_best_instruction_set(tmp_path, flags, name):
+    (tmp_path / "cpuinfo").write_text(CPUINFO.format(flags=flags))
+    found = arithmetic.read_processor(tmp_path / "cpuinfo")
+    assert (found.vendor, found.model) == ("GenuineIntel", "Intel(R) Xeon(R) CPU @ 2.00GHz")
+    assert arithmetic.best_instruction_set(found.flags) == name
+
+
+def test_other_processors(tmp_path, monkeypatch):
+    (tmp_path / "cpuinfo").write_text(ARM)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    found = arithmetic.read_processor(tmp_path / "cpuinfo")
+    assert found.vendor == "0x41"
+    assert arithmetic.best_instruction_set(found.flags) == "aarch64 with SVE"
+    assert arithmetic.best_instruction_set(arithmetic.read_processor(tmp_path / "none").flags) == "aarch64"
+
+
+def test_nothing_is_held_without_the_options(environment):
+    before = dict(environment)
+    arithmetic.hold(0, "auto", 0)
+    assert environment == before
+
+
+def test_threads_of_all_libraries(environment):
+    environment.update(OMP_NUM_THREADS="8", MKL_NUM_THREADS="3")
+    arithmetic.hold(2, "auto", 0)
+    assert {environment[name] for name in arithmetic.THREADS} == {"2"}
+    assert arithmetic.threads_by_variables() == 2
+    arithmetic.hold(0, "auto", 4)
+    assert {environment[name] for name in arithmetic.THREADS} == {"1"}
+
+
+@pytest.mark.parametrize("isa", sorted(arithmetic.AT_MOST))
+def test_isa_replaces_what_the_user_set(environment, isa):
+    environment.update(ONEDNN_MAX_CPU_ISA="SSE41", MKL_CBWR="COMPATIBLE")
+    arithmetic.hold(0, isa, 4)
+    for name, value in arithmetic.AT_MOST[isa].items():
+        assert environment[name].startswith(value)
+    assert arithmetic.variables() == {}
+    assert arithmetic.instruction_set(isa) == isa
+
+
+def test_shards_keep_the_branch_of_mkl_that_the_user_set(environment):
+    environment.update(MKL_CBWR="COMPATIBLE", ATEN_CPU_CAPABILITY="avx2")
+    arithmetic.hold(0, "auto", 4)
+    assert arithmetic.variables() == {"MKL_CBWR": "COMPATIBLE", "ATEN_CPU_CAPABILITY": "avx2"}
+    assert environment["MXNET_ENFORCE_DETERMINISM"] == "1"
+
+
+def test_without_shards_mkl_is_left_alone(environment):
+    arithmetic.hold(2, "auto", 0)
+    assert "MKL_CBWR" not in environment
+
+
+@pytest.mark.parametrize(("flags", "remedy"), [("avx2 fma", "use --isa avx2"), ("sse2", "leave it out")])
+def test_a_host_without_the_instruction_set(environment, monkeypatch, flags, remedy):
+    on_host(monkeypatch, flags)
+    with pytest.raises(UserError) as raised:
+        arithmetic.hold(0, "avx512", 0)
+    assert raised.value.option == "isa"
+    assert os.uname().nodename in raised.value.reason
+    assert raised.value.remedy.startswith(remedy)
+
+
+def test_newer_numpys_know_more_features(environment, monkeypatch):
+    for version, count in (("1.23.5", 6), ("2.4.6", 8)):
+        monkeypatch.setattr(arithmetic.stacks, "public_version", lambda name, version=version: version)
+        arithmetic.hold(0, "avx2", 0)
+        assert environment[arithmetic.NUMPY_FEATURES].count(",") == count - 1
+
+
+def test_what_an_imported_module_may_not_have_seen(environment, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mxnet", arithmetic)
+    environment["OPENBLAS_CORETYPE"] = "Haswell"
+    arithmetic.hold(2, "avx2", 0)
+    late = arithmetic.set_too_late("mxnet")
+    assert {"OMP_NUM_THREADS", "DNNL_MAX_CPU_ISA"} <= late
+    assert "OPENBLAS_CORETYPE" not in late
+    assert not arithmetic.set_too_late("torch")
+    arithmetic.hold(2, "avx2", 0)
+    assert arithmetic.set_too_late("mxnet") == late
+
+
+def test_model_of_gpus(tmp_path, monkeypatch):
+    monkeypatch.setattr(arithmetic, "GPUS", tmp_path)
+    assert arithmetic.device_model("cpu") == "cpu"
+    assert arithmetic.device_model("cuda:0") == "gpu"
+    for number in (0, 1):
+        (tmp_path / f"0000:0{number}").mkdir()
+        (tmp_path / f"0000:0{number}" / "information").write_text("Model: \t\t NVIDIA H100\nIRQ: 7\n")
+    assert arithmetic.device_model("cuda:1") == "NVIDIA H100"
