@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from support.networks import shaped
 
 from hvdtrain.datasets import sharding
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.tasks.target import NetworkTarget
+from support.networks import shaped
 
 SHARDS = 5
 SIZES = (32, 32, 13, 3, 32)
