@@ -10,7 +10,7 @@ from support.same_bits import assert_same_bits, weights_hash
 
 TASKS = ROOT / "tests" / "support" / "tasks"
 SHARDS = ("--shards", "5", "--epochs", "1", "--max-steps", "14", "--log-every", "3", "--device", "cpu", "--lr", "0.02")
-FRAMEWORKS = ["torch", "mxnet"]
+FRAMEWORKS = ["torch", "mxnet", "tensorflow"]
 
 
 def runs_of(framework: str, strategy: str) -> dict[str, tuple[str, ...]]:

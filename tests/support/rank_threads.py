@@ -18,9 +18,9 @@ class ThreadGroup(SingleProcess):
 
     def gather(self, value):
         self._values[self.rank] = value
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         gathered = list(self._values)
-        self._barrier.wait(10)
+        self._barrier.wait(60)
         return gathered
 
     def sum(self, values):

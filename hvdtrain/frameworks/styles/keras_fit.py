@@ -33,6 +33,7 @@ from hvdtrain.tasks.target import NetworkTarget
 class KerasStrategy(TensorFlowStrategy):
     """What Keras' learner calls; by default gradients are not combined."""
 
+    sums_shards = False
     unsupported: ClassVar[tuple[Unsupported, ...]] = (
         Unsupported("optimizer", ("sgd",), "the epsilon of Keras' Adam differs from that of the other frameworks"),
         Unsupported("precision", ("fp32",), "Keras' fit has no loss scale, choose --api loop"),

@@ -13,8 +13,9 @@ from hvdtrain.frameworks.batches import choose_device, device_number
 from hvdtrain.frameworks.tensorflow.network import channel_last
 from hvdtrain.frameworks.tensorflow.objective import OBJECTIVES, Evaluation
 from hvdtrain.frameworks.tensorflow.optimizer import LossScale, TensorFlowOptimizer, make_counter
+from hvdtrain.frameworks.tensorflow.shards import ShardedSteps
 from hvdtrain.frameworks.tensorflow.strategies import Stamps, TensorFlowStrategy, dense, monotonic_ns
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import FORWARD, STEP, UPDATE, Phase, phases
 from hvdtrain.tasks.target import Target
@@ -49,7 +50,13 @@ class TensorFlowLearner(Learner):
             self._skipped = make_counter()
         self._stamped_phases: list[Phase] = []
         self._check_finite = config.on_nan == "skip" or config.precision == "fp16"
+        # In shards, each number of rows has a graph of its own; see `ShardedSteps`.
+        self._evaluate = tf.function(self._make_evaluation, reduce_retracing=not config.shards)
         self.local_weights = self._objective.local_weights
+        self._shards: ShardedSteps | None = None
+        if config.shards:
+            self.local_weights = frozenset()  # they are the same on all ranks
+            self._shards = ShardedSteps(self._objective, self.group, config.shards, self._update)
         if weights:
             self.load(weights)
         strategy.broadcast(self._variables)
@@ -83,6 +90,11 @@ class TensorFlowLearner(Learner):
         loss, gradients = self._gradients(*rows, stamps=stamps)
         if stamps:
             gradients = stamps.begin(UPDATE, gradients, self._variables)
+        self._update(gradients, lr)
+        return loss
+
+    def _update(self, gradients: list[tf.Tensor], lr: tf.Tensor) -> None:
+        """Update the parameters from the combined gradients."""
         gradients = self._scale.remove(gradients)
         if self._config.clip_norm:
             gradients, norm = tf.clip_by_global_norm(gradients, self._config.clip_norm)
@@ -91,7 +103,7 @@ class TensorFlowLearner(Learner):
         if not self._check_finite:
             self._optimizer.count(1)
             self._optimizer.apply(gradients, lr)
-            return loss
+            return
         # Combined gradients are identical on all ranks, so either all ranks skip the step or none does. The counters
         # are outside of the branch, because a tf.distribute.Strategy does not assign its variables in control flow.
         finite = tf.math.is_finite(norm)
@@ -101,7 +113,6 @@ class TensorFlowLearner(Learner):
         self._scale.update(finite)
         if finite:
             self._optimizer.apply(gradients, lr)
-        return loss
 
     def _gradients(self, *rows: tf.Tensor, stamps: Stamps | None = None) -> tuple[tf.Tensor, list[Any]]:
         """Loss and combined gradients of `accumulate` parts.
@@ -131,9 +142,11 @@ class TensorFlowLearner(Learner):
         count = self._config.accumulate
         return list(zip(*(tf.split(array, count) for array in arrays), strict=True)) if count > 1 else [arrays]
 
-    def train_step(self, batch: Batch) -> tf.Tensor:
+    def train_step(self, batch: Batch) -> StepLoss:
+        if self._shards and batch.shards is not None:
+            return self._shards.train_step(batch.shards, batch.lr)
         phases.begin(FORWARD if self._strategy.one_device else STEP)
-        self._objective.seed_step(batch.step)
+        self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)
         lr = tf.constant(batch.lr, tf.float32)
         if phases.is_recording and self._strategy.one_device:
@@ -142,8 +155,7 @@ class TensorFlowLearner(Learner):
             return loss
         return self._strategy.run(self._step, rows, lr)
 
-    @tf.function(reduce_retracing=True)
-    def _evaluate(self, *rows: tf.Tensor) -> Evaluation:
+    def _make_evaluation(self, *rows: tf.Tensor) -> Evaluation:
         losses, metrics, predicted = self._objective.evaluate(*rows)
         sums = {name: tf.reduce_sum(tf.cast(value, tf.float64)) for name, value in metrics.items()}
         return tf.reduce_sum(tf.cast(losses, tf.float64)), sums, predicted

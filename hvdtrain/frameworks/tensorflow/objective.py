@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,16 @@ class Objective:
         """What the outputs are worth in an evaluation."""
         raise NotImplementedError
 
-    def seed_step(self, step: int) -> None:
-        """Seed the model's generators of random numbers for a step, so that a resumed run draws the same numbers."""
+    def random_states(self, step: int, part: int) -> list[np.ndarray]:
+        """States of the model's generators of random numbers for a part of a step (`Batch.part`).
+
+        A resumed run then draws the same numbers.
+        """
+        return []
+
+    def set_random_states(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Set the generators to the first of these values, as `random_states` has them; returns those that remain."""
+        return values
 
     def logits(self, images: tf.Tensor) -> tf.Tensor:
         """Logits, float32 (n, classes), of channel-last images, by a network as data."""
@@ -131,7 +139,7 @@ class TaskObjective(TaskOutputs, Objective):
     tensor, int64 = tf.Tensor, tf.int64
 
     def __init__(self, task: UserTask, strategy: TensorFlowStrategy) -> None:
-        self._task, self._seed, self._rank = task, strategy.config.seed, strategy.group.rank
+        self._task, self._seed = task, strategy.config.seed
         self._unused: list[tf.Variable] = []
         """Parameters that get no gradient."""
         self._generators: list[tf.Variable] = []
@@ -261,11 +269,18 @@ class TaskObjective(TaskOutputs, Objective):
     def _is_right(logits: tf.Tensor, labels: tf.Tensor) -> tf.Tensor:
         return tf.argmax(logits, 1) == labels
 
-    def seed_step(self, step: int) -> None:
+    def random_states(self, step: int, part: int) -> list[np.ndarray]:
+        states = []
         for number, state in enumerate(self._generators):
-            seeds = step_seeds(self._seed, step, self._rank, number)
-            words = seeds.generate_state(state.shape.num_elements(), np.uint64)
-            state.assign(words.view(np.int64))
+            seeds = step_seeds(self._seed, step, part, number)
+            states.append(seeds.generate_state(state.shape.num_elements(), np.uint64).view(np.int64))
+        return states
+
+    def set_random_states(self, values: Sequence[Any]) -> Sequence[Any]:
+        count = len(self._generators)
+        for state, value in zip(self._generators, values[:count], strict=True):
+            state.assign(value)
+        return values[count:]
 
     def check(self, weights: Weights) -> None:
         variables = self.parameters | self.statistics

@@ -83,6 +83,7 @@ def monotonic_ns(times: np.ndarray) -> list[int]:
 class TensorFlowStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
 
+    sums_shards = True
     one_device = True
     """Whether a step is a graph of one device, in which the times of its parts can be taken."""
 
@@ -176,6 +177,7 @@ class TensorFlowHorovod(TensorFlowStrategy):
 class TensorFlowDistributed(TensorFlowStrategy):
     """A `tf.distribute.Strategy`: a replica on each device of each rank."""
 
+    sums_shards = False
     one_device = False
 
     def __init__(

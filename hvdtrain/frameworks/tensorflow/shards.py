@@ -1,0 +1,140 @@
+"""Steps in shards (`--shards`) in TensorFlow: gradients and statistics of each shard, and the update from their means.
+
+Each number of rows has a graph of its own: a graph for any number of rows may compute other bits, and which one a rank
+makes would depend on the numbers that it meets first. There are few: shards differ by one row, and a last batch is
+smaller. A call of a graph takes about half a ms, so one graph calls those of all shards of this rank. They are not
+inlined, so that TensorFlow optimizes each by itself, in the same way for any number of shards. It optimizes them in
+another way than graphs that Python calls, which compute other bits: so every shard is computed in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.frameworks.tensorflow.objective import Objective
+from hvdtrain.frameworks.tensorflow.strategies import Stamps, dense, monotonic_ns
+from hvdtrain.interfaces import Batch, Group
+from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, Phase, phases
+
+NOT_INLINED = {"_noinline": True}
+"""Attributes of a graph's function."""
+Tensors = tuple[tf.Tensor, ...]
+ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
+"""Of a shard: its loss, its gradients, and the statistics after it."""
+
+
+class ShardedSteps:
+    """The steps of an objective's model.
+
+    shards: of each global batch, over all ranks. update: adds to a graph the update from combined gradients and a
+    learning rate.
+    """
+
+    def __init__(
+        self, objective: Objective, group: Group, shards: int, update: Callable[[list[tf.Tensor], tf.Tensor], None]
+    ) -> None:
+        self._objective, self._update = objective, update
+        self._variables = list(objective.parameters.values())
+        self._statistics = list(objective.statistics.values())
+        self._sums = ShardSums(group, shards, [tuple(variable.shape) for variable in self._variables])
+        self._graphs: dict[tuple[Any, tuple[int, ...]], Callable[..., list[Any]]] = {}
+        """By what they call, and the numbers of rows of this rank's shards."""
+        self._finish_graph: Callable[..., None] | None = None
+        self._stamped_phases: list[Phase] = []
+
+    def train_step(self, shards: Sequence[Batch], lr: float) -> list[tf.Tensor]:
+        """One step on this rank's shards with rows, which may be none; returns their losses. Call it on every rank."""
+        phases.begin(FORWARD)
+        self._sums.begin([variable.numpy() for variable in self._statistics])
+        values = self._recorded(shards) if phases.is_recording else self._computed(shards)
+        for _, gradients, statistics in values:
+            self._sums.add(_arrays(gradients), _arrays(statistics))
+        phases.begin(GRADIENTS)
+        gradients, statistics = self._sums.combine()
+        phases.begin(UPDATE)
+        arguments = tuple(map(tf.constant, (*gradients, *statistics, np.float32(lr))))
+        if not self._finish_graph:
+            self._finish_graph = self._finish.get_concrete_function(*arguments)
+        self._finish_graph(*arguments)
+        return [loss for loss, *_ in values]
+
+    def _computed(self, shards: Sequence[Batch]) -> list[ShardValues]:
+        return self._call(self._shard, [self._arguments(shard) for shard in shards])
+
+    def _recorded(self, shards: Sequence[Batch]) -> list[ShardValues]:
+        """`_computed`, one shard after the other; records when their backward passes began."""
+        recorded = []
+        for shard in shards:
+            phases.begin(FORWARD)
+            ((times, values),) = self._call(self._stamped_shard, [self._arguments(shard)])
+            phases.split(zip(self._stamped_phases, monotonic_ns(times.numpy()), strict=True))
+            recorded.append(values)
+        return recorded
+
+    def _arguments(self, shard: Batch) -> Tensors:
+        """The states of the generators of random numbers, and the rows."""
+        states = self._objective.random_states(shard.step, shard.part)
+        return tuple(map(tf.constant, (*states, *self._objective.rows(shard, 1))))
+
+    def _call(self, function: Any, arguments: Sequence[Tensors]) -> list[Any]:
+        """What a `tf.function` returns for the arguments of each shard, in one graph."""
+        flat = [tensor for tensors in arguments for tensor in tensors]
+        key = function, tuple(len(tensors[-1]) for tensors in arguments)
+        if key not in self._graphs:
+            functions = [function.get_concrete_function(*tensors) for tensors in arguments]
+            self._graphs[key] = tf.function(_calling(functions)).get_concrete_function(*flat)
+        return self._graphs[key](*flat)
+
+    @tf.function(experimental_attributes=NOT_INLINED)
+    def _shard(self, *arguments: tf.Tensor) -> ShardValues:
+        return self._make_shard(*arguments)
+
+    @tf.function(experimental_attributes=NOT_INLINED)
+    def _stamped_shard(self, *arguments: tf.Tensor) -> tuple[tf.Tensor, ShardValues]:
+        """`_shard` whose backward pass begins when its loss is computed; also returns when that was."""
+        stamps = Stamps()
+        values = self._make_shard(*arguments, stamps=stamps)
+        self._stamped_phases = stamps.phases
+        return stamps.times(), values
+
+    def _make_shard(self, *arguments: tf.Tensor, stamps: Stamps | None = None) -> ShardValues:
+        """Forward and backward; leaves the statistics as they were."""
+        weights, *rows = self._objective.set_random_states(arguments)
+        before = [tf.identity(variable) for variable in self._statistics]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self._objective.losses(*rows) * weights)
+            scaled = stamps.begin_backward(loss) if stamps else loss
+        gradients = dense(tape.gradient(scaled, self._variables))
+        after = [tf.identity(variable) for variable in self._statistics]
+        for variable, value in zip(self._statistics, before, strict=True):
+            variable.assign(value)
+        return loss, gradients, after
+
+    @tf.function
+    def _finish(self, *arguments: tf.Tensor) -> None:
+        """Update from combined gradients, combined statistics and the learning rate."""
+        *arrays, lr = arguments
+        count = len(self._variables)
+        for variable, value in zip(self._statistics, arrays[count:], strict=True):
+            variable.assign(value)
+        self._update(arrays[:count], lr)
+
+
+def _calling(functions: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
+    """A function that calls each of these; its arguments are theirs, of which all have as many, one after the other."""
+
+    def call_each(*tensors: tf.Tensor) -> list[Any]:
+        count = len(tensors) // max(len(functions), 1)
+        return [call(*tensors[i * count : (i + 1) * count]) for i, call in enumerate(functions)]
+
+    return call_each
+
+
+def _arrays(tensors: list[tf.Tensor]) -> list[np.ndarray]:
+    """Tensors as arrays, without a copy on the CPU: nothing writes into them."""
+    return [np.asarray(tensor) for tensor in tensors]
