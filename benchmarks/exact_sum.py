@@ -182,7 +182,9 @@ def make_shards(shapes: list[tuple[int, ...]], rank: int, size: int) -> Shards:
     for shard in range(SHARDS * rank // size, SHARDS * (rank + 1) // size):
         generator = np.random.default_rng(shard)
         arrays = [generator.standard_normal(shape, np.float32) for shape in shapes]
-        shards.append([(array**3 * 10.0 ** -(number % 4)).astype(np.float32) for number, array in enumerate(arrays)])
+        shards.append(
+            [(array * array * array * 10.0 ** -(number % 4)).astype(np.float32) for number, array in enumerate(arrays)]
+        )
     return shards
 
 

@@ -39,7 +39,7 @@ from hvdtrain.measure.bench.strategies import environment, launched_here
 from hvdtrain.runs import record
 
 SUPPORT = Path(__file__).resolve().parents[1] / "tests" / "support"
-PROGRAMS, TASKS = SUPPORT / "programs.py", SUPPORT / "tasks"
+TASKS, TRAIN_SEVERAL = SUPPORT / "tasks", Path(__file__).with_name("train_several.py")
 _shared = runpy.run_path(str(SUPPORT / "same_bits.py"))
 numbers, weights_hash = _shared["numbers"], _shared["weights_hash"]
 
@@ -204,7 +204,7 @@ def series_job(runs: list[Run], shards: int, images: Path, folder: Path) -> Seri
     """The job of runs that share processes."""
     framework, ranks, launcher = runs[0].job
     start = {"alone": [], "local": launched_here(ranks), "mpirun": mpirun_here(ranks)}[launcher] if ranks > 1 else []
-    command = [*start, sys.executable, str(PROGRAMS), "several", framework]
+    command = [*start, sys.executable, str(TRAIN_SEVERAL)]
     for number, run in enumerate(runs):
         command += ["--then"] * (number > 0) + training_options(run, shards, images, folder)
     title = f"{framework}, {ranks} rank(s), {launcher}: {len(runs)} trainings"
@@ -221,7 +221,7 @@ def training_options(run: Run, shards: int, images: Path, folder: Path) -> list[
         "default": (),
     }[network]
     place = ("--runs", str(folder), "--name", run.folder, "--log-every", "1", "--quiet", "--device", "cpu")
-    strategy = ("--strategy", ALL_TRANSPORTS[run.transport].strategy)
+    strategy = ("--framework", framework, "--strategy", ALL_TRANSPORTS[run.transport].strategy)
     given = OPTIMIZERS[optimizer] if network != "default" else ()
     return [*strategy, "--shards", str(shards), *trained, *given, *place]
 
@@ -269,9 +269,15 @@ def table(outcomes: dict[Row, Outcomes], about: dict[str, Any], shards: int) -> 
 
 def described(about: dict[str, Any], shards: int) -> str:
     """What decides the bits, from the record of a run."""
-    host = about.get("host") or record.host()
+    host, bits = about.get("host") or record.host(), about.get("arithmetic", {})
     packages = ", ".join(f"{name} {version}" for name, version in about.get("versions", {}).items())
-    return f"{host['processor']}, {environment()['OMP_NUM_THREADS']} thread(s) a rank; {shards} shards; {packages}"
+    parts = (
+        host["processor"],
+        bits.get("instruction_set"),
+        bits.get("libc"),
+        f"{bits.get('threads')} thread(s) a rank",
+    )
+    return f"{', '.join(filter(None, parts))}; {shards} shards; {packages}"
 
 
 def as_json(outcomes: dict[Row, Outcomes], about: dict[str, Any]) -> dict[str, Any]:
@@ -284,7 +290,7 @@ def as_json(outcomes: dict[Row, Outcomes], about: dict[str, Any]) -> dict[str, A
         }
         for row, of_row in outcomes.items()
     ]
-    return {"rows": rows, "versions": about.get("versions"), "host": about.get("host")}
+    return {"rows": rows, **{name: about.get(name) for name in ("versions", "host", "arithmetic")}}
 
 
 if __name__ == "__main__":
