@@ -5,8 +5,8 @@ M = 1.5 * 2^e rounds x to a multiple of 2^(e - 52) as long as |x| <= 2^(e - 1). 
 float64 while they stay below 2^(e + 1), so neither their order nor the library that adds them has an influence. Let
 all elements of an array be below 2^x, and V be the number of shards: e = x + max(1, ceil(log2 V) - 1) is enough.
 
-Rounding to the grid changes an element by at most 2^(e - 53): with 8 shards, by 2^-51 of the largest one's bound, so a
-sum has the precision of float32 unless it is 2^26 times smaller than that. x comes from the largest element of all
+Rounding to the grid changes an element by at most 2^(e - 53). With 8 shards that is 2^-50 of the largest element, so
+that a mean has the precision of float32 unless it is 2^25 times smaller. x comes from the largest element of all
 shards, which the ranks exchange before: nothing depends on an earlier step.
 """
 

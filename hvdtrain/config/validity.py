@@ -61,6 +61,8 @@ def check_framework(config: Any) -> None:
         _raise_first(_adasum_problems(config))
     by_framework = {name: about.unsupported.get(config.framework) for name, about in facts(type(config)).items()}
     check_supported(config, ((name, *values) for name, values in by_framework.items() if values))
+    if config.framework == "mxnet" and (config.isa, config.precision) == ("avx2", "bf16"):
+        raise invalid("isa", config.isa, "MXNet's bf16 needs AVX-512", "use --precision fp32, or --isa avx512")
 
 
 def check_supported(config: Any, unsupported: Iterable[tuple[str, tuple[Any, ...], str]]) -> None:

@@ -83,8 +83,8 @@ DECIDING = (
     *("TF_XLA_FLAGS", "XLA_FLAGS", "GLIBC_TUNABLES"),
 )
 """Variables by which libraries choose kernels."""
-READERS = ("torch", "mxnet", "tensorflow", "numpy")
-"""Modules that read such variables."""
+READERS = ("torch", "mxnet", "tensorflow")
+"""Modules that read such variables, of which `set_too_late` tells."""
 
 _held: dict[str, str] = {}
 _late: dict[str, set[str]] = {module: set() for module in READERS}

@@ -110,6 +110,16 @@ def check_resumed(config: Config, local: dict[str, Any], path: Path, saved: Chec
         )
 
 
+def changes(recorded: dict[str, Any], local: dict[str, Any]) -> list[str]:
+    """What has another value here than in a record, in texts for a message."""
+    theirs, ours = dict(_values(recorded)), dict(_values(local))
+    return [
+        f"{_fact(name)[1]} is {_shown(ours.get(name))} and was {_shown(theirs.get(name))}"
+        for name in theirs | ours
+        if theirs.get(name) != ours.get(name)
+    ]
+
+
 def _values(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The values of a record that are compared, with names such as `threads` and `versions.numpy`."""
     yield from ((name, record.get(name)) for name in FACTS)

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +26,11 @@ from hvdtrain.runs import checkpoints, console
 from hvdtrain.runs.checkpoints import Damaged
 from hvdtrain.runs.console import log
 from hvdtrain.runs.segment import Segment
-from hvdtrain.system import checkpoint_folder, stacks
+from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.text import to_json
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.target import Target
+from hvdtrain.training import arithmetic
 from hvdtrain.training.consistency import checksum
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.run import Run
@@ -38,8 +39,8 @@ from hvdtrain.training.start import start_run
 KEPT = ("device", "devices", "workers", "offline", "cuda_graph")
 """Runtime options of the run that hold in its replay; the others say where it is, and what it shows."""
 PREFIX = "hvdtrain-replay-"
-MAX_VERSIONS = 4
-"""Versions that a message names."""
+MAX_REASONS = 4
+"""Differences of hosts that a message names."""
 
 
 class ArrayDifference(NamedTuple):
@@ -163,14 +164,16 @@ def replay(segment: Segment, config: Config, runtime: RuntimeOptions) -> Verdict
         runtime = dataclasses.replace(runtime, runs=folder)
         with start_run(config, runtime, target, learner, dataset, list) as started:
             comparison, group = Comparison(started.run, segment), learner.group
-            _warn(segment, config, group.size)
+            reasons = _reasons(segment, started.run)
+            if reasons and group.rank == 0:
+                log.warning("other bits are to be expected: %s", "; ".join(reasons))
             started.compile()
             started.training.watch_by(comparison)
             started.training.train()
             started.reporter.close()
             verdict = comparison.verdict()
             # Equal on all ranks, which then end in the same way; only rank 0 has read the run.
-            problem = group.broadcast(str(explain(segment, verdict, config, group.size)) if verdict.mismatch else "")
+            problem = group.broadcast(explain(segment, verdict, reasons) if verdict.mismatch else "")
         group.close()
     if problem:
         raise BitsDiffer(problem, "docs/same-bits.md says what decides the bits")
@@ -201,16 +204,26 @@ def _temporary() -> Iterator[Path]:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _warn(segment: Segment, config: Config, ranks: int) -> None:
-    recorded = segment.session.record.count("ranks")
-    if not config.shards and recorded != ranks:
-        log.warning(
-            "%s was trained on %s rank(s) without --shards, so that other bits are to be expected on %d",
-            *(segment.folder, recorded, ranks),
-        )
+def _reasons(segment: Segment, run: Run) -> list[str]:
+    """Why the bits may be others than the run's."""
+    record = segment.session.record
+    bits = record.table("arithmetic")
+    versions, here = record.table("versions").texts(), run.arithmetic
+    recorded = {
+        **bits.texts(),
+        "threads": bits.count("threads"),
+        "variables": bits.table("variables").texts(),
+        "versions": {name: versions[name] for name in here["versions"] if name in versions},
+    }
+    reasons = arithmetic.changes(recorded, here)[:MAX_REASONS]
+    before = record.count("ranks"), record.table("config").text("strategy")
+    if not run.config.shards and before != (run.group.size, run.config.strategy):
+        now = f"{run.config.strategy} on {run.group.size}"
+        reasons.append(f"the strategy is {now} and was {before[1]} on {before[0]} rank(s), without --shards")
+    return reasons
 
 
-def explain(segment: Segment, verdict: Verdict, config: Config, ranks: int) -> str:
+def explain(segment: Segment, verdict: Verdict, reasons: list[str]) -> str:
     """What differs, and what may be the reason."""
     mismatch, difference = verdict.mismatch, verdict.difference
     assert mismatch
@@ -226,19 +239,4 @@ def explain(segment: Segment, verdict: Verdict, config: Config, ranks: int) -> s
         )
     elif verdict.checkpoint_agrees:
         parts.append("the run's checkpoint has these weights, so its metrics.jsonl or the checkpoint was changed")
-    recorded = segment.session.record
-    before = recorded.count("ranks"), recorded.table("config").text("strategy")
-    if not config.shards and before != (ranks, config.strategy):
-        was = f"{before[1]} on {before[0]} rank(s), and is {config.strategy} on {ranks}"
-        parts.append(f"the strategy was {was}; without --shards that decides the bits")
-    if changed := _changed_versions(recorded.table("versions").texts()):
-        parts.append(f"versions differ: {changed}")
-    return "; ".join(parts)
-
-
-def _changed_versions(recorded: dict[str, Any]) -> str:
-    """Packages that have another version here."""
-    here = stacks.installed_versions()
-    changed = [name for name in {**recorded, **here} if name != "stack" and recorded.get(name) != here.get(name)]
-    texts = [f"{name} {recorded.get(name, 'none')}, here {here.get(name, 'none')}" for name in changed]
-    return "; ".join(texts[:MAX_VERSIONS]) + (" and more" if len(texts) > MAX_VERSIONS else "")
+    return "; ".join([*parts, *reasons])

@@ -53,6 +53,19 @@ def test_any_ranks_have_the_bits_of_one_process(tmp_path, alone, framework, by, 
         assert_same_bits(folder / name, alone(framework) / name)
 
 
+@pytest.mark.matrix
+@pytest.mark.guarantee("same-bits")
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_bf16(tmp_path, framework):
+    """Also where a batch is no multiple of the shards, and a step may be skipped."""
+    options = (*SHARDS, "--precision", "bf16", "--batch-size", "100", "--on-nan", "skip")
+    folders = [
+        train(tmp_path, framework, *options, "--strategy", strategy, "--name", name, by=by, np=ranks)
+        for name, strategy, by, ranks in (("one", "single", "alone", 1), ("three", "ring", "local", 3))
+    ]
+    assert_same_bits(*folders)
+
+
 @pytest.mark.guarantee("same-bits")
 @pytest.mark.parametrize("name", ["task", pytest.param("lenet", marks=MATRIX)])
 def test_ddp_has_the_bits_of_one_process(tmp_path, alone, name):

@@ -126,11 +126,18 @@ class ShardedSteps:
 
 
 def _calling(functions: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]]:
-    """A function that calls each of these; its arguments are theirs, of which all have as many, one after the other."""
+    """A function that calls these one after the other, so that only one needs memory for its activations.
+
+    Its arguments are theirs, of which all have equally many.
+    """
 
     def call_each(*tensors: tf.Tensor) -> list[Any]:
         count = len(tensors) // max(len(functions), 1)
-        return [call(*tensors[i * count : (i + 1) * count]) for i, call in enumerate(functions)]
+        results: list[Any] = []
+        for i, call in enumerate(functions):
+            with tf.control_dependencies(tf.nest.flatten(results)[-1:]):
+                results.append(call(*tensors[i * count : (i + 1) * count]))
+        return results
 
     return call_each
 

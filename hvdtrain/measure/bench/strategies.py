@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, get_args
 from hvdtrain.config.option import arguments, as_json, facts, invalid, key, option
 from hvdtrain.config.options import MAX_SHARDS, Config, Framework
 from hvdtrain.config.sources import check_recorded, find, from_text
-from hvdtrain.config.validity import check_ranges
+from hvdtrain.config.validity import SHARDED, check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.jobs.series import JobSeries, SeriesJob
@@ -191,7 +191,7 @@ def choose(rows: list[BenchRow], wanted: tuple[str, ...]) -> list[BenchRow]:
 
 def with_shards(rows: list[BenchRow], shards: int) -> list[BenchRow]:
     """The rows with the reason why those that cannot train in shards do not run, if there are any shards."""
-    reason = "it combines gradients by itself, and cannot train with --shards"
+    reason = f"it does not train in shards, as {SHARDED} do"
     return [row._replace(problem=reason) if shards and not row.sums_shards and not row.problem else row for row in rows]
 
 

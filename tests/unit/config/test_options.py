@@ -6,6 +6,7 @@ import json
 import pytest
 from support.options import parse
 
+from hvdtrain.config import validity
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import from_record, to_record
 from hvdtrain.errors import UserError
@@ -90,3 +91,11 @@ NUMBERS = [
 def test_no_number_is_unlimited(kind, name, value):
     with pytest.raises(UserError, match=f"--{name.replace('_', '-')} "):
         kind(**{name: value})
+
+
+def test_bf16_of_mxnet_needs_avx512():
+    validity.check_framework(Config(framework="mxnet", precision="bf16", isa="avx512"))
+    validity.check_framework(Config(framework="torch", precision="bf16", isa="avx2"))
+    with pytest.raises(UserError) as raised:
+        validity.check_framework(Config(framework="mxnet", precision="bf16", isa="avx2"))
+    assert raised.value.option == "isa"

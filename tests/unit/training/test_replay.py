@@ -89,10 +89,19 @@ def test_options_stay_those_of_the_run(run):
     assert replay.options(segment, "ring")[0] == dataclasses.replace(expected, strategy="ring")
 
 
-def test_packages_of_other_versions_are_named(run, monkeypatch):
+def test_other_versions_threads_and_ranks_are_reasons(run, monkeypatch):
     segment = Segment.choose(run)
-    versions = {**segment.session.record.table("versions").texts(), "numpy": "9"}
-    monkeypatch.setattr(replay, "stacks", SimpleNamespace(installed_versions=lambda: versions))
+    here = {**segment.session.record.table("arithmetic").values, "versions": {"numpy": "9", "python": "3"}}
+    versions = segment.session.record.table("versions").texts()
+
+    def reasons(strategy="single", size=1, **changed):
+        config, group = dataclasses.replace(segment.config, strategy=strategy), SimpleNamespace(size=size)
+        return replay._reasons(segment, SimpleNamespace(config=config, group=group, arithmetic={**here, **changed}))
+
+    assert reasons(versions={name: versions[name] for name in ("numpy", "python")}) == []
+    numpy, python = reasons()
+    assert "numpy is 9" in numpy and versions["python"] in python
+    threads, strategy = reasons("ring", 2, threads=99, versions={})
+    assert "99" in threads and "ring on 2" in strategy
     verdict = replay.Verdict("1" * 16, 1, Mismatch(10, "0" * 16, "1" * 16))
-    text = replay.explain(segment, verdict, segment.config, 1)
-    assert "numpy" in text and "here 9" in text and "python" not in text
+    assert replay.explain(segment, verdict, [threads]).endswith(threads)

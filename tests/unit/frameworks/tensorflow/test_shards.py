@@ -12,29 +12,18 @@ from unittest import mock
 import numpy as np
 import pytest
 from support.jobs import ROOT
-from support.networks import shaped
 from support.rank_threads import on_all_ranks
+from support.shard_steps import IMAGES, NETWORK, SHARDS, WITHOUT_STATISTICS, assert_same, steps
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets import sharding
+from hvdtrain.datasets.sharding import Cut
 from hvdtrain.frameworks.registry import ENTRIES
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.interfaces import Batch
-from hvdtrain.networks.description import Network
-from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
 from hvdtrain.system.phases import phases
-from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.tasks.user import make_task
 
-SHARDS = 5
-FIRST, LAST = (Conv(4, 3),), (Relu(), Pool("average", 2), Flatten(), Dense(12), Relu(), Dropout(0.4), Dense(CLASSES))
-NETWORK = NetworkTarget(shaped(Network((*FIRST, BatchNorm(), *LAST)), (1, 8, 8)))
-WITHOUT_STATISTICS = NetworkTarget(shaped(Network((*FIRST, *LAST)), (1, 8, 8)))
-IMAGES = np.random.default_rng(0).random((64, 1, 8, 8), np.float32), np.random.default_rng(1).integers(0, 10, 64)
-SIZES = (32, 32, 13, 3, 32)
-"""Rows of the steps: of shards that differ by one row, of a small batch, and of one with fewer rows than shards."""
 building = threading.Lock()
 
 
@@ -66,27 +55,13 @@ def learner(target, group=None, **options):
     return TensorFlowLearner(target, target.initial_weights(config), strategy)
 
 
-def steps(arrays, cut, lr=0.1):
-    """The steps of a rank; the batch of a step has all rows of its `cut` if that has one part."""
-    random = np.random.default_rng(2)
-    for step, size in enumerate(SIZES):
-        order = random.permutation(len(arrays[0]))[:size]
-        parts = enumerate(sharding.slices_of_step(order, 0, size, "exact", cut), cut.first)
-        batches = [
-            Batch(tuple(array[rows] for array in arrays), weights, lr, step, rows, part)
-            for part, (rows, weights) in parts
-            if weights.any()
-        ]
-        yield Batch((), np.ones(0), lr, step, order, shards=tuple(batches)) if cut.parts > 1 else batches[0]
-
-
 def train_on_ranks(ranks, target, arrays, **options):
     """Weights, optimizer state and the sum of the losses after all steps; checks that the ranks are equal."""
 
     def train(group):
         with building:
             of_rank = learner(target, group, shards=SHARDS, **options)
-        cut = sharding.Cut.of(group.rank, ranks, SHARDS)
+        cut = Cut.of(group.rank, ranks, SHARDS)
         losses = [float(loss) for batch in steps(arrays, cut) for loss in of_rank.train_step(batch)]
         assert of_rank.local_weights == frozenset()
         return of_rank.weights() | of_rank.optimizer_state().arrays, losses
@@ -95,12 +70,6 @@ def train_on_ranks(ranks, target, arrays, **options):
     for arrays_of_rank, _ in results[1:]:
         assert_same(arrays_of_rank, results[0][0])
     return results[0][0], math.fsum(loss for _, losses in results for loss in losses)
-
-
-def assert_same(actual, expected):
-    assert actual.keys() == expected.keys()
-    for name in actual:
-        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
 
 
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
@@ -126,9 +95,7 @@ def test_any_ranks_have_the_same_bits(tasks, case):
 @pytest.mark.parametrize("options", [NESTEROV, {"optimizer": "adam", "lr": 0.01}])
 def test_shards_train_as_one_batch_does(options):
     shared, whole = (learner(WITHOUT_STATISTICS, shards=shards, **options) for shards in (SHARDS, 0))
-    for batch, expected in zip(
-        steps(IMAGES, sharding.Cut.of(0, 1, SHARDS)), steps(IMAGES, sharding.Cut.of(0, 1)), strict=True
-    ):
+    for batch, expected in zip(steps(IMAGES, Cut.of(0, 1, SHARDS)), steps(IMAGES, Cut.of(0, 1)), strict=True):
         losses, loss = shared.train_step(batch), whole.train_step(expected)
         assert sum(map(float, losses)) / SHARDS == pytest.approx(float(loss), rel=1e-4)
     for name, value in whole.weights().items():
@@ -138,7 +105,7 @@ def test_shards_train_as_one_batch_does(options):
 def test_statistics_are_the_mean_over_shards_with_rows():
     """Each shard begins with the same."""
     shared, alone = learner(NETWORK, shards=SHARDS), learner(NETWORK)
-    for batch in itertools.islice(steps(IMAGES, sharding.Cut.of(0, 1, SHARDS)), 4):
+    for batch in itertools.islice(steps(IMAGES, Cut.of(0, 1, SHARDS)), 4):
         start = shared.weights()
         after = []
         for shard in batch.shards:
@@ -156,7 +123,7 @@ def test_statistics_are_the_mean_over_shards_with_rows():
 
 def test_a_step_that_is_skipped():
     shared = learner(WITHOUT_STATISTICS, shards=SHARDS, on_nan="skip")
-    first, second, *_ = steps(IMAGES, sharding.Cut.of(0, 1, SHARDS))
+    first, second, *_ = steps(IMAGES, Cut.of(0, 1, SHARDS))
     shared.train_step(first)
     before = shared.weights() | shared.optimizer_state().arrays
     damaged = second.shards[3]._replace(weights=np.full(6, np.nan, np.float32))
@@ -169,7 +136,7 @@ def test_a_step_that_is_skipped():
 
 def test_a_recorded_step_has_the_same_bits():
     recorded, expected = (learner(NETWORK, shards=SHARDS) for _ in range(2))
-    for batch in steps(IMAGES, sharding.Cut.of(0, 1, SHARDS)):
+    for batch in steps(IMAGES, Cut.of(0, 1, SHARDS)):
         phases.record()
         recorded.train_step(batch)
         phases.end_step(batch.step)

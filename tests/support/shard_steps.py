@@ -1,0 +1,44 @@
+"""Steps in shards, or in one batch, for learners in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from hvdtrain.datasets import sharding
+from hvdtrain.interfaces import Batch
+from hvdtrain.networks.description import Network
+from hvdtrain.networks.layers import CLASSES, BatchNorm, Conv, Dense, Dropout, Flatten, Pool, Relu
+from hvdtrain.tasks.target import NetworkTarget
+from support.networks import shaped
+
+SHARDS = 5
+SIZES = (32, 32, 13, 3, 32)
+"""Rows of the steps: of shards that differ by one row, of a small batch, and of one with fewer rows than shards."""
+IMAGES = np.random.default_rng(0).random((64, 1, 8, 8), np.float32), np.random.default_rng(1).integers(0, 10, 64)
+FIRST, LAST = (Conv(4, 3),), (Relu(), Pool("average", 2), Flatten(), Dense(12), Relu(), Dropout(0.4), Dense(CLASSES))
+NETWORK = NetworkTarget(shaped(Network((*FIRST, BatchNorm(), *LAST)), (1, 8, 8)))
+WITHOUT_STATISTICS = NetworkTarget(shaped(Network((*FIRST, *LAST)), (1, 8, 8)))
+
+
+def steps(arrays: tuple[np.ndarray, ...], cut: sharding.Cut, lr: float = 0.1) -> Iterator[Batch]:
+    """The steps of a rank: in shards, or with all rows of its `cut` as one batch if that has one part."""
+    random = np.random.default_rng(2)
+    for step, size in enumerate(SIZES):
+        order = random.permutation(len(arrays[0]))[:size]
+        parts = enumerate(sharding.slices_of_step(order, 0, size, "exact", cut), cut.first)
+        batches = [
+            Batch(tuple(array[rows] for array in arrays), weights, lr, step, rows, part)
+            for part, (rows, weights) in parts
+            if weights.any()
+        ]
+        yield Batch((), np.ones(0), lr, step, order, shards=tuple(batches)) if cut.parts > 1 else batches[0]
+
+
+def assert_same(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    """The same arrays, bit for bit."""
+    assert actual.keys() == expected.keys()
+    for name in actual:
+        np.testing.assert_array_equal(actual[name], expected[name], err_msg=name)
