@@ -41,11 +41,16 @@ def sum_over_shards(
     largest, shards = _largest(group, local_shards, len(shapes))
     finite = np.isfinite(largest)
     magic = _magic_numbers(np.where(finite, largest, 0.0), limit)
-    flat = np.zeros(sum(map(math.prod, shapes)))
-    for number, total in enumerate(_views(flat, shapes)):
+    # Of other arrays all ranks know the sum: zeros, or NaN.
+    sent = [number for number in range(len(shapes)) if finite[number] and largest[number]]
+    sent_shapes = [shapes[number] for number in sent]
+    flat = np.zeros(sum(map(math.prod, sent_shapes)))
+    for number, total in zip(sent, _views(flat, sent_shapes), strict=True):
         _add_rounded([arrays[number] for arrays in local_shards], magic[number], total)
-    summed = _views(np.asarray(group.sum(flat)) if group.size > 1 else flat, shapes)
-    arrays = [total if ok else np.full_like(total, np.nan) for total, ok in zip(summed, finite, strict=True)]
+    summed = np.asarray(group.sum(flat)) if group.size > 1 and sent else flat
+    arrays = [np.full(shape, 0.0 if ok else np.nan) for shape, ok in zip(shapes, finite, strict=True)]
+    for number, total in zip(sent, _views(summed, sent_shapes), strict=True):
+        arrays[number] = total
     return ExactSums(arrays, shards)
 
 
