@@ -1,48 +1,26 @@
 """The losses and times of all ranks, joined at a logging step."""
 
-import threading
+import math
 
 import numpy as np
 import pytest
+from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.datasets.sharding import bounds
 from hvdtrain.runs.step_times import StepTime, to_record
-from hvdtrain.training.ranks import RankStep, join
-
-
-class ThreadGroup(SingleProcess):
-    """One of several ranks, each in a thread of this process."""
-
-    def __init__(self, rank, vectors, barrier):
-        self.rank, self.size, self._vectors, self._barrier = rank, len(vectors), vectors, barrier
-
-    def sum(self, values):
-        self._vectors[self.rank] = values
-        self._barrier.wait(10)
-        return np.sum(self._vectors, axis=0)
+from hvdtrain.training.ranks import RankStep, join, mean_of_shards
 
 
 def joined(*losses_by_rank, stop=(), due=(), times=()):
     """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save; times."""
-    size = len(losses_by_rank)
-    vectors, barrier, intervals = [None] * size, threading.Barrier(size), [None] * size
 
-    def join_rank(rank):
-        losses = list(enumerate(losses_by_rank[rank], start=8))
-        taken = {"times": times[rank]} if times else {}
-        intervals[rank] = join(
-            ThreadGroup(rank, vectors, barrier),
-            losses,
-            stop_requested=rank in stop,
-            checkpoint_due=rank in due,
-            **taken,
-        )
+    def join_rank(group):
+        losses = list(enumerate(losses_by_rank[group.rank], start=8))
+        taken = {"times": times[group.rank]} if times else {}
+        return join(group, losses, stop_requested=group.rank in stop, checkpoint_due=group.rank in due, **taken)
 
-    threads = [threading.Thread(target=join_rank, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    intervals = on_all_ranks(len(losses_by_rank), join_rank)
     assert all(interval == intervals[0] for interval in intervals), "ranks must agree"
     return intervals[0]
 
@@ -101,3 +79,16 @@ def test_rank_0_decides_on_checkpoints():
 def test_first_rank_that_was_asked_to_stop():
     assert joined([1.0], [1.0], [1.0], stop={1, 2}).stopping_rank == 1
     assert joined([1.0], [1.0], stop={0}).stopping_rank == 0
+
+
+@pytest.mark.guarantee("same-bits")
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_mean_loss_of_shards_does_not_depend_on_the_ranks(ranks):
+    """Two steps of five shards; one loss is not finite, and one shard has no rows and so no loss."""
+    losses = [0.1, 0.2, 0.3, NAN, 1e16, 0.7, 1.1, -1e16, 0.9]
+
+    def mean(group):
+        first, end = bounds(len(losses), group.rank, ranks)
+        return mean_of_shards(group, [(0, loss) for loss in losses[first:end]], 10)
+
+    assert on_all_ranks(ranks, mean) == [math.fsum([0.1, 0.2, 0.3, 0.7, 1.1, 0.9]) / 9] * ranks

@@ -3,8 +3,8 @@
 import random
 import threading
 
-import numpy as np
 import pytest
+from support.rank_threads import on_all_ranks
 
 from hvdtrain.runs.timeline import clocks
 from hvdtrain.runs.timeline.clocks import ClockLine, ClockReading, Offset, RoundTimes, offset, read_clocks
@@ -51,43 +51,20 @@ def test_drift_between_two_readings_is_corrected():
     assert line.error_ns == 20
 
 
-class ThreadGroup:
-    """Ranks that are threads of this process."""
-
-    def __init__(self, rank, size, shared):
-        self.rank, self.size = rank, size
-        self._barrier, self._values = shared
-
-    def gather(self, value):
-        self._values[self.rank] = value
-        self._barrier.wait()
-        found = list(self._values)
-        self._barrier.wait()
-        return found
-
-    def sum(self, values):
-        return np.sum(self.gather(values), axis=0)
-
-
 def test_ranks_find_the_difference_of_their_clocks(monkeypatch):
     """As on two hosts: rank 1's clock is 5 s ahead."""
     differences = threading.local()
     real = clocks.now
     monkeypatch.setattr(clocks, "now", lambda: real() + differences.ns)
     monkeypatch.setattr(clocks, "_clock", lambda: str(differences.ns))
-    shared, found = (threading.Barrier(2), [None, None]), {}
 
-    def rank(number):
-        differences.ns = number * 5_000_000_000
-        found[number] = read_clocks(ThreadGroup(number, 2, shared))
+    def read(group):
+        differences.ns = group.rank * 5_000_000_000
+        return read_clocks(group)
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found[0].offsets == found[1].offsets
-    measured = found[0].offsets[1]
+    first, second = on_all_ranks(2, read)
+    assert first.offsets == second.offsets
+    measured = first.offsets[1]
     assert 0 < measured.error_ns < 100_000_000
     assert abs(measured.ns - 5_000_000_000) <= measured.error_ns
-    assert len(found[0].local_sums) == clocks.ROUNDS
+    assert len(first.local_sums) == clocks.ROUNDS
