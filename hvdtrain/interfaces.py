@@ -232,12 +232,22 @@ class Learner(abc.ABC):
     """Number of devices in this process, each with a copy of the model."""
     local_weights: frozenset[str] = frozenset()
     """Names of `weights` of which each rank has its own values: running statistics of the rank's rows."""
+    shared_statistics: frozenset[str] = frozenset()
+    """With --shards: names of `weights` that are not trained; all ranks have the mean over the shards."""
     state_by_rank: bool = False
     """Whether the optimizer's state differs between ranks, because they combine updates instead of gradients."""
     skipped: int = 0
     """Number of updates skipped because gradients were not finite; the same on every rank."""
     between_steps: ClassVar[Phase] = LOOP
     """The phase in which each step begins and ends: whose loop it is."""
+
+    @property
+    def untrained(self) -> frozenset[str]:
+        """Names of `weights` that the rows of a step change, and no update: they may be infinite, as masks are."""
+        return self.local_weights | self.shared_statistics
+
+    def seed(self, step: int, part: int) -> None:  # noqa: B027  (a model need not draw random numbers)
+        """Seed the generators from which the model draws next; part: see `Batch.part`, or a number above all shards."""
 
     @property
     def learning_rate(self) -> float | None:

@@ -124,12 +124,15 @@ class ShardSums:
 
 
 def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """after - before, float64; 0 for elements that stay as they are, which may be infinite, as in masks."""
+    """after - before, float64; 0 for elements that stay as they are, which may be infinite, as in masks, or NaN."""
     with np.errstate(invalid="ignore"):
-        return np.where(after == before, 0.0, np.subtract(after, before, dtype=np.float64))
+        stays = (after == before) | ((after != after) & (before != before))
+        return np.where(stays, 0.0, np.subtract(after, before, dtype=np.float64))
 
 
 def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """before + change, in the type of `before`."""
-    total = np.add(before, change, dtype=np.float64)
-    return np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
+    """before + change, in the type of `before`; elements without a change keep their bits."""
+    with np.errstate(invalid="ignore"):
+        total = np.add(before, change, dtype=np.float64)
+        rounded = np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
+    return np.where(change == 0, before, rounded)

@@ -146,6 +146,9 @@ def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -
     if samples < (batch if config.remainder == "drop" else 1):
         problem = f"larger than the {samples} training {unit}"
         raise invalid("batch_size", config.batch_size, problem, "give a smaller one, or use --remainder pad")
+    if config.shards > min(batch, samples):
+        problem = f"a step has {min(batch, samples)} row(s), and each shard needs one"
+        raise invalid("shards", config.shards, problem, f"give at most {min(batch, samples)}, or a larger --batch-size")
     rows = -(-min(batch, samples) // ranks // devices)
     if config.accumulate > max(rows, 1):
         problem = f"a step has {rows} row(s) on each device"
@@ -196,7 +199,9 @@ WITHOUT_SHARDS = {
 def _shard_problems(config: Any) -> Iterator[UserError]:
     for name, (allowed, reason) in WITHOUT_SHARDS.items():
         values = allowed if isinstance(allowed, tuple) else (allowed,)
-        if (value := getattr(config, name)) not in values:
+        if (value := getattr(config, name)) is True:
+            yield UserError(f"--{key(name)}: {reason}", "leave out that or --shards", option=name)
+        elif value not in values:
             yield invalid(name, value, reason, f"use {values[0]}, or leave out --shards")
 
 
@@ -225,7 +230,7 @@ def _adasum_problems(config: Any) -> Iterator[UserError]:
 def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
     if not strategy.sums_shards:
         given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
-        problem = f"{given} combines gradients by itself, in an order that depends on the number of ranks or devices"
+        problem = f"{given} does not sum the gradients of shards exactly"
         yield invalid("shards", config.shards, problem, f"use {SHARDED}")
     for name, is_given in (("elastic", runtime.elastic), ("cuda_graph", runtime.cuda_graph)):
         if is_given:

@@ -159,6 +159,7 @@ class UserLearner(Learner):
     tensor: ClassVar[type[Any]]
     """The framework's class of tensors."""
     _seed: int
+    _step: int
     _row_weights: np.ndarray
     """Of the prepared batch."""
     _evaluate: Callable[..., Any]
@@ -194,11 +195,12 @@ class UserLearner(Learner):
 
         begins_step: whether it is the first shard of a step.
         """
-        # By step and part, so that a resumed run draws the same numbers.
-        seeds = step_seeds(self._seed, batch.step, batch.part)
-        self._seed_generators(int(seeds.generate_state(1, np.uint64)[0]))
-        self._row_weights = batch.weights
+        self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
+        self._step, self._row_weights = batch.step, batch.weights
         return self._on_device(batch.arrays)
+
+    def seed(self, step: int, part: int) -> None:
+        self._seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
 
     def evaluate_by(self, function: Callable[..., Any]) -> None:
         """Evaluate by a function of the script: from arrays to losses, or to losses and a dict of metrics, by row."""

@@ -34,6 +34,10 @@ THREAD_SETTINGS = (
 """Environment variables that say how many threads the frameworks compute with."""
 
 
+FINGERPRINT_DIGITS = 16
+"""Of the data's fingerprint, hexadecimal, that records have."""
+
+
 @dataclass(frozen=True)
 class RunFolder:
     """The folder of a finished run."""
@@ -110,12 +114,13 @@ def write_options(
     learner: Learner,
     steps: int,
     bits: dict[str, Any],
+    data: str,
 ) -> dict[str, Any]:
     """Write `config.json`; its content.
 
-    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run.
-    bits: what decides the bits besides options and versions. A run that is resumed in its own folder keeps the previous
-    one as `config-<number>.json`. Raises OSError.
+    options: those of `Config`, as JSON values. network: the record of what is trained. steps: of the whole run. data:
+    the beginning of its fingerprint. bits: what decides the bits besides options and versions. A run that is resumed
+    in its own folder keeps the previous one as `config-<number>.json`. Raises OSError.
     """
     path = folder / "config.json"
     # All are written before any is renamed, so a full disk leaves the previous one where it is.
@@ -125,6 +130,7 @@ def write_options(
         "config": options,
         "runtime": _recorded(runtime),
         "network": network,
+        "data": data,
         "steps": steps,
         "ranks": learner.group.size,
         "devices": learner.devices,

@@ -61,6 +61,11 @@ class Segment:
         return self.start.step if self.start else 0
 
     @property
+    def data(self) -> str:
+        """The beginning of the data's fingerprint; empty if the run did not record it."""
+        return self.session.record.text("data")
+
+    @property
     def last(self) -> SavedHash:
         """Where it ends."""
         return self.hashes[max(self.hashes)]
@@ -86,7 +91,7 @@ class Segment:
         start = _start(folder, first, end.step)
         after = start.step if start else 0
         session = _session(folder, reader, after, end)
-        if not start and (resumed := _resumed_from(folder)):
+        if not start and (resumed := resumed_from(folder)):
             reason = f"{folder} did not begin with initial weights, but from {shown(resumed)}"
             raise UserError(reason, "give --from and the step of a checkpoint, or replay that run")
         between = {step: saved for step, saved in hashes.items() if after < step <= end.step}
@@ -172,6 +177,6 @@ def _seconds(started: str) -> float | None:
         return None
 
 
-def _resumed_from(folder: Path) -> str:
+def resumed_from(folder: Path) -> str:
     """The run or checkpoint that the first session of a run continued; empty if it began with initial weights."""
     return sessions(folder)[0].record.table("runtime").text("resume")

@@ -100,7 +100,7 @@ def check_resumed(config: Config, local: dict[str, Any], path: Path, saved: Chec
             raise UserError(
                 f"--resume {path}: {title} is {_shown(ours.get(name))} on {rank_info.host_name()} and was "
                 f"{_shown(theirs.get(name))}, so the bits would not be those of an undisturbed run",
-                f"{fact.remedy} as the run had, or give up the same bits by --shards 0",
+                f"{fact.remedy}, equal to those of the run, or give up the same bits by --shards 0",
                 option=fact.option,
             )
     before, now = saved.arithmetic.get("processor"), local["processor"]

@@ -61,12 +61,12 @@ class Evaluation(NamedTuple):
     """What each rank took for its share."""
 
 
-def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Evaluation:
+def evaluate(run: Run, batches: Batches, step: int, on_batch: Callable[[int], None]) -> Evaluation:
     """Evaluate the weights on the test data; call it on every rank.
 
-    on_batch: called after each batch, with their number so far. Rows that are skipped because they cannot be read count
-    in no score. Slow ranks are logged: in a training step every rank takes as long as the slowest, and only here each
-    one works without waiting. Raises UserError if no row can be read.
+    step: number of steps done. on_batch: called after each batch, with their number so far. Rows that are skipped
+    because they cannot be read count in no score. Slow ranks are logged: in a training step every rank takes as long as
+    the slowest, and only here each one works without waiting. Raises UserError if no row can be read.
     """
     phases.begin(EVALUATION)
     if not len(run.dataset.test):
@@ -80,6 +80,8 @@ def evaluate(run: Run, batches: Batches, on_batch: Callable[[int], None]) -> Eva
         phases.begin(EVALUATION)
         batches.bad_rows.add("test", numbers, rows.bad)
         arrays = tuple(np.delete(array, list(rows.bad), 0) if rows.bad else array for array in rows.arrays)
+        if run.config.shards:  # a model that draws random numbers in evaluations draws them by the rows
+            run.learner.seed(step, run.config.shards + 1 + int(numbers[0]))
         if len(arrays[0]):
             sums.add(run.learner.eval_step(arrays), arrays)
         on_batch(count)

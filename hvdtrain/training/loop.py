@@ -85,7 +85,9 @@ class Training:
 
     def evaluate(self) -> Evaluation:
         """Evaluate the weights as they are; call it on every rank."""
-        evaluation = evaluate(self._run, self._batches, lambda count: self._announce(Observer.evaluating, count))
+        evaluation = evaluate(
+            self._run, self._batches, self.at.step, lambda count: self._announce(Observer.evaluating, count)
+        )
         self._announce(Observer.evaluated, evaluation)
         return evaluation
 

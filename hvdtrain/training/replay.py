@@ -159,10 +159,13 @@ def replay(segment: Segment, config: Config, runtime: RuntimeOptions) -> Verdict
     prepare(config.framework)
     target, dataset = load_target(config, dataclasses.replace(runtime, resume=segment.folder))
     _check_target(segment, config, target)
+    if segment.data and segment.data != dataset.fingerprint[: len(segment.data)]:
+        reason = f"--data {config.data} has other rows than {segment.folder} was trained on"
+        raise UserError(reason, "restore them as they were")
     learner = build_learner(config, target, target.initial_weights(config), runtime)
     with _temporary() as folder:
         runtime = dataclasses.replace(runtime, runs=folder)
-        with start_run(config, runtime, target, learner, dataset, list) as started:
+        with start_run(config, runtime, target, learner, dataset, list, replays=True) as started:
             comparison, group = Comparison(started.run, segment), learner.group
             reasons = _reasons(segment, started.run)
             if reasons and group.rank == 0:

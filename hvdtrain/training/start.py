@@ -111,16 +111,18 @@ def start_run(
     dataset: Dataset,
     examine_host: Callable[[], Findings],
     memory: ElasticMemory | None = None,
+    replays: bool = False,
 ) -> Iterator[StartedRun]:
     """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
 
-    An elastic job calls this again, with its memory, after each change of its ranks. Raises what `train` raises.
+    An elastic job calls this again, with its memory, after each change of its ranks. replays: see `resume`. Raises what
+    `train` raises.
     """
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
         arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
     with RunLock() as lock:
-        folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory)
+        folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory, replays)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
         if run.is_rank_0:
             checkpoint = str(parent.path) if parent else ""
@@ -163,8 +165,9 @@ def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, A
     """Write what is known before the first step; the content of `config.json`."""
     target = run.target.record()
     bits = {name: value for name, value in run.arithmetic.items() if name not in arithmetic.ELSEWHERE}
+    data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
     written = record.write_options(
-        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits
+        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
     )
     findings = examine_host()
     record.write_json(run.folder / "doctor.json", {"findings": findings})

@@ -51,9 +51,11 @@ def resume(
     dataset: Dataset,
     lock: RunLock,
     memory: ElasticMemory | None = None,
+    replays: bool = False,
 ) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
 
+    replays: whether other arithmetic than the checkpoint's is allowed, see `arithmetic.check_resumed`.
     Call it on every rank; rank 0 acquires the lock of the folder. Raises UserError, on all ranks, if another job holds
     it, if there is no usable checkpoint, or it does not match the options.
     """
@@ -78,6 +80,8 @@ def resume(
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
+    if not replays and (config.shards or saved.arithmetic):
+        arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     return Start(folder, _restore(config, target, learner, dataset, path, saved), parent)
 
 
@@ -142,8 +146,6 @@ def _restore(
     samples = len(dataset.train)
     check_options(config, target, dataset, path, saved)
     check_position(path, saved.position, samples)
-    if config.shards or saved.arithmetic:
-        arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
     _check_weights(config, target, path, saved)
     try:
         learner.load(saved.weights)
@@ -295,7 +297,7 @@ class Saver:
         phases.begin(CHECKPOINT)
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
-        consistency.check_finite(weights, position.step, run.learner.local_weights)
+        consistency.check_finite(weights, position.step, run.learner.untrained)
         others, parameters = self._other_ranks(), ""
         if run.is_rank_0:
             run.lock.check()

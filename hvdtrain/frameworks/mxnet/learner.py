@@ -124,7 +124,7 @@ class MXNetSteps(ContextLearner):
         """With --shards: get ready to combine gradients and statistics, which are then the same on all ranks."""
         if self._config.shards:
             self._sharded = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
-            self.local_weights = frozenset()
+            self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
     def _finish_shards(self, sharded: ShardedGradients) -> None:
         """Combine the gradients and statistics of all shards, and update the parameters."""
@@ -195,6 +195,9 @@ class MXNetLearner(MXNetSteps):
             losses.append(LazyLoss(of_shard))
         self._finish_shards(sharded)
         return losses
+
+    def seed(self, step: int, part: int) -> None:
+        self._objective.seed_step(step, part)
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._objective.logits(images).asnumpy()

@@ -57,6 +57,9 @@ class Objective:
         phases.begin(BACKWARD)
         autograd.backward(losses)
 
+    def seed_step(self, step: int, part: int) -> None:
+        """Seed the generators for a part of a step, so that a resumed run draws the same random numbers."""
+
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         """Evaluate rows of a source."""
         raise NotImplementedError
@@ -171,6 +174,7 @@ class TaskObjective(TaskOutputs, Objective):
         self, task: UserTask, weights: Weights | None, strategy: MXNetStrategy, contexts: list[mx.Context]
     ) -> None:
         self._task, self._seed, self._contexts = task, strategy.config.seed, contexts
+        self._seeds_all = bool(strategy.config.shards)
         self._unused: Parameters = {}
         """Parameters that get no gradient."""
         seed_generators(self._seed)
@@ -248,9 +252,15 @@ class TaskObjective(TaskOutputs, Objective):
             raise no_gradient(self._task)
         self.load(before)
 
+    def seed_step(self, step: int, part: int) -> None:
+        seeds = step_seeds(self._seed, step, part)
+        if self._seeds_all:
+            seed_generators(int(seeds.generate_state(1, np.uint64)[0]))
+        else:
+            mx.random.seed(int(seeds.generate_state(1)[0] >> 1))
+
     def forward(self, batch: Batch) -> Arrays:
-        # So that a resumed run draws the same random numbers.
-        seed_generators(int(step_seeds(self._seed, batch.step, batch.part).generate_state(1, np.uint64)[0]))
+        self.seed_step(batch.step, batch.part)
         parts = split_rows(len(self._contexts), batch.weights, *batch.arrays)
         with autograd.record():
             return [self._device_loss(part, context) for part, context in zip(parts, self._contexts, strict=True)]

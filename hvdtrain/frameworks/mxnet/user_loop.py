@@ -100,6 +100,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             return
         self._sharded.add()
         if ends_step:
+            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
             self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:

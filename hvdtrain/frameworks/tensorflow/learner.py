@@ -55,7 +55,7 @@ class TensorFlowLearner(Learner):
         self.local_weights = self._objective.local_weights
         self._shards: ShardedSteps | None = None
         if config.shards:
-            self.local_weights = frozenset()  # they are the same on all ranks
+            self.shared_statistics, self.local_weights = self.local_weights, frozenset()
             self._shards = ShardedSteps(self._objective, self.group, config.shards, self._update)
         if weights:
             self.load(weights)
@@ -164,6 +164,9 @@ class TensorFlowLearner(Learner):
         loss, metrics, predicted = self._evaluate(*map(tf.constant, self._objective.eval_rows(arrays)))
         sums = {name: float(value) for name, value in metrics.items()}
         return Evaluated(float(loss), sums, None if predicted is None else predicted.numpy())
+
+    def seed(self, step: int, part: int) -> None:
+        self._objective.set_random_states(self._objective.random_states(step, part))
 
     def logits(self, images: np.ndarray) -> np.ndarray:
         return self._objective.logits(tf.constant(channel_last(images))).numpy()

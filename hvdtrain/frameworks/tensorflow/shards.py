@@ -16,6 +16,7 @@ import numpy as np
 import tensorflow as tf
 
 from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.objective import Objective
 from hvdtrain.frameworks.tensorflow.strategies import Stamps, dense, monotonic_ns
 from hvdtrain.interfaces import Batch, Group
@@ -23,6 +24,11 @@ from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, Phase, phases
 
 NOT_INLINED = {"_noinline": True}
 """Attributes of a graph's function."""
+RANDOM_OPERATIONS = frozenset(
+    {"RandomUniform", "RandomStandardNormal", "RandomUniformInt", "TruncatedNormal", "ParameterizedTruncatedNormal"}
+    | {"RandomShuffle", "RandomGamma", "RandomPoisson", "RandomPoissonV2", "Multinomial"}
+)
+"""Operations of TensorFlow that draw from a state of their own."""
 Tensors = tuple[tf.Tensor, ...]
 ShardValues = tuple[tf.Tensor, list[tf.Tensor], list[tf.Tensor]]
 """Of a shard: its loss, its gradients, and the statistics after it."""
@@ -87,6 +93,8 @@ class ShardedSteps:
         key = function, tuple(len(tensors[-1]) for tensors in arguments)
         if key not in self._graphs:
             functions = [function.get_concrete_function(*tensors) for tensors in arguments]
+            for made in functions:
+                _check_random(made.graph)
             self._graphs[key] = tf.function(_calling(functions)).get_concrete_function(*flat)
         return self._graphs[key](*flat)
 
@@ -140,6 +148,18 @@ def _calling(functions: Sequence[Callable[..., Any]]) -> Callable[..., list[Any]
         return results
 
     return call_each
+
+
+def _check_random(graph: Any) -> None:
+    """Raise UserError if a graph draws random numbers from a state that is not the model's: it counts calls."""
+    definition = graph.as_graph_def()
+    nodes = [*definition.node, *(node for function in definition.library.function for node in function.node_def)]
+    if drawn := sorted({node.op for node in nodes} & RANDOM_OPERATIONS):
+        raise UserError(
+            f"--shards: the model draws random numbers by {', '.join(drawn)}, which depend on the number of ranks",
+            "draw them by Keras' layers or a tf.random.Generator that the model makes, instead of tf.random or tf.nn",
+            option="shards",
+        )
 
 
 def _arrays(tensors: list[tf.Tensor]) -> list[np.ndarray]:

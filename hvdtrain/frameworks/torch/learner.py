@@ -98,7 +98,7 @@ class TorchSteps(Learner):
         if self._config.shards:
             shapes = [tuple(parameter.shape) for parameter in self._parameters.values()]
             self._sums = ShardSums(self.group, self._config.shards, shapes)
-            self.local_weights = frozenset()
+            self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
     def _begin_shards(self) -> None:
         """Begin a step in shards."""
@@ -120,7 +120,7 @@ class TorchSteps(Learner):
         phases.begin(GRADIENTS)
         gradients, buffers = self._sums.combine()
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-            parameter.grad = torch.from_numpy(gradient).to(parameter.device)
+            parameter.grad = torch.from_numpy(gradient).to(parameter)
         load_buffers(self._model, buffers)
         self._apply()
 
@@ -264,6 +264,9 @@ class TorchLearner(TorchSteps):
         for layer in self._synchronized:
             layer.real_rows = (row_weights > 0).float()
         return self._backward(self._losses(self._training_model, list(tensors)), row_weights)
+
+    def seed(self, step: int, part: int) -> None:
+        self._objective.seed_step(step, part)
 
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         return evaluate(self._objective, functools.partial(self._outputs, self._model), arrays, self.device)

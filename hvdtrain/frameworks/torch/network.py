@@ -160,15 +160,16 @@ def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 
 def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
-    """Copies of all buffers, float64 or int64, which have every value of smaller types."""
-    types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in model.buffers())
-    return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(model.buffers(), types, strict=True)]
+    """Copies of all buffers, float64 or int64, which have every value of smaller types; complex numbers are two."""
+    real = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in model.buffers()]
+    types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in real)
+    return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(real, types, strict=True)]
 
 
 def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
     """Set all buffers to what `buffer_arrays` returned."""
     for buffer, array in zip(model.buffers(), arrays, strict=True):
-        buffer.copy_(torch.from_numpy(array))
+        (torch.view_as_real(buffer) if buffer.is_complex() else buffer).copy_(torch.from_numpy(array))
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:

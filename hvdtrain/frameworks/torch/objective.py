@@ -112,7 +112,7 @@ class TaskObjective(TaskOutputs, Objective):
     _cross_entropy, _is_right = staticmethod(cross_entropy), staticmethod(is_right)
 
     def __init__(self, task: UserTask, config: Config, layout: torch.memory_format | None = None) -> None:
-        self._task, self._seed = task, config.seed
+        self._task, self._seed, self._seeds_all = task, config.seed, bool(config.shards)
         self.inputs = self.eval_inputs = task.inputs
         seed_generators(config.seed)
         model = task.call("model")
@@ -153,7 +153,8 @@ class TaskObjective(TaskOutputs, Objective):
         return self._metrics_of(outputs, targets)
 
     def seed_step(self, step: int, part: int) -> None:
-        seed_generators(int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0]))
+        seed = int(step_seeds(self._seed, step, part).generate_state(1, np.uint64)[0])
+        (seed_generators if self._seeds_all else torch.manual_seed)(seed)
 
 
 def to_tensor(array: np.ndarray, device: str = "cpu") -> torch.Tensor:

@@ -115,8 +115,11 @@ class TorchUserLearner(TorchSteps, UserLearner):
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
         if self._config.shards:
             self._end_shard()
-        if ends_step:
-            self._finish_shards() if self._config.shards else self._finish_step()
+        if ends_step and self._config.shards:
+            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
+            self._finish_shards()
+        elif ends_step:
+            self._finish_step()
         self._has_state = True
         return loss
 

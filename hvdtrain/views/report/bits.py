@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.runs.segment import SAME_STEPS
+from hvdtrain.runs.segment import SAME_STEPS, resumed_from, sessions
+from hvdtrain.system.text import to_json
 
 MAX_SENTENCES = 4
 """Groups with different hashes that have a sentence."""
@@ -44,16 +45,24 @@ def bit_groups(runs: Iterable[Run]) -> list[BitGroup]:
     """The groups of at least two runs with a hash."""
     groups: dict[tuple[Any, ...], list[Run]] = {}
     for run in runs:
-        if run.options["shards"] and run.parameters:
+        if run.options["shards"] and run.parameters and _has_one_setting(run):
             groups.setdefault(_training(run), []).append(run)
     return [BitGroup(group) for group in groups.values() if len(group) > 1]
+
+
+def _has_one_setting(run: Run) -> bool:
+    """Whether it trained with the same options in all its sessions, and not from a checkpoint of another run."""
+    known = sessions(run.folder)
+    settings = {to_json(session.options) for session in known}
+    return len(settings) < 2 and not (known and resumed_from(run.folder))
 
 
 def _training(run: Run) -> tuple[Any, ...]:
     """What decides the weights at the end, whatever the number of ranks and the strategy are."""
     options = {name: str(value) for name, value in run.options.items() if name not in SAME_STEPS}
     device = run.config.text("device").partition(":")[0]
-    return (run.result.count("steps"), run.settings.get(LAYERS), device, *sorted(options.items()))
+    data = run.config.text("data")
+    return (run.result.count("steps"), run.settings.get(LAYERS), device, data, *sorted(options.items()))
 
 
 def bit_sentences(runs: Iterable[Run]) -> list[str]:

@@ -135,10 +135,12 @@ def test_arrays_without_dimensions_stay_arrays():
 
 
 def test_statistics_that_no_shard_changes_keep_their_bits():
-    mask = np.array([-np.inf, 0, 1e-40, 3e38], np.float32)
+    mask = np.array([-np.inf, 0, 1e-40, 3e38, np.nan, -0.0], np.float32)
+    numbers = np.array([2**60 + 1, -5])
     step = ShardSums(SingleProcess(), 3, [])
-    step.begin([mask])
+    step.begin([mask, numbers])
     for _ in range(3):
-        step.add([], [mask.copy()])
-    _, (after,) = step.combine()
+        step.add([], [mask.copy(), numbers + [0, 1]])
+    _, (after, counted) = step.combine()
     assert after.tobytes() == mask.tobytes()
+    assert counted.tolist() == [2**60 + 1, -4]

@@ -112,7 +112,7 @@ class SlowRun:
     """The parts of a `Run` that a `Saver` uses on a rank that writes nothing; its checkpoints take time."""
 
     is_rank_0 = state_by_rank = False
-    local_weights = frozenset()
+    untrained = frozenset()
 
     def __init__(self, clock, seconds, **options):
         self.runtime, self.learner = RuntimeOptions(**options), self
