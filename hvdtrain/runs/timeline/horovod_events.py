@@ -25,8 +25,8 @@ MAX_BYTES = 1 << 28
 NEGOTIATE = "NEGOTIATE_"
 COMBINING = {"ALLREDUCE", "ADASUM"}
 """What Horovod calls the operations that combine gradients."""
-GROUP_SUM = {"hvdtrain.sum", "HorovodAllreduce"}
-"""Names of the messages of `Group.sum`, which are not gradients; the second one is TensorFlow's."""
+GROUP_SUM = re.compile(r"hvdtrain[._]sum[._]\d+|HorovodAllreduce")
+"""Names of the messages of `Group.sum`, with their sizes; the second one is TensorFlow's."""
 PREFIXES = re.compile(r"^(.*/)?((horovod_)?(grouped_)?allreduce\.|Horovod(Grouped)?Allreduce_)")
 PART = re.compile(r"_\d{1,6}of\d{1,6}$")
 """Of the name of a tensor: what it is within its group."""
@@ -60,7 +60,7 @@ class HorovodFile:
 
         start: when Horovod's clock was 0, in ns of rank 0's clock.
         """
-        return [message for message in messages(self._events, start) if message.name not in GROUP_SUM]
+        return [message for message in messages(self._events, start) if not GROUP_SUM.fullmatch(message.name)]
 
     def start_of_clock(self, epoch: int, sums: list[tuple[int, int]]) -> int | None:
         """When Horovod's clock was 0, in ns of rank 0's clock; None if the file does not tell.
@@ -72,7 +72,7 @@ class HorovodFile:
         began and ended on rank 0.
         """
         said = [epoch + micros * 1000 for event in self._events[:1] if (micros := _start_micros(event)) is not None]
-        marks = [message for message in messages(self._events, 0) if message.name in GROUP_SUM][: len(sums)]
+        marks = [message for message in messages(self._events, 0) if GROUP_SUM.fullmatch(message.name)][: len(sums)]
         if len(marks) < len(sums) or not sums:
             return said[0] if said else None
         least = max(begin - mark.begin for (begin, _), mark in zip(sums, marks, strict=True))
