@@ -76,8 +76,7 @@ class Batch(NamedTuple):
     stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
-    shard. shards: with --shards, this rank's shards that have rows, in their order; the step's other fields are then
-    those of all its shards together, except `arrays`, which is empty.
+    shard. shards: with --shards, this rank's shards that have rows, in their order; the step itself then has no rows.
     """
 
     arrays: tuple[np.ndarray, ...]

@@ -29,10 +29,14 @@ def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
 
 def share_local_arrays(learner: Learner) -> None:
     """Give all ranks rank 0's values of what each rank has by itself (`local_weights`). Call it on every rank."""
-    if learner.local_weights and learner.group.size > 1:
+    share_arrays(learner, learner.local_weights)
+
+
+def share_arrays(learner: Learner, names: frozenset[str]) -> None:
+    """Give all ranks rank 0's values of these weights. Call it on every rank."""
+    if names and learner.group.size > 1:
         weights = learner.weights()
-        local_weights = {name: weights[name] for name in learner.local_weights}
-        learner.load(weights | broadcast_arrays(learner.group, local_weights))
+        learner.load(weights | broadcast_arrays(learner.group, {name: weights[name] for name in names}))
 
 
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:

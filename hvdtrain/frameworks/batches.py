@@ -20,9 +20,9 @@ Rows = tuple[np.ndarray, ...]
 def choose_device(requested: str, available: bool, count: int, group: Group, shared: bool = False) -> str:
     """`cpu` or `cuda:<local_rank>`; `cuda:<local_rank % count>` where ranks may share a GPU.
 
-    requested: --device. available, count: whether the framework sees GPUs, and how many. shared: whether more ranks
-    than GPUs are of use, as with --shards, whose result does not depend on it. Raises UserError if there is no GPU, or
-    none for this local rank.
+    requested: --device. available, count: whether the framework sees GPUs, and how many. shared: whether
+    several ranks may use one GPU, as with --shards, whose result does not depend on it. Raises UserError if there is no
+    GPU, or none for this local rank.
     """
     if requested == "cpu" or (requested == "auto" and not available):
         return "cpu"

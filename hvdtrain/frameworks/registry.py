@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
-from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
@@ -169,8 +169,7 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
     _prepare(config, runtime)
     entry = check_request(config, target, runtime)
     learner = entry.learner(target, weights, _start(entry, config, runtime))
-    if config.shards:  # also the running statistics of a task's model must be the same on all ranks
-        learner.load(broadcast_arrays(learner.group, learner.weights()))
+    share_arrays(learner, learner.shared_statistics)  # strategies share the parameters, and not all of them these
     return learner
 
 

@@ -93,31 +93,32 @@ def check_resumed(config: Config, local: dict[str, Any], path: Path, saved: Chec
         was = f"--shards {shards} in {saved.framework}" if shards else "no --shards"
         log.warning("%s was trained with %s: the bits will not be those of an undisturbed run", path, was)
         return
-    theirs, ours = dict(_values(saved.arithmetic)), dict(_values(local))
-    for name in theirs | ours:
-        if theirs.get(name) != ours.get(name):
-            fact, title = _fact(name)
-            raise UserError(
-                f"--resume {path}: {title} is {_shown(ours.get(name))} on {rank_info.host_name()} and was "
-                f"{_shown(theirs.get(name))}, so the bits would not be those of an undisturbed run",
-                f"{fact.remedy}, equal to those of the run, or give up the same bits by --shards 0",
-                option=fact.option,
-            )
-    before, now = saved.arithmetic.get("processor"), local["processor"]
-    if before != now:
+    for name, was, now in _changed(saved.arithmetic, local):
+        fact, title = _fact(name)
+        raise UserError(
+            f"--resume {path}: {title} is {_shown(now)} on {rank_info.host_name()} and was {_shown(was)}, so the bits "
+            "would not be those of an undisturbed run",
+            f"{fact.remedy}, equal to those of the run, or give up the same bits by --shards 0",
+            option=fact.option,
+        )
+    before, here = saved.arithmetic.get("processor"), local["processor"]
+    if before != here:
         log.warning(
-            "%s was trained on %s, and continues on %s, whose caches may decide bits", path, _shown(before), now
+            "%s was trained on %s, and continues on %s, whose caches may decide bits", path, _shown(before), here
         )
 
 
 def changes(recorded: dict[str, Any], local: dict[str, Any]) -> list[str]:
     """What has another value here than in a record, in texts for a message."""
+    return [f"{_fact(name)[1]} is {_shown(now)} and was {_shown(was)}" for name, was, now in _changed(recorded, local)]
+
+
+def _changed(recorded: dict[str, Any], local: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """The names of `_values` that differ, with the recorded value and that of this rank."""
     theirs, ours = dict(_values(recorded)), dict(_values(local))
-    return [
-        f"{_fact(name)[1]} is {_shown(ours.get(name))} and was {_shown(theirs.get(name))}"
-        for name in theirs | ours
-        if theirs.get(name) != ours.get(name)
-    ]
+    for name in theirs | ours:
+        if theirs.get(name) != ours.get(name):
+            yield name, theirs.get(name), ours.get(name)
 
 
 def _values(record: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -17,6 +17,8 @@ from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import Run
 
+NO_WEIGHTS, NO_ROWS = np.empty(0, np.float32), np.empty(0, np.int64)
+"""Of a step in shards, which have them."""
 MAX_ROWS = 8
 """Rows that an error message lists."""
 
@@ -65,18 +67,19 @@ class Batches:
             slices, ahead = itertools.tee(slices)
             numbers = (part.rows for parts in ahead for part in parts if self._is_computed(part))
             rows_of_parts = self.reader.batches("train", numbers, at.epoch)
-        cut = self._run.cut(self._run.group.rank)
+        run = self._run
+        cut = run.cut(run.group.rank)
         for step, parts in enumerate(slices, at.step):
             phases.begin(DATA)
             numbered = [(number, part) for number, part in enumerate(parts, cut.first) if self._is_computed(part)]
             read = [next(rows_of_parts) for _ in numbered]
             phases.begin(LOOP)
-            lr = self._run.learning_rate(step)
+            lr = run.learning_rate(step)
             batches = [
                 self._batch(part, rows, lr, step, number) for (number, part), rows in zip(numbered, read, strict=True)
             ]
             phases.begin(phases.between)
-            yield _of_shards(batches, lr, step) if self._run.config.shards else batches[0]
+            yield Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(batches)) if run.config.shards else batches[0]
 
     def _is_computed(self, part: sharding.Slice) -> bool:
         """Whether a part of a batch is trained on: a shard without rows is not, but a rank takes each step."""
@@ -98,13 +101,6 @@ class Batches:
         rows = np.sort(np.concatenate([part.rows[part.weights > 0] for part in parts]))
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"
-
-
-def _of_shards(batches: list[Batch], lr: float, step: int) -> Batch:
-    """A step of --shards, from the batches of its shards; there may be none."""
-    weights = np.concatenate([np.empty(0, np.float32), *(batch.weights for batch in batches)])
-    rows = np.concatenate([np.empty(0, np.int64), *(batch.rows for batch in batches)])
-    return Batch((), weights, lr, step, rows, shards=tuple(batches))
 
 
 class BadRows:

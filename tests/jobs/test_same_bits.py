@@ -64,7 +64,7 @@ def test_any_ranks_have_the_bits_of_one_process(tmp_path, alone, framework, by, 
 @pytest.mark.guarantee("same-bits")
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_bf16(tmp_path, framework):
-    """Also where a batch is no multiple of the shards, and a step may be skipped."""
+    """Also where shards have different numbers of rows, and a step may be skipped."""
     options = (*SHARDS, "--precision", "bf16", "--batch-size", "100", "--on-nan", "skip")
     folders = [
         train(tmp_path, framework, *options, "--strategy", strategy, "--name", name, by=by, np=ranks)

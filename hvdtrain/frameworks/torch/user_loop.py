@@ -113,15 +113,19 @@ class TorchUserLearner(TorchSteps, UserLearner):
             )
         self._optimizer.zero_grad()
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
-        if self._config.shards:
-            self._end_shard()
-        if ends_step and self._config.shards:
-            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-            self._finish_shards()
-        elif ends_step:
-            self._finish_step()
+        self._end_backward(ends_step)
         self._has_state = True
         return loss
+
+    def _end_backward(self, ends_step: bool) -> None:
+        """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
+        if not self._config.shards:
+            self._finish_step()
+            return
+        self._end_shard()
+        if ends_step:
+            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
+            self._finish_shards()
 
     def _without_gradient(self, name: str) -> None:
         if self._waits_for_all:
