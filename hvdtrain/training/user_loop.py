@@ -17,7 +17,7 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -40,6 +40,7 @@ class UserLoop:
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
+        self._finished: AlreadyFinished | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
         self._losses: list[Any] = []
         """Of the present step: one, or with --shards those of its shards so far."""
@@ -82,12 +83,12 @@ class UserLoop:
     @property
     def epoch(self) -> int:
         """Number of complete epochs, also those before a resume."""
-        return self._running.training.at.epoch
+        return self._running.at.epoch
 
     @property
     def steps(self) -> int:
         """Number of steps done, also those before a resume."""
-        return self._running.training.at.step
+        return self._running.at.step
 
     @property
     def steps_per_epoch(self) -> int:
@@ -100,10 +101,11 @@ class UserLoop:
         return self._running.run.folder
 
     @property
-    def _running(self) -> StartedRun:
-        if self._started is None:
+    def _running(self) -> StartedRun | AlreadyFinished:
+        running = self._started or self._finished
+        if running is None:
             raise UserError("the run has not begun", "ask for batches() first")
-        return self._started
+        return running
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -135,16 +137,19 @@ class UserLoop:
         in evaluation mode, returns the loss of each row, or that and a dict of metrics of each row.
         Raises UserError for what is none of this, and what `train` raises.
         """
-        if self._started or not self._is_set_up:
+        if self._started or self._finished or not self._is_set_up:
             raise UserError("batches() is called at the wrong time", "call it once, after setup()")
         if (test is None) != (evaluate is None):
             raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
         if evaluate:
             self._learner.evaluate_by(evaluate)
         dataset = self._script.load(train, test, self._config.on_bad_row == "skip")
-        self._started = self._stack.enter_context(
-            start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
-        )
+        starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
+        try:
+            self._started = self._stack.enter_context(starting)
+        except AlreadyFinished as finished:  # the script goes on after its loop
+            self._finished = finished
+            return iter(())
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
