@@ -9,7 +9,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
@@ -57,6 +57,8 @@ class UserTask(Target):
     inputs: int
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
+    advice: list[str] = field(default_factory=list)
+    """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
 
     @functools.cached_property
@@ -65,6 +67,9 @@ class UserTask(Target):
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        return [*super().problems(dataset), *self.advice]
 
     def has(self, method: str) -> bool:
         """Whether the task has this method of its own."""
