@@ -58,10 +58,10 @@ def _submit(options: argparse.Namespace, text: str) -> int:
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not on PATH", "submit where Slurm is installed; --script FILE writes the script")
     if found := REPLACED.search(os.getcwd()):
-        reason = (
-            f"Slurm replaces {found[0]} in the path of the log file, {printable(os.getcwd())}: the job would have none"
+        raise UserError(
+            f"Slurm replaces {found[0]} in the path of the log file, {printable(os.getcwd())}: the job would have none",
+            "submit it in a folder without % and \\ in its path",
         )
-        raise UserError(reason, "submit it in a folder without % and \\ in its path")
     # On standard input, as a file's path may hold any characters.
     done = subprocess.run(["sbatch", "--parsable"], input=os.fsencode(text), stdout=subprocess.PIPE, check=False)
     output = done.stdout.decode(errors="replace")
