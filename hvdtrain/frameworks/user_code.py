@@ -177,6 +177,10 @@ class UserLearner(Learner):
     def register(self, states: dict[str, Any]) -> None:
         """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
 
+    def schedule_steps(self) -> dict[str, int]:
+        """How often each registered schedule has made a step, by name."""
+        return {}
+
     @property
     @abc.abstractmethod
     def learning_rate(self) -> float:
