@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import deque
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from hvdtrain.jobs import protocol
@@ -95,19 +95,11 @@ class RankOutput:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines that are not empty."""
         self._incomplete = {"stdout": b"", "stderr": b""}
-        self._files: dict[str, int] = {}
+        self._files: dict[str, Path] = {}
         if console.output_dir:
-            self._files = {name: self._open(f"rank-{rank}.{name}") for name in self._incomplete}
-
-    def _open(self, name: str) -> int:
-        """The descriptor of a file in --output-dir."""
-        assert self._console.output_dir
-        path = self._console.output_dir / name
-        try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError as error:
-            self._console.say(f"{path} cannot be written ({error.strerror}); the job continues without it")
-            return os.open(os.devnull, os.O_WRONLY)
+            self._files = {name: console.output_dir / f"rank-{rank}.{name}" for name in self._incomplete}
+        for stream in self._files:
+            self.store(stream, b"")  # a rank that prints nothing has empty files
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what the rank wrote to `stdout` or `stderr`."""
