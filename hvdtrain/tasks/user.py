@@ -66,6 +66,11 @@ class UserTask(Target):
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
 
+    @property
+    def has_unused_parameters(self) -> bool:
+        """Whether the task says that parameters may get no gradient in a step, which some strategies must know."""
+        return getattr(self.task, "unused_parameters", False) is True
+
     def has(self, method: str) -> bool:
         """Whether the task has this method of its own."""
         return callable(getattr(self.task, method, None))
