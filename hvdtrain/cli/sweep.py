@@ -177,7 +177,7 @@ def _has_result(trial: Trial, output: Path) -> bool:
 def _job(trial: Trial, command: list[str], output: Path) -> SeriesJob:
     line = [sys.executable, "-m", "hvdtrain", *trial.command(command, output)]
     title = f"{trial.label}, seed {trial.seed}" if trial.label else f"seed {trial.seed}"
-    return SeriesJob(printable(title), line, output / f"{trial.name}.log")
+    return SeriesJob(printable(title), line, output / f"{trial.name}.log", lambda: not _has_result(trial, output))
 
 
 def _write_tables(output: Path, command: list[str], failures: dict[str, str], plot: bool = False) -> list[Combination]:

@@ -16,9 +16,9 @@ from hvdtrain.system.rank_info import host_name
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-def end_with_parent() -> None:
-    """Have the kernel kill this process when its parent dies, for whatever reason."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def end_with_parent(number: int = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when its parent dies, for whatever reason."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
 
 
 def describe_status(status: int) -> str:

@@ -9,7 +9,8 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,11 +22,11 @@ from hvdtrain.datasets.rows import ArraySource, Forms, RowChecks, RowReader, des
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
 from hvdtrain.tasks.target import Target
 
-REQUIRED = ("data", "model")
-"""Methods that a task has."""
+PACKAGE = Path(__file__).parents[1]
 TRIED_ROWS = 4
 """Rows on which a task is tried out before training."""
 
@@ -57,6 +58,8 @@ class UserTask(Target):
     inputs: int
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
+    advice: list[str] = field(default_factory=list)
+    """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
 
     @functools.cached_property
@@ -65,6 +68,9 @@ class UserTask(Target):
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        return [*super().problems(dataset), *self.advice]
 
     @property
     def has_unused_parameters(self) -> bool:
@@ -97,9 +103,8 @@ def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows:
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
-    for method in REQUIRED:
-        if not callable(getattr(task, method, None)):
-            raise UserError(f"--model {name}: has no method {method}", "give the task that method (docs/own.md)")
+    if wrong := methods.mistake(task):
+        raise TaskError.of(name, *wrong)
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
@@ -112,19 +117,28 @@ def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
 
 
 def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Call the user's code; an error of any kind becomes a UserError of one line, which names the line of the file."""
+    """Call the user's code; an error of any kind becomes a UserError of one line, which names file and line.
+
+    Where that error ends the process, it has the traceback in the rank's log (`training.process`).
+    """
     try:
         return function(*arguments, **options)
     except HvdtrainError:
         raise
     except Exception as error:
-        file = name.rpartition(":")[0]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if file and frame.filename.endswith(os.path.basename(file))]
-        where = f" in line {lines[-1]}" if lines else ""
         message = " ".join(str(error).split())
-        problem = f"{what} failed{where} ({type(error).__name__}: {message:.300})"
+        problem = f"{what} failed{_place(name, error)} ({type(error).__name__}: {message:.300})"
         raise TaskError.of(name, problem, "correct the task") from error
+
+
+def _place(name: str, error: Exception) -> str:
+    """Where the user's code failed: the innermost line in the folder of the task's file, or below."""
+    folder = Path(os.path.expanduser(name.rpartition(":")[0])).absolute().parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(folder) and "site-packages" not in file.parts and PACKAGE not in file.parents:
+            return f" in line {frame.lineno} of {file.relative_to(folder)}"
+    return ""
 
 
 def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces import Batch, Group
@@ -45,6 +46,8 @@ class UserLoop:
         """Of the present step: one, or with --shards those of its shards so far."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._resumed_schedules: dict[str, int] = {}
+        """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -95,6 +98,24 @@ class UserLoop:
         return self._running.run.steps_per_epoch
 
     @property
+    def ends_epoch(self) -> bool:
+        """Whether the present batch is the last one of its epoch: then call what runs once an epoch, after `step`.
+
+        The checkpoint that follows has it, so that a resumed run does not repeat it.
+        """
+        running = self._running
+        return running.training.at.step + 1 == (running.training.at.epoch + 1) * running.run.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of the run."""
+        return self._config.epochs
+
+    def steps_in_epoch(self, rows: int) -> int:
+        """Number of steps in an epoch of so many training rows: what a schedule has to know before `batches`."""
+        return steps_per_epoch(rows, self._config.global_batch(self.size), self._config.remainder)
+
+    @property
     def folder(self) -> Path:
         """The run's folder."""
         return self._running.run.folder
@@ -102,7 +123,10 @@ class UserLoop:
     @property
     def _running(self) -> StartedRun:
         if self._started is None:
-            raise UserError("the run has not begun", "ask for batches() first")
+            raise UserError(
+                "the run has not begun, so it has no epoch, steps or folder yet",
+                "ask for batches() first; before it there are epochs and steps_in_epoch(len(rows)) for schedules",
+            )
         return self._started
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
@@ -145,6 +169,9 @@ class UserLoop:
         self._started = self._stack.enter_context(
             start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
         )
+        at = self._started.training.at
+        if at.epoch and at.rows_in_epoch:  # resumed in the middle of an epoch
+            self._resumed_schedules = self._learner.schedule_steps()
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
@@ -183,10 +210,22 @@ class UserLoop:
                 "call the schedule's step() only where run.step() returns True",
             )
         self._lr = lr
+        self._check_schedules(self._started.training.at.epoch)
         self._losses.append(self._learner.step(losses, self._ends_step))
         self._is_stepped = self._has_steps = True
         phases.begin(SCRIPT)
         return self._ends_step
+
+    def _check_schedules(self, epoch: int) -> None:
+        """Raise UserError if the script repeats the step that a schedule made at the beginning of a resumed epoch."""
+        now, resumed, self._resumed_schedules = self._learner.schedule_steps(), self._resumed_schedules, {}
+        for name, steps in resumed.items():
+            if steps in (epoch, epoch + 1) and now[name] > steps:
+                raise UserError(
+                    f"the schedule {name}, which steps once an epoch, steps in epoch {epoch + 1} again, as the run "
+                    "was resumed in the middle of it",
+                    "call its step() after the last step of each epoch: if run.step(losses) and run.ends_epoch",
+                )
 
     def _count_step(self, started: StartedRun) -> None:
         started.training.after_step(self._losses if self._config.shards else self._losses[0])

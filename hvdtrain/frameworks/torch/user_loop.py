@@ -76,6 +76,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
                 ) from None
         self._kept |= states
 
+    def schedule_steps(self) -> dict[str, int]:
+        steps = {name: getattr(kept, "last_epoch", None) for name, kept in self._kept.items()}
+        return {name: count for name, count in steps.items() if isinstance(count, int)}
+
     @property
     def learning_rate(self) -> float:
         return float(self._optimizer.param_groups[0]["lr"])
