@@ -22,8 +22,9 @@ from hvdtrain.frameworks.torch.network import (
     load_module,
     module_weights,
     trained_parameters,
+    unchanged,
 )
-from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -206,25 +207,20 @@ class TorchLearner(TorchSteps):
         numbers = np.arange(rows)
         batch = Batch(tuple(array[:rows] for array in arrays), np.ones(rows, np.float32), 0.0, 0, numbers)
         _, *tensors = [to_tensor(array, self.device) for array in self._objective.rows(batch)]
-        before = {name: value.clone() for name, value in self._model.named_buffers()}
 
         def warm_up() -> None:
-            losses = self._losses(self._model, tensors)
-            torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
+            with unchanged(self._model):
+                losses = self._losses(self._model, tensors)
+                torch.autograd.grad(losses.sum(), list(self._parameters.values()), allow_unused=True)
 
-        try:
-            compile_forward(self._model, rows, warm_up)
-        finally:
-            for name, value in self._model.named_buffers():
-                value.copy_(before[name])
+        compile_forward(self._model, rows, warm_up)
         return time.perf_counter() - began
 
     def _outputs(self, model: nn.Module, inputs: list[torch.Tensor]) -> Any:
         arguments = self._objective.prepared(tuple(inputs))
         dtype = DTYPES[self._config.precision]
         with torch.autocast(self._device_type, dtype, enabled=dtype is not torch.float32):
-            outputs = model(*arguments)
-        return outputs.float() if isinstance(outputs, torch.Tensor) else outputs
+            return widened(model(*arguments))
 
     def _losses(self, model: nn.Module, tensors: list[torch.Tensor]) -> torch.Tensor:
         """The loss of each row, from inputs and targets on the device."""

@@ -13,7 +13,13 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.network import TorchNetwork, load_module, module_weights, trained_parameters
+from hvdtrain.frameworks.torch.network import (
+    TorchNetwork,
+    load_module,
+    module_weights,
+    trained_parameters,
+    unlisted_buffers,
+)
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
@@ -65,7 +71,7 @@ class TorchHorovod(TorchStrategy):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
-        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        hvd.broadcast_parameters(model.state_dict() | unlisted_buffers(model), root_rank=0)
         if optimizer.state:  # Horovod would fill an empty state by a step, which decays the weights
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
