@@ -83,7 +83,10 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def settings(options: argparse.Namespace, command: list[str]) -> Settings:
-    """The values to combine. command: of the trials; empty where it is not known. Raises UserError for values that no trial can have."""
+    """The values to combine. command: of the trials; empty where it is not known.
+
+    Raises UserError for values that no trial can have.
+    """
     ranks = {RANKS: parse_ranks(options.np, command)} if options.np else {}
     has_task = not command or any(is_reference(word.removeprefix("--model=")) for word in command)
     return {**parse_settings(options.settings, has_task), **ranks}
