@@ -160,7 +160,8 @@ def run(
     with exclusive(output):
         SweepRecord(output, command).add(planned)
     if len(missing) < len(chosen):
-        print(f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete", file=sys.stderr, flush=True)
+        complete = f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete"
+        print(complete if missing else f"nothing to do: {complete}", file=sys.stderr, flush=True)
     failures: dict[str, str] = {}
     series, only_stopped = JobSeries(os.environ), True
     for trial, failed in zip(missing, series.run([_job(trial, command, output) for trial in missing]), strict=True):
