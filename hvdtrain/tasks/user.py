@@ -9,7 +9,7 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,6 +58,8 @@ class UserTask(Target):
     inputs: int
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
+    advice: list[str] = field(default_factory=list)
+    """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
 
     @functools.cached_property
@@ -66,6 +68,14 @@ class UserTask(Target):
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        return [*super().problems(dataset), *self.advice]
+
+    @property
+    def has_unused_parameters(self) -> bool:
+        """Whether the task says that parameters may get no gradient in a step, which some strategies must know."""
+        return getattr(self.task, "unused_parameters", False) is True
 
     def has(self, method: str) -> bool:
         """Whether the task has this method of its own."""
