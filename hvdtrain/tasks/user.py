@@ -74,6 +74,11 @@ class UserTask(Target):
     def problems(self, dataset: Dataset) -> list[str]:
         return [*super().problems(dataset), *self.advice]
 
+    @property
+    def has_unused_parameters(self) -> bool:
+        """Whether the task says that parameters may get no gradient in a step, which some strategies must know."""
+        return getattr(self.task, "unused_parameters", False) is True
+
     def has(self, method: str) -> bool:
         """Whether the task has this method of its own."""
         return callable(getattr(self.task, method, None))
