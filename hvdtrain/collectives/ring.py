@@ -32,10 +32,13 @@ from hvdtrain.system.processes import TICK_S, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
+OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays")
+"""What ranks do together, for the header of each and for messages."""
 SILENCE_S = 1800.0
 """How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
 SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
+NOTHING = np.empty(0, np.uint8)
 
 
 class RingGroup(CommunicationTime):
@@ -79,10 +82,27 @@ class RingGroup(CommunicationTime):
         cuts = [len(values) * i // size for i in range(size + 1)]
         parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
         with self.communicating:
+            self._begin(0, values)
             for step in range(size - 1):
                 self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True)
             for step in range(size - 1):
                 self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
+
+    def _begin(self, operation: int, values: np.ndarray = NOTHING) -> None:
+        """Begin one of OPERATIONS: raise TrainingError unless the previous rank begins the same on such an array.
+
+        A script that leaves its loop on one rank only is elsewhere: gradients would be read as something else.
+        """
+        header = np.array([operation, values.nbytes, ord(values.dtype.char)], np.int64)
+        theirs = np.empty_like(header)
+        self._exchange(header, theirs, add=False)
+        if (theirs != header).any():
+            previous = (self.rank - 1) % self.size
+            raise TrainingError(
+                f"rank {previous} and rank {self.rank} are not at the same place of their program: rank {previous} "
+                f"begins {_described(theirs)}, rank {self.rank} {_described(header)}",
+                "let all ranks make the same calls; leave a training loop on every rank after the same step",
+            )
 
     def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool) -> None:
         """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds."""
@@ -133,7 +153,8 @@ class RingGroup(CommunicationTime):
             clock.tick()
             if clock.seconds >= self._timeout_s:
                 raise self._lost(self.rank + (-1 if reading else 1), f"no data for {self._timeout_s:g} s")
-        if events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
+        has_data = reading and events.get(self._previous.fileno(), 0) & select.POLLIN  # it may say why the rank ends
+        if not has_data and events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
             raise self._lost(self.rank + 1, "it closed the connection")
 
     def _lost(self, rank: int, why: object) -> PeerLost:
@@ -156,6 +177,8 @@ class RingGroup(CommunicationTime):
         rank, size = self.rank, self.size
         packed = [b""] * size
         packed[rank] = encode(value)
+        if size > 1:
+            self._begin(1)
         for step in range(size - 1):
             packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size])
         return [decode(message) for message in packed]
@@ -176,19 +199,27 @@ class RingGroup(CommunicationTime):
 
     @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        nothing = np.empty(0, np.uint8)
+        if self.size > 1:
+            self._begin(2, values)
         if self.rank != root:
-            self._exchange(nothing, values, add=False)
+            self._exchange(NOTHING, values, add=False)
         if (self.rank + 1) % self.size != root:
-            self._exchange(values, nothing, add=False)
+            self._exchange(values, NOTHING, add=False)
 
     @collective
     def close(self) -> None:
         if self.size > 1:
-            with contextlib.suppress(TrainingError):  # a neighbor may have passed this barrier and exited already
+            with contextlib.suppress(PeerLost):  # a neighbor may have passed this barrier and exited already
                 self.gather(None)  # a barrier: no rank closes a connection that its neighbor still uses
             self._next.close()
             self._previous.close()
+
+
+def _described(header: np.ndarray) -> str:
+    """What a header announces."""
+    operation, size, _ = header.tolist()
+    name = OPERATIONS[operation] if 0 <= operation < len(OPERATIONS) else "what no rank sends"
+    return f"{name} of {size} bytes" if size else name
 
 
 def start(hang_timeout_s: float = 0) -> RingGroup:
