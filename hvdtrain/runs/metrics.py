@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
+import itertools
 import json
 import os
 import re
 import time
-from collections.abc import Callable
+from array import array
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +35,12 @@ CURVES = {
 }
 """Curves by their names: kind of record, and name of the value."""
 CHUNK_BYTES = 1 << 22
-MAX_SHOWN_BYTES = 1 << 28
-"""Of a larger file, views do not show the rest."""
+MAX_SHOWN_BYTES, MAX_SHOWN = 1 << 28, 1 << 20
+"""Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 300
+bytes for each record."""
+MAX_KINDS = 16
+MAX_TIMES = 1 << 20
+"""Of ranks in logging steps, for views of ranks: some 140 bytes each."""
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not a record."""
 BLOCK_BYTES = 1 << 14
@@ -44,7 +49,6 @@ MAX_END_BYTES = 1 << 20
 """What is read at most from the end: an evaluation that is further from it is not found."""
 HASH = re.compile("[0-9a-f]{16}")
 """What `training.consistency.checksum` gives."""
-INF = float("inf")
 
 Values = dict[str, Any]
 
@@ -143,24 +147,58 @@ class History(NamedTuple):
     """By rank: the sums over the intervals with the last one's number of ranks."""
 
 
+class Records(Sequence[Values]):
+    """Records as the lines that they are in the file, a tenth of the memory of objects: each is decoded when it is
+    asked for."""
+
+    def __init__(self, lines: list[bytes]) -> None:
+        self._lines = lines
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __getitem__(self, place: Any) -> Any:
+        return Records(self._lines[place]) if isinstance(place, slice) else _decoded(self._lines[place])
+
+
+class _OfKind:
+    """The records of one kind: the epoch, the number and the line of each."""
+
+    def __init__(self) -> None:
+        self.epochs: list[float] = []
+        self.numbers = array("q")
+        self.lines: list[bytes] = []
+
+    def add(self, epoch: float, number: int, line: bytes) -> int:
+        """Add a record in place of those at or after its epoch; how many more there are."""
+        before = len(self.lines)
+        while self.epochs and self.epochs[-1] >= epoch:
+            for column in (self.epochs, self.numbers, self.lines):
+                column.pop()
+        self.epochs.append(epoch)
+        self.numbers.append(number)
+        self.lines.append(line)
+        return len(self.lines) - before
+
+
 class MetricsReader:
     """The records of a metrics.jsonl in the order of training; each `read` adds what was appended.
 
     A record takes the place of those of its kind at or after its epoch: those are of steps that a resumed run repeats.
     Steps do not tell which, as another batch size renumbers them. Lines that are not records are skipped, as a killed
-    job may leave an incomplete one. limit: bytes of the file that are read at most.
+    job may leave an incomplete one. limit, most: bytes and records of the file that are read at most.
     """
 
-    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES) -> None:
-        self._path, self._limit = path, limit
+    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES, most: int = MAX_SHOWN) -> None:
+        self._path, self._limit, self._most = path, limit, most
         self.error: OSError | None = None
         """Why the file could not be read."""
         self._reset(None)
 
     def _reset(self, identity: tuple[int, int] | None) -> None:
         self._identity, self._offset, self._part = identity, 0, b""
-        self._kept: dict[str, list[tuple[float, int, Values]]] = {}
-        self._number = 0
+        self._kept: dict[str, _OfKind] = {}
+        self._number = self._size = 0
 
     def read(self) -> MetricsReader:
         """Read what was appended; a file that was replaced or cut is read again. Returns this reader."""
@@ -172,7 +210,7 @@ class MetricsReader:
                 if identity != self._identity or status.st_size < self._offset:
                     self._reset(identity)
                 file.seek(self._offset)
-                while self._offset < self._limit and (content := file.read(CHUNK_BYTES)):
+                while self._offset < self._limit and self._size < self._most and (content := file.read(CHUNK_BYTES)):
                     self._offset += len(content)
                     self._add_lines(content)
         except OSError as error:
@@ -196,40 +234,57 @@ class MetricsReader:
             return
         epoch = record.get("epoch")
         at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
-        of_kind = self._kept.setdefault(record["kind"], [])
-        while of_kind and of_kind[-1][0] >= at:
-            of_kind.pop()
-        of_kind.append((at, self._number, record))
+        if self._size < self._most and (record["kind"] in self._kept or len(self._kept) < MAX_KINDS):
+            self._size += self._kept.setdefault(record["kind"], _OfKind()).add(at, self._number, line)
 
-    def of_kind(self, kind: str) -> list[Values]:
+    def of_kind(self, kind: str) -> Records:
         """The records of one kind: `train`, `test`, `ranks` or `checkpoint`."""
-        return [record for _, _, record in self._kept.get(kind, [])]
+        return Records(self._kept[kind].lines if kind in self._kept else [])
 
     def all(self) -> list[Values]:
         """The records of all kinds, in the order in which they were written."""
-        numbered = sorted((number, record) for kept in self._kept.values() for _, number, record in kept)
-        return [record for _, record in numbered]
+        numbered = sorted(row for kept in self._kept.values() for row in zip(kept.numbers, kept.lines, strict=True))
+        return [_decoded(line) for _, line in numbered]
 
     def curve(self, name: str) -> Curve:
         """The finite values of one of CURVES."""
         kind, key = CURVES[name]
-        records = self.of_kind(kind)
-        columns = _column(records, "epoch"), [record["step"] for record in records], _column(records, key)
-        rows = [row for row in zip(*columns, strict=True) if row[0] is not None and row[2] is not None]
-        return Curve(*map(list, zip(*rows, strict=True))) if rows else Curve([], [], [])
+        curve = Curve([], [], [])
+        for record in self.of_kind(kind):
+            epoch, value = finite_number(record.get("epoch")), finite_number(record.get(key))
+            if epoch is not None and value is not None:
+                curve.epochs.append(epoch)
+                curve.steps.append(record["step"])
+                curve.values.append(value)
+        return curve
 
-    def rank_times(self, most: int = 1 << 62) -> list[RankTimes]:
-        """The logging steps that measured the time of ranks.
+    def rank_times(self, most: int = MAX_TIMES) -> list[RankTimes]:
+        """The logging steps that measured the time of ranks, of as many ranks as the newest one.
 
         most: of more logging steps, every second, third, ... up to the newest is taken.
         """
-        records = self.of_kind("train")
-        chosen = records[::-1][:: max(-(-len(records) // most), 1)][::-1]
-        return [
-            RankTimes(record["step"], finite_number(record.get("epoch")), times)
-            for record in chosen
-            if (times := from_record(record))
-        ]
+        records, size = self.of_kind("train")[::-1], self._newest_size()
+        most = min(most, max(MAX_TIMES // max(size, 1), 1))
+        chosen = records[:: max(-(-len(records) // most), 1)][::-1]
+        return [interval for interval in self._measured(chosen) if len(interval.times) == size]
+
+    def _measured(self, records: Records) -> Iterator[RankTimes]:
+        """Those of records of logging steps that have the times of ranks."""
+        for record in records:
+            if times := from_record(record):
+                yield RankTimes(record["step"], finite_number(record.get("epoch")), times)
+
+    def _newest_size(self) -> int:
+        """The number of ranks of the newest logging step that measured them; 0 if none did."""
+        newest = next(self._measured(self.of_kind("train")[::-1]), None)
+        return len(newest.times) if newest else 0
+
+    def _warm(self, size: int) -> Iterator[list[StepTime]]:
+        """The times of so many ranks, without those of the first logging step if others were measured too."""
+        intervals = (interval.times for interval in self._measured(self.of_kind("train")))
+        first = next(intervals, [])
+        others = itertools.chain([next(intervals, first)], intervals)
+        return (times for times in others if len(times) == size)
 
     def hashes(self) -> dict[int, SavedHash]:
         """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
@@ -245,11 +300,13 @@ class MetricsReader:
 
         A run may have continued with another number of ranks.
         """
-        measured = [interval.times for interval in self.rank_times()]
-        intervals = [times for times in measured[1:] or measured if len(times) == len(measured[-1])]
-        if any(time.communicate is None for times in intervals for time in times):
-            intervals = [[StepTime(time.total - time.data, None, time.data) for time in times] for times in intervals]
-        ranks = [functools.reduce(StepTime.plus, times) for times in zip(*intervals, strict=True)]
+        size = self._newest_size()
+        unknown = any(time.communicate is None for times in self._warm(size) for time in times)
+        ranks: list[StepTime] = []
+        for times in self._warm(size):
+            if unknown:
+                times = [StepTime(time.total - time.data, None, time.data) for time in times]
+            ranks = [sums.plus(time) for sums, time in zip(ranks, times, strict=True)] if ranks else times
         return History(self.curve("loss"), self.curve("test loss"), self.curve("accuracy"), ranks)
 
 
@@ -264,17 +321,11 @@ def _decoded(line: bytes) -> Any:
             return None
 
 
-def _column(records: list[Values], name: str) -> list[float | None]:
-    """The finite numbers of that name; quicker than `finite_number` for what nearly all of them are."""
-    values = [record.get(name) for record in records]
-    return [value if type(value) is float and -INF < value < INF else finite_number(value) for value in values]
-
-
 def read(path: Path) -> list[Values]:
     """The records of a metrics.jsonl, see `MetricsReader`. Raises OSError if it cannot be read, or is too large."""
     if os.path.getsize(path) > LINES_BYTES:
         raise OSError(errno.EFBIG, f"larger than {LINES_BYTES >> 20} MiB", str(path))
-    reader = MetricsReader(path, LINES_BYTES).read()
+    reader = MetricsReader(path, LINES_BYTES, LINES_BYTES).read()
     if reader.error:
         raise reader.error
     return reader.all()
