@@ -58,6 +58,7 @@ class UserTask(Target):
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
     kind = "task"
+    ignored_options = tuple(name for name, about in facts(Config).items() if about.of_network)
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
