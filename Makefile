@@ -111,8 +111,8 @@ clean: ## Delete the files that tools generated
 	@rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	@find . -name __pycache__ -not -path './.venv*' -prune -exec rm -rf {} +
 
-distclean: clean ## Also delete the virtual environment (built Horovod wheels stay cached)
-	@rm -rf "$(VENV)"
+distclean: clean ## Also delete the virtual environment that set-up made in VENV (built Horovod wheels stay cached)
+	@setup/distclean.sh
 
 .PHONY: docs-pictures
 docs-pictures: setup ## Draw the pictures of docs/ again (needs graphviz and chromium)

@@ -17,7 +17,6 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/stack.sh"
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
 stamp=$venv/.hvdtrain-setup
-made=$venv/.hvdtrain-path
 
 # Hash of everything that decides what the environment contains. The folders count too: the scripts of a virtual
 # environment contain its path and the checkout's, so neither can move.
@@ -30,8 +29,9 @@ wanted() {
     } | sha256sum
 }
 
-# False for an environment in which install.sh found a file that is not in the lock.
-works() { [[ ! -f $venv/.hvdtrain-refused ]] && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
+# Whether all that install.sh installed was compared with the lock.
+compared() { [[ ! -e $venv/.hvdtrain-report.json ]]; }
+works() { compared && "$venv/bin/python" -m pip --version >/dev/null 2>&1; }
 up_to_date() { [[ -f $stamp && $(<"$stamp") = "$1" ]] && as_asked && works; }
 
 # True if the environment has the stack, the Python and the PyTorch that are asked for.
@@ -129,9 +129,9 @@ set_variable() {
 # Makes the folder. First of all it names its stack, so that an interrupted set-up is recognized as this script's own.
 make_environment() {
     step "Making $venv with $("$python" -V) for STACK=$stack"
-    rm -rf "$venv"
+    remove_environment
     mkdir -p "$venv"
-    printf '%s\n' "$venv" >"$made"
+    printf '%s\n' "$venv" >"$marker"
     printf '%s\n' "$stack" >"$venv/.hvdtrain-stack"
     "$python" -m venv "$venv"
     [[ -z $system_torch ]] || link_system_torch
@@ -171,9 +171,11 @@ flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
 if up_to_date "$wanted"; then exit; fi
 
 ensure_system
-if [[ ! -e $venv ]] || { [[ -f $made ]] && ! { [[ $(<"$made") = "$venv" ]] && as_asked && works; }; }; then
+if [[ ! -e $venv ]] || { [[ -f $marker ]] && ! { [[ $(<"$marker") = "$venv" ]] && as_asked && works; }; }; then
     make_environment
 fi
+compared || die "$venv has packages that were not compared with the lock, since set-up was interrupted or found a" \
+    "wrong file: remove it, or set VENV to another folder"
 works || die "$venv is not a working virtual environment: remove it, or set VENV to another folder"
 as_asked ||
     die "$venv, which set-up did not make, has another stack or Python: remove it, or set VENV to another folder"

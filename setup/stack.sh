@@ -5,15 +5,23 @@
 #   choose_stack   sets `stack`, `folder`, `extras`, `constraints` and the variables of its stack.conf
 #   find_python    prints the path of the Python to use
 #   system_torch   is the Python whose PyTorch is used as it is; empty where PyTorch is installed
+#   marker         is a file of each environment that set-up made; remove_environment removes one
 #   has_new_pip    is true if the pip of a Python writes reports; pip_pin prints one that does, with its SHA-256
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit
 venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
+marker=$venv/.hvdtrain-path
 
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'set-up: %s\n' "$*" >&2; exit 1; }
+
+# The marker goes last: what an interruption leaves is still known as set-up's own.
+remove_environment() {
+    [[ ! -d $venv || -L $venv ]] || find "$venv" -mindepth 1 -maxdepth 1 ! -name "${marker##*/}" -exec rm -rf {} +
+    rm -rf "$venv"
+}
 
 # pip has reports since version 22.2, and Ubuntu 22.04 has 22.0.
 has_new_pip() { [[ $("$1" -m pip install --help) = *--report* ]]; }

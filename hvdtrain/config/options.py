@@ -152,7 +152,7 @@ class Config:
     on_nan: Literal["stop", "skip"] = option("stop", OPTIMIZER, affects_speed=True)
     """If a loss or gradient is not finite: stop the job, or skip the step on all ranks."""
     max_steps: int = option(0, OPTIMIZER, minimum=0)
-    """Maximum number of steps of the run; 0 for no limit."""
+    """Maximum number of steps of the run, which shortens neither warm-up nor schedule; 0 for no limit."""
 
     def __post_init__(self) -> None:
         # A resumed run gets the settings of its record and, from the same command line, once more.

@@ -60,9 +60,9 @@ class TaskOutputs:
     def _by_row(self, method: str, values: Any, outputs: Any, targets: Any) -> Any:
         """The values that a method returned, if there is one for each row."""
         rows, is_tensor = self._count_rows(targets or outputs), isinstance(values, self.tensor)
-        if is_tensor and self._has_shape(values, rows):
+        if is_tensor and self._has_shape(values, rows) and is_real(values):
             return values
-        given = f"a tensor of shape {tuple(values.shape)}" if is_tensor else type(values).__name__
+        given = describe_values(values) if is_tensor else type(values).__name__
         remedy = f"return one value per row, ({rows},), not their mean or sum"
         raise self._task.error(method, f"returned {given} for {rows} rows", remedy)
 
@@ -90,6 +90,16 @@ class TaskOutputs:
     def _is_right(logits: Any, labels: Any) -> Any:
         """Whether the greatest logit of each row is that of its label."""
         raise NotImplementedError
+
+
+def is_real(values: Any) -> bool:
+    """Whether a tensor has no complex numbers, whose imaginary part a cast to float32 would drop."""
+    return "complex" not in str(values.dtype)
+
+
+def describe_values(values: Any) -> str:
+    """What a method has returned, by its shape."""
+    return f"a {'' if is_real(values) else 'complex '}tensor of shape {tuple(values.shape)}"
 
 
 def no_model(task: UserTask, model: Any, framework: Framework) -> UserError:
@@ -177,6 +187,10 @@ class UserLearner(Learner):
     def register(self, states: dict[str, Any]) -> None:
         """Objects whose state_dict() belongs to that of the optimizer, by name. Raises UserError if it cannot be."""
 
+    def schedule_steps(self) -> dict[str, int]:
+        """How often each registered schedule has made a step, by name."""
+        return {}
+
     @property
     @abc.abstractmethod
     def learning_rate(self) -> float:
@@ -211,15 +225,16 @@ class UserLearner(Learner):
         losses, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(metrics, Mapping):
             raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
-        for name, values in {"": losses, **metrics}.items():
-            self._check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, rows)
+        self._check_by_row("evaluate()", losses, rows)
+        for name, values in metrics.items():
+            self._check_by_row(f"evaluate(), {name}", values, rows)
         return Evaluated(self._total(losses), {str(name): self._total(values) for name, values in metrics.items()})
 
     def _check_by_row(self, what: str, values: Any, rows: int) -> None:
         """Raise UserError unless these are a tensor with a value for each row."""
         shape = tuple(values.shape) if isinstance(values, self.tensor) else None
-        if shape != (rows,):
-            given = type(values).__name__ if shape is None else f"a tensor of shape {shape}"
+        if shape != (rows,) or not is_real(values):
+            given = type(values).__name__ if shape is None else describe_values(values)
             raise UserError(
                 f"{what}: got {given}, not a value for each of {rows} row(s)",
                 "give a tensor of one dimension; losses of PyTorch are one with reduction='none', "

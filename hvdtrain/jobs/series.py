@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import functools
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from hvdtrain.errors import Stopped
 from hvdtrain.system import agent_pipe
+from hvdtrain.system.processes import end_with_parent
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
 
 STOPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
@@ -28,7 +31,9 @@ class SeriesJob(NamedTuple):
     """For the progress."""
     command: Sequence[str]
     log: Path
-    """File for its output, which stays if the job fails."""
+    """File for its output, which stays if the job fails. Only one process at a time has its lock, and runs the job."""
+    prepare: Callable[[], bool] = lambda: True
+    """Called when no other process runs the job any more; whether the job is still to be run."""
 
 
 class JobSeries:
@@ -51,7 +56,8 @@ class JobSeries:
     def run(self, jobs: Sequence[SeriesJob]) -> Iterator[str]:
         """Run the jobs; yields after each why it failed, or an empty string.
 
-        Ctrl-C, SIGTERM and SIGHUP end the job that runs before they end the series.
+        Ctrl-C, SIGTERM and SIGHUP end the job that runs before they end the series. If the series is killed, the kernel
+        asks its job to stop.
         """
         for number in STOPS:
             if signal.getsignal(number) != signal.SIG_IGN:  # as with nohup
@@ -70,10 +76,18 @@ class JobSeries:
             self._end_process()
 
     def _run_job(self, job: SeriesJob) -> str:
-        """Run a job; why it failed, or an empty string."""
+        """Run a job, unless another process has done so; why it failed, or an empty string."""
+        with contextlib.closing(_locked(job.log)) as file:
+            reason = self._run_alone(job, file) if job.prepare() else ""
+            if not reason:
+                job.log.unlink(missing_ok=True)
+            return reason
+
+    def _run_alone(self, job: SeriesJob, file: BinaryIO) -> str:
+        """The same, while this process has the lock of the log file."""
         reading, writing, pipe = agent_pipe.new_pipe()
         said = agent_pipe.Receiver(reading)
-        with open(job.log, "wb") as file, contextlib.closing(said):
+        with contextlib.closing(said):
             self._process = subprocess.Popen(
                 job.command,
                 env={**self._environment, agent_pipe.VARIABLE: pipe},
@@ -82,6 +96,7 @@ class JobSeries:
                 stderr=file,
                 start_new_session=True,
                 pass_fds=(writing,),
+                preexec_fn=functools.partial(end_with_parent, signal.SIGTERM),
             )
             os.close(writing)
             try:
@@ -93,10 +108,7 @@ class JobSeries:
             failure = said.failure()
             if failure:
                 file.write(f"hvdtrain: {failure}\n".encode(errors="backslashreplace"))
-        if self.status == 0:
-            job.log.unlink()
-            return ""
-        return f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
+        return "" if self.status == 0 else f"{failure or f'exit status {self.status}'} (its output is in {job.log})"
 
     def _end_process(self) -> None:
         """End the job that is running: first with SIGTERM, on which its launcher ends the ranks, then with SIGKILL."""
@@ -113,6 +125,23 @@ class JobSeries:
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+
+def _locked(log: Path) -> BinaryIO:
+    """A job's log file, empty and with its lock, which the job inherits with its output: until the last process with
+    that output ends, the lock is not free."""
+    while True:
+        file = open(log, "ab")  # noqa: SIM115  (the caller closes it)
+        with contextlib.suppress(OSError):  # a shared folder may have no locks
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                print("    waiting: another process runs this job, or it is still ending", file=sys.stderr, flush=True)
+                fcntl.flock(file, fcntl.LOCK_EX)
+        if log.exists() and os.path.samestat(os.fstat(file.fileno()), log.stat()):
+            file.truncate(0)
+            return file
+        file.close()  # whoever had the lock has removed the file
 
 
 def _exit(number: int, _: object) -> None:

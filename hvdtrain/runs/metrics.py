@@ -23,6 +23,8 @@ from hvdtrain.system.text import finite_number, to_json
 NAME = "metrics.jsonl"
 KINDS = ("train", "test")
 """Of a record: a logging step, or an evaluation."""
+EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
+"""What the record of an evaluation has besides metrics."""
 CURVES = {
     "loss": ("train", "loss"),
     "test loss": ("test", "loss"),
@@ -30,7 +32,7 @@ CURVES = {
     "learning rate": ("train", "lr"),
 }
 """Curves by their names: kind of record, and name of the value. The others are metrics, by their names."""
-NOT_METRICS = ("kind", "step", "time", "epoch", "loss", *CURVES)
+NOT_METRICS = EVALUATION_NAMES | CURVES.keys()
 """Values of a `test` record that are no metrics, and names by which curves are not those of metrics."""
 MAX_METRICS, MAX_NAME = 50, 100
 """Of more metrics, or of one with a longer name, views do not show the rest."""

@@ -9,7 +9,8 @@ import os
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -21,11 +22,13 @@ from hvdtrain.datasets.rows import ArraySource, Forms, RowChecks, RowReader, des
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
+from hvdtrain.tasks import methods
 from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
 from hvdtrain.tasks.target import Target
 
-REQUIRED = ("data", "model")
-"""Methods that a task has."""
+PACKAGE = Path(__file__).parents[1]
+TRUTH_VALUES = {"true": True, "false": False}
+"""As TOML and command lines have them; Python's own are literals."""
 TRIED_ROWS = 4
 """Rows on which a task is tried out before training."""
 
@@ -57,6 +60,8 @@ class UserTask(Target):
     inputs: int
     skip_bad_rows: bool = False
     loader_spec: dict[str, Any] | None = None
+    advice: list[str] = field(default_factory=list)
+    """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
     ignored_options = tuple(name for name, about in facts(Config).items() if about.of_network)
 
@@ -66,6 +71,14 @@ class UserTask(Target):
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
+
+    def problems(self, dataset: Dataset) -> list[str]:
+        return [*super().problems(dataset), *self.advice]
+
+    @property
+    def has_unused_parameters(self) -> bool:
+        """Whether the task says that parameters may get no gradient in a step, which some strategies must know."""
+        return getattr(self.task, "unused_parameters", False) is True
 
     def has(self, method: str) -> bool:
         """Whether the task has this method of its own."""
@@ -87,15 +100,15 @@ class UserTask(Target):
 def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
-    settings: NAME=VALUE for each argument of the class; a value that is not a Python literal is a text. skip_bad_rows:
+    settings: NAME=VALUE for each argument of the class; a value that is neither a Python literal nor true or false is a
+    text. skip_bad_rows:
     replace rows that cannot be read (--on-bad-row). Raises UserError for what is not a task, for arguments that the
     class does not have, and for errors in its data.
     """
     options = _parse(name, settings)
     task = _construct(name, kind, options)
-    for method in REQUIRED:
-        if not callable(getattr(task, method, None)):
-            raise UserError(f"--model {name}: has no method {method}", "give the task that method (docs/own.md)")
+    if wrong := methods.mistake(task):
+        raise TaskError.of(name, *wrong)
     inputs = getattr(task, "inputs", 1)
     if type(inputs) is not int or inputs < 1:
         raise UserError(f"--model {name}: inputs is {inputs!r:.60}", "give the number of arrays that the model gets")
@@ -108,19 +121,28 @@ def _call(name: str, task: Any, method: str, *arguments: Any) -> Any:
 
 
 def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: Any, **options: Any) -> Any:
-    """Call the user's code; an error of any kind becomes a UserError of one line, which names the line of the file."""
+    """Call the user's code; an error of any kind becomes a UserError of one line, which names file and line.
+
+    Where that error ends the process, it has the traceback in the rank's log (`training.process`).
+    """
     try:
         return function(*arguments, **options)
     except HvdtrainError:
         raise
     except Exception as error:
-        file = name.rpartition(":")[0]
-        frames = traceback.extract_tb(error.__traceback__)
-        lines = [frame.lineno for frame in frames if file and frame.filename.endswith(os.path.basename(file))]
-        where = f" in line {lines[-1]}" if lines else ""
         message = " ".join(str(error).split())
-        problem = f"{what} failed{where} ({type(error).__name__}: {message:.300})"
+        problem = f"{what} failed{_place(name, error)} ({type(error).__name__}: {message:.300})"
         raise TaskError.of(name, problem, "correct the task") from error
+
+
+def _place(name: str, error: Exception) -> str:
+    """Where the user's code failed: the innermost line in the folder of the task's file, or below."""
+    folder = Path(os.path.expanduser(name.rpartition(":")[0])).absolute().parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if file.is_relative_to(folder) and "site-packages" not in file.parts and PACKAGE not in file.parents:
+            return f" in line {frame.lineno} of {file.relative_to(folder)}"
+    return ""
 
 
 def _parse(name: str, settings: Sequence[str]) -> dict[str, Any]:
@@ -157,11 +179,35 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
             known = ", ".join(parameters) or "nothing"
             hint = did_you_mean(option, parameters)
             raise UserError(f"--set {option}: {name} has no such argument{hint}", f"it takes {known}")
+    options.update({key: _truth_value(key, value, parameters.get(key)) for key, value in options.items()})
     for key, parameter in parameters.items():
         is_any = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if parameter.default is parameter.empty and key not in options and not is_any:
             raise UserError(f"--model {name}: needs a value for {key}", f"give --set {key}=VALUE")
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
+
+
+def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
+    """The value of an argument: true or false, in any case, unless the class says that it is a text.
+
+    parameter: None for one of those that `**options` takes. Raises UserError for another value of a bool.
+    """
+    kinds = _kinds(parameter) if parameter else set()
+    word = value.lower() if isinstance(value, str) else value
+    if "str" in kinds:
+        return value
+    allowed = (*TRUTH_VALUES, 0, 1, None) if "None" in kinds else (*TRUTH_VALUES, 0, 1)
+    if "bool" in kinds and kinds <= {"bool", "None"} and word not in allowed:
+        raise UserError(f"--set {key}={value}: {key} is true or false", f"give --set {key}=true or {key}=false")
+    return TRUTH_VALUES.get(word, value)
+
+
+def _kinds(parameter: inspect.Parameter) -> set[str]:
+    """The types of an argument that its annotation, such as `bool | None`, and its default name."""
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    names = {name.strip() for name in text.split("|")} if annotation is not parameter.empty else set()
+    return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
 def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:

@@ -32,6 +32,8 @@ from hvdtrain.system.run_end import Failure, RunEnd, run_on_end
 from hvdtrain.system.text import printable
 
 log = logging.getLogger("hvdtrain")
+PACKAGE = Path(__file__).parents[1]
+IN_LOG = " (the full traceback is in this rank's log)"
 
 JSON = "HVDTRAIN_JSON"
 """Environment variable by which a program asks for the list of strategies as JSON."""
@@ -72,7 +74,10 @@ def ending_process() -> Iterator[Ending]:
         end(rank, Failure.of_exception(error), error.exit_status)
     except HvdtrainError as error:
         wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
-        end(rank, Failure.of_exception(error), error.exit_status, wait_s, ending.on_end)
+        failure = Failure.of_exception(error)
+        if error.__cause__ and _show_cause(error.__cause__, rank):
+            failure = failure._replace(reason=f"{failure.reason}{IN_LOG}")
+        end(rank, failure, error.exit_status, wait_s, ending.on_end)
     except SystemExit as ended:  # of a script, in its loop
         exit_status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         notify(ending.on_end, RunEnd.of_process(exit_status))
@@ -81,13 +86,29 @@ def ending_process() -> Iterator[Ending]:
         end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
     except Exception as error:
         log.error("%s", traceback.format_exc())
-        where = " (the full traceback is in this rank's log)"
         if not log.handlers:
-            where = ""
             traceback.print_exc()
         failure = Failure.of_exception(error)
-        failure = failure._replace(reason=f"{failure.reason}{where}")
+        failure = failure._replace(reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")
         end(rank, failure, 1, UNEXPECTED_ERROR_WAIT_S if size > 1 else 0.0, ending.on_end)
+
+
+def _show_cause(error: BaseException, rank: int) -> bool:
+    """Write the traceback of an exception in the user's code to this rank's log; before that is open, rank 0 prints it.
+
+    It begins where the package calls that code. Returns whether it is in the log.
+    """
+    trace = error.__traceback__
+    while trace and trace.tb_next and Path(trace.tb_frame.f_code.co_filename).is_relative_to(PACKAGE):
+        trace = trace.tb_next
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    if log.handlers:
+        from hvdtrain.runs.console import log_to_file
+
+        log_to_file(logging.ERROR, text)
+    elif rank == 0:
+        print(text, end="", file=sys.stderr)
+    return bool(log.handlers)
 
 
 def end(rank: int, failure: Failure | None, status: int, wait_s: float = 0.0, command: str = "") -> NoReturn:

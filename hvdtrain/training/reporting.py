@@ -103,7 +103,8 @@ class Reporter(Observer):
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if notice := run.target.notice(config):
             self.show(notice)
-        for problem in run.target.problems(run.dataset) if run.is_rank_0 else ():
+        problems = [run.schedule_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
+        for problem in filter(None, problems):
             log.warning("%s", printable(problem))
 
     def started(self, at: Position) -> None:

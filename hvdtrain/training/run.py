@@ -97,8 +97,21 @@ class Run:
     @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
-        steps = self.config.epochs * self.steps_per_epoch
-        return min(steps, self.config.max_steps or steps)
+        return last_step(self.config, self.samples, self.group.size)
+
+    @property
+    def schedule_problem(self) -> str:
+        """Why the run never trains at the peak of its learning rate, and what to do; empty where it does."""
+        config, last = self.config, self.last_step
+        warmup = warmup_steps(config, self.steps_per_epoch)
+        if self.learner.learning_rate is not None or last >= warmup:
+            return ""
+        reached, peak = (self.learning_rate(step) for step in (last - 1, warmup - 1))
+        return (
+            f"the run ends after {last} steps, in its warm-up of {warmup}: the learning rate reaches {reached:.3g} of "
+            f"{peak:.3g}; give --warmup-epochs {last / self.steps_per_epoch / 10:.1g}, or more steps (--max-steps "
+            "shortens neither warm-up nor schedule)"
+        )
 
     @functools.cached_property
     def arithmetic(self) -> dict[str, Any]:
@@ -145,15 +158,27 @@ class Run:
         )
 
 
+def last_step(config: Config, samples: int, size: int) -> int:
+    """Number of steps of a run on so many training images, with `size` ranks."""
+    steps = config.epochs * sharding.steps_per_epoch(samples, config.global_batch(size), config.remainder)
+    return min(steps, config.max_steps or steps)
+
+
+def warmup_steps(config: Config, steps_per_epoch: int) -> int:
+    """Number of steps in which the learning rate rises."""
+    return round(config.warmup_epochs * steps_per_epoch)
+
+
 def learning_rate(config: Config, step: int, steps_per_epoch: int, size: int = 1) -> float:
     """Learning rate of the step with this number, counted from 0 over all epochs, on `size` ranks.
 
     A linear warm-up over `warmup_epochs` reaches the peak. Then `constant`; `step` (times `lr_gamma` every
     `lr_step_epochs`); or `cosine` (half a cosine down to 0 at the last step; Loshchilov and Hutter, 2017).
     With `--batch-scope per-rank` the peak is `lr * size`: the linear scaling rule (Goyal et al., 2017).
+    The length is that of all epochs, so that --max-steps and --resume make parts of the same run.
     """
     peak = config.lr * (size if config.batch_scope == "per-rank" else 1)
-    warmup = round(config.warmup_epochs * steps_per_epoch)
+    warmup = warmup_steps(config, steps_per_epoch)
     if step < warmup:
         return peak * (step + 1) / warmup
     if config.schedule == "step":

@@ -10,6 +10,7 @@ from typing import Any
 
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
 from hvdtrain.interfaces import Batch, Group
@@ -17,7 +18,7 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -40,11 +41,14 @@ class UserLoop:
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
+        self._finished: AlreadyFinished | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
         self._losses: list[Any] = []
         """Of the present step: one, or with --shards those of its shards so far."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._resumed_schedules: dict[str, int] = {}
+        """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -82,12 +86,12 @@ class UserLoop:
     @property
     def epoch(self) -> int:
         """Number of complete epochs, also those before a resume."""
-        return self._running.training.at.epoch
+        return self._running.at.epoch
 
     @property
     def steps(self) -> int:
         """Number of steps done, also those before a resume."""
-        return self._running.training.at.step
+        return self._running.at.step
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,15 +99,37 @@ class UserLoop:
         return self._running.run.steps_per_epoch
 
     @property
+    def ends_epoch(self) -> bool:
+        """Whether the present batch is the last one of its epoch: then call what runs once an epoch, after `step`.
+
+        The checkpoint that follows has it, so that a resumed run does not repeat it.
+        """
+        running = self._running
+        return running.at.step + 1 == (running.at.epoch + 1) * running.run.steps_per_epoch
+
+    @property
+    def epochs(self) -> int:
+        """Number of epochs of the run."""
+        return self._config.epochs
+
+    def steps_in_epoch(self, rows: int) -> int:
+        """Number of steps in an epoch of so many training rows: what a schedule has to know before `batches`."""
+        return steps_per_epoch(rows, self._config.global_batch(self.size), self._config.remainder)
+
+    @property
     def folder(self) -> Path:
         """The run's folder."""
         return self._running.run.folder
 
     @property
-    def _running(self) -> StartedRun:
-        if self._started is None:
-            raise UserError("the run has not begun", "ask for batches() first")
-        return self._started
+    def _running(self) -> StartedRun | AlreadyFinished:
+        running = self._started or self._finished
+        if running is None:
+            raise UserError(
+                "the run has not begun, so it has no epoch, steps or folder yet",
+                "ask for batches() first; before it there are epochs and steps_in_epoch(len(rows)) for schedules",
+            )
+        return running
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -135,16 +161,22 @@ class UserLoop:
         in evaluation mode, returns the loss of each row, or that and a dict of metrics of each row.
         Raises UserError for what is none of this, and what `train` raises.
         """
-        if self._started or not self._is_set_up:
+        if self._started or self._finished or not self._is_set_up:
             raise UserError("batches() is called at the wrong time", "call it once, after setup()")
         if (test is None) != (evaluate is None):
             raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
         if evaluate:
             self._learner.evaluate_by(evaluate)
         dataset = self._script.load(train, test, self._config.on_bad_row == "skip")
-        self._started = self._stack.enter_context(
-            start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
-        )
+        starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
+        try:
+            self._started = self._stack.enter_context(starting)
+        except AlreadyFinished as finished:  # the script goes on after its loop
+            self._finished = finished
+            return iter(())
+        at = self._started.at
+        if at.epoch and at.rows_in_epoch:  # resumed in the middle of an epoch
+            self._resumed_schedules = self._learner.schedule_steps()
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
@@ -183,10 +215,22 @@ class UserLoop:
                 "call the schedule's step() only where run.step() returns True",
             )
         self._lr = lr
+        self._check_schedules(self._started.training.at.epoch)
         self._losses.append(self._learner.step(losses, self._ends_step))
         self._is_stepped = self._has_steps = True
         phases.begin(SCRIPT)
         return self._ends_step
+
+    def _check_schedules(self, epoch: int) -> None:
+        """Raise UserError if the script repeats the step that a schedule made at the beginning of a resumed epoch."""
+        now, resumed, self._resumed_schedules = self._learner.schedule_steps(), self._resumed_schedules, {}
+        for name, steps in resumed.items():
+            if steps in (epoch, epoch + 1) and now[name] > steps:
+                raise UserError(
+                    f"the schedule {name}, which steps once an epoch, steps in epoch {epoch + 1} again, as the run "
+                    "was resumed in the middle of it",
+                    "call its step() after the last step of each epoch: if run.step(losses) and run.ends_epoch",
+                )
 
     def _count_step(self, started: StartedRun) -> None:
         started.training.after_step(self._losses if self._config.shards else self._losses[0])

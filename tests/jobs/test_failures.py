@@ -211,3 +211,42 @@ def test_diverging_parameters_end_the_job(tmp_path, framework):
     assert status == 1, output
     assert "is not finite" in output
     assert not list(tmp_path.glob("runs/run/checkpoints/*"))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("after", [1, 12])
+def test_a_task_that_fails_leaves_its_traceback(tmp_path, after):
+    """In the rank's log; on the console where there is no log yet, as before the first step."""
+    (tmp_path / "sums.py").write_text("def total(values):\n    return values['price']\n")
+    (tmp_path / "mine.py").write_text(FAILING_TASK)
+    options = ("--strategy", "single", "--epochs", "1", "--batch-size", "4", "--name", "run", "--set", f"after={after}")
+    status, output = run(["python", "-m", "hvdtrain", "train", "mine.py:Task", *options], tmp_path)
+    assert status == 2, output
+    found = output
+    if after > 1:
+        found = (tmp_path / "runs" / "run" / "logs" / "rank-0.log").read_text()
+        assert "Traceback" not in output
+    assert "losses() failed in line 2 of sums.py (IndexError" in output
+    frames = re.findall(r'File ".*/(\w+\.py)", line (\d+)', found.partition("Traceback")[2])
+    assert frames[-2:] == [("mine.py", "18"), ("sums.py", "2")] and "user.py" not in dict(frames)
+
+
+FAILING_TASK = """import numpy as np
+import torch
+from sums import total
+
+class Task:
+    def __init__(self, after):
+        self.after, self.calls = after, 0
+
+    def data(self):
+        rows = np.zeros((64, 2), np.float32), np.zeros(64, np.int64)
+        return rows, rows
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+
+    def losses(self, outputs, labels):
+        self.calls += 1
+        return total(outputs) if self.calls >= self.after else outputs.sum(1)
+"""

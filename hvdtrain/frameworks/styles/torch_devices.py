@@ -21,8 +21,8 @@ from torch import nn
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, split_rows
-from hvdtrain.frameworks.torch.network import load_module, module_weights
-from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor
+from hvdtrain.frameworks.torch.network import load_module, module_weights, unlisted_buffers
+from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
@@ -157,13 +157,14 @@ class TorchManualLearner(Learner):
         # A tied parameter has several names, of which functional_call wants one.
         first = {id(tensor): name for name, tensor in reversed(tensors.items())}
         self._first_names = {
-            name: first.get(id(tensor), name) for name, tensor in self._model.state_dict(keep_vars=True).items()
+            name: first.get(id(tensor), name)
+            for name, tensor in (self._model.state_dict(keep_vars=True) | unlisted_buffers(self._model)).items()
         }
         self.load(weights or module_weights(self._model))
         self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
 
     def _outputs(self, params: Tensors, inputs: list[torch.Tensor]) -> Any:
-        return torch.func.functional_call(self._model, params, self._objective.prepared(tuple(inputs)))
+        return widened(torch.func.functional_call(self._model, params, self._objective.prepared(tuple(inputs))))
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         phases.begin(FORWARD)

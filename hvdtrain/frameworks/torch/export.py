@@ -13,7 +13,7 @@ from torch import nn
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.torch.network import TorchNetwork, load_module
-from hvdtrain.frameworks.torch.objective import TaskObjective, to_tensor
+from hvdtrain.frameworks.torch.objective import TaskObjective, to_tensor, widened
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.tasks.user import UserTask
 
@@ -68,7 +68,7 @@ def program_outputs(content: bytes, *arrays: np.ndarray) -> dict[str, np.ndarray
 def module_outputs(module: nn.Module, *arrays: np.ndarray) -> dict[str, np.ndarray]:
     """The outputs for arrays of n rows, by where they are: `output`, or `output 0` and so on."""
     outputs = module(*map(to_tensor, arrays))
-    return {f"output {path}".strip(): tensor.float().numpy() for path, tensor in _leaves(outputs)}
+    return {f"output {path}".strip(): tensor.numpy() for path, tensor in _leaves(widened(outputs))}
 
 
 def _leaves(outputs: Any, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -139,11 +141,53 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
+def unlisted_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
+    """The buffers that state_dict() leaves out (persistent=False), by name; a resumed run needs them."""
+    listed = set(map(id, model.state_dict(keep_vars=True).values()))
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in listed and _is_plain(buffer)}
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether it is dense and each element has memory of its own: what `expand` returns cannot change."""
+    if tensor.layout is not torch.strided:
+        return False
+    return all(stride or size <= 1 for stride, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _plain_buffers(model: nn.Module) -> list[torch.Tensor]:
+    return list(filter(_is_plain, model.buffers()))
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """What happens inside leaves parameters, buffers and attributes of all modules as they were."""
+    values = [(tensor, tensor.detach().clone()) for tensor in (*model.parameters(), *_plain_buffers(model))]
+    modules = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, value in values:
+                tensor.copy_(value)
+        for module, attributes, buffers in modules:
+            _restore(vars(module), attributes)
+            _restore(module._buffers, buffers)
+
+
+def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
+    """Give these names the objects that they had; others lose their names."""
+    for name in [name for name in current if name not in before]:
+        del current[name]
+    for name, value in before.items():
+        if current.get(name) is not value:
+            current[name] = value
+
+
 def module_weights(model: nn.Module) -> Weights:
     """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
     state = {
         name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
-        for name, value in model.state_dict().items()
+        for name, value in (model.state_dict() | unlisted_buffers(model)).items()
     }
     on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
     state |= _copied_at_once(on_device)
@@ -161,27 +205,30 @@ def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]
 
 def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
     """Copies of all buffers, float64 or int64, which have every value of smaller types; complex numbers are two."""
-    real = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in model.buffers()]
+    real = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in _plain_buffers(model)]
     types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in real)
     return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(real, types, strict=True)]
 
 
 def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
     """Set all buffers to what `buffer_arrays` returned."""
-    for buffer, array in zip(model.buffers(), arrays, strict=True):
+    for buffer, array in zip(_plain_buffers(model), arrays, strict=True):
         (torch.view_as_real(buffer) if buffer.is_complex() else buffer).copy_(torch.from_numpy(array))
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:
     """Set parameters and buffers. Raises ValueError if names or shapes differ."""
-    check_weights(weights, {name: value.shape for name, value in model.state_dict().items()})
+    unlisted = unlisted_buffers(model)
+    check_weights(weights, {name: value.shape for name, value in (model.state_dict() | unlisted).items()})
     # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
-    writable = {name: np.require(value, requirements="W") for name, value in weights.items()}
-    model.load_state_dict({name: torch.from_numpy(value) for name, value in writable.items()})
+    tensors = {name: torch.from_numpy(np.require(value, requirements="W")) for name, value in weights.items()}
+    for name, buffer in unlisted.items():
+        buffer.copy_(tensors.pop(name))
+    model.load_state_dict(tensors)
 
 
 def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
-    """Names of the buffers in its state_dict(), of which each rank has its own unless they are synchronized."""
+    """Names of the buffers, of which each rank has its own unless they are synchronized."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = frozenset(model.state_dict().keys() - parameters)
+    buffers = (model.state_dict().keys() - parameters) | unlisted_buffers(model).keys()
     return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,10 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows, pad_rows
-from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels
+from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels, trained_parameters, unchanged
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -34,6 +37,16 @@ def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 def is_right(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Whether the greatest logit of each row is that of its label."""
     return logits.argmax(1) == labels
+
+
+def widened(outputs: Any) -> Any:
+    """The outputs of a module, with bfloat16 and float16 as float32."""
+    return tree_map(_without_half, outputs)
+
+
+def _without_half(output: Any) -> Any:
+    is_half = isinstance(output, torch.Tensor) and output.dtype in (torch.bfloat16, torch.float16)
+    return output.float() if is_half else output
 
 
 class Objective:
@@ -121,28 +134,54 @@ class TaskObjective(TaskOutputs, Objective):
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise nothing_to_train(task)
         self.model: nn.Module = model
-        self.finds_unused = self._try_out()
+        self.finds_unused = self._try_out() or task.has_unused_parameters
 
     def _try_out(self) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""
-        arrays = self._task.first_rows()
-        before = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.model.train()
-        inputs, targets = arrays[: self.inputs], arrays[self.inputs :]
-        tensors, target_tensors = (tuple(map(to_tensor, some)) for some in (inputs, targets))
-        outputs = self._first_outputs(tensors)
-        losses = self.losses(outputs, target_tensors)
-        self.metrics(outputs, target_tensors)
-        if not losses.requires_grad:
-            raise no_gradient(self._task)
-        trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-        gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
-        self.model.load_state_dict(before)
+        tensors = tuple(map(to_tensor, self._task.first_rows()))
+        inputs, targets = tensors[: self.inputs], tensors[self.inputs :]
+        self._complete(inputs)
+        self._begin_training()
+        with unchanged(self.model):
+            outputs = self._first_outputs(inputs)
+            losses = self.losses(outputs, targets)
+            self.metrics(outputs, targets)
+            if not losses.requires_grad:
+                raise no_gradient(self._task)
+            trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
         return any(gradient is None for gradient in gradients)
+
+    def _complete(self, inputs: Tensors) -> None:
+        """Give lazy modules their shapes."""
+        if any(map(is_lazy, self._tensors())):
+            with torch.no_grad(), evaluating(self.model):
+                self._first_outputs(inputs)
+        if lazy := [name for name, tensor in self.model.named_parameters() if is_lazy(tensor)]:
+            problem = f"returned a model that does not use {lazy[0]} of a lazy module"
+            raise self._task.error("model", problem, "leave that module out, or give it its shape")
+
+    def _begin_training(self) -> None:
+        """Set training mode; modules that model() left in evaluation mode keep it, unless it left all in it."""
+        modules = dict(self.model.named_modules())
+        frozen = {name: module for name, module in modules.items() if not module.training}
+        self.model.train()
+        if len(frozen) == len(modules):
+            return
+        for module in frozen.values():
+            module.training = False
+        if trained := [name for name, module in frozen.items() if trained_parameters(module)]:
+            self._task.advice.append(
+                f"--model {self._task.name}: model() left {trained[0]} in evaluation mode, in which its parameters are "
+                "trained now: call its train() in model(), unless you mean it"
+            )
+
+    def _tensors(self) -> Iterator[torch.Tensor]:
+        return itertools.chain(self.model.parameters(), self.model.buffers())
 
     def _first_outputs(self, inputs: Tensors) -> Any:
         try:
-            return self.model(*inputs)
+            return widened(self.model(*inputs))
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
 

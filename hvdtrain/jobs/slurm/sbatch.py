@@ -29,6 +29,10 @@ from hvdtrain.system.text import printable
 
 TIME = re.compile(r"(\d+-)?\d+(:\d{1,2}){0,2}")
 WORD = re.compile(r"[A-Za-z0-9_.,:+@=%/-]+")
+MAX_JOB_NAME = 200
+"""Characters: the log file is named so, followed by the numbers of the job and of a task."""
+REPLACED = re.compile(r"%\d*[AabJjNnstux%]|\\")
+"""What Slurm replaces in the path of a log file, also in the folder's part."""
 VIAS = tuple(name for name, launcher in LAUNCHERS.items() if launcher.in_allocation)
 """Launchers that a batch script can start the ranks with."""
 
@@ -53,6 +57,11 @@ def _submit(options: argparse.Namespace, text: str) -> int:
     """Submit a script, and remember its job for `launch status`; sbatch's exit status."""
     if not shutil.which("sbatch"):
         raise UserError("sbatch is not on PATH", "submit where Slurm is installed; --script FILE writes the script")
+    if found := REPLACED.search(os.getcwd()):
+        raise UserError(
+            f"Slurm replaces {found[0]} in the path of the log file, {printable(os.getcwd())}: the job would have none",
+            "submit it in a folder without % and \\ in its path",
+        )
     # On standard input, as a file's path may hold any characters.
     done = subprocess.run(["sbatch", "--parsable"], input=os.fsencode(text), stdout=subprocess.PIPE, check=False)
     output = done.stdout.decode(errors="replace")
@@ -178,6 +187,9 @@ def _check(options: argparse.Namespace) -> None:
         if value and not WORD.fullmatch(value):
             reason = f"--{name.replace('_', '-')} {value!r} is invalid"
             raise UserError(reason, "give one word without spaces or quotes")
+    if "/" in options.job_name or len(options.job_name) > MAX_JOB_NAME:
+        reason = f"--job-name {options.job_name!r:.100}: no log file can be named so"
+        raise UserError(reason, f"give at most {MAX_JOB_NAME} characters, and no /")
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from typing import NamedTuple
 
 from hvdtrain.config.option import option
 from hvdtrain.config.validity import check_ranges
+from hvdtrain.doctor import subprocesses
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.launchers.mpirun import mpirun_here
 from hvdtrain.measure.bench.core_to_core import round_trip_s
-from hvdtrain.measure.bench.strategies import AS_SHIPPED, environment, launched_here
+from hvdtrain.measure.bench.strategies import AS_SHIPPED, JOB_TIMEOUT_S, environment, launched_here
 from hvdtrain.measure.scale.communication import to_table
 from hvdtrain.system import stacks
 from hvdtrain.system.files import require_writable, write_outputs
@@ -148,17 +148,13 @@ def measure(name: str, options: AllreduceBenchOptions) -> Measured:
     program = [sys.executable, "-m", "hvdtrain.frameworks.allreduce_benchmark", library.method, str(idle_s)]
     command = [*library.launcher(options.np), *program, *map(str, options.sizes)]
     before = round_trip_s()
-    try:
-        done = subprocess.run(command, env={**environment(), **library.environment}, text=True, capture_output=True)
-    except OSError as error:
+    done = subprocesses.run(command, JOB_TIMEOUT_S + idle_s, {**environment(), **library.environment})
+    line = next((line for line in done.out.splitlines() if '{"' in line), None)
+    if done.status == subprocesses.NO_PROGRAM:
         remedy = "install it, or name the libraries to measure with --libraries"
-        raise TrainingError(
-            f"the allreduce by {name}: {command[0]} does not start ({error.strerror})", remedy
-        ) from None
-    line = next((line for line in done.stdout.splitlines() if '{"' in line), None)
-    if done.returncode or line is None:
-        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise TrainingError(f"the allreduce by {name} failed: {last}")
+        raise TrainingError(f"the allreduce by {name}: {done.err}", remedy)
+    if done.status != 0 or line is None:
+        raise TrainingError(f"the allreduce by {name} failed: {done.reason()}")
     result = json.loads(line[line.index("{") : line.rindex("}") + 1])  # the launcher may put a label before it
     seconds = {int(size): seconds for size, seconds in result["seconds"].items()}
     return Measured(seconds, result["idle"], [trip for trip in (before, round_trip_s()) if trip is not None])

@@ -251,15 +251,21 @@ def command(job: BenchJob, options: StrategyBenchOptions) -> list[str]:
 
 def run_jobs(jobs: list[BenchJob], options: StrategyBenchOptions) -> list[str]:
     """Run jobs that are not finished; returns why those failed that did."""
-    for job in jobs:
-        shutil.rmtree(options.output / job.name, ignore_errors=True)  # left by a benchmark that was stopped
     reasons = JobSeries(environment(), JOB_TIMEOUT_S, GRACE_S).run([_series_job(job, options) for job in jobs])
     return [f"{job.name}: {reason}" for job, reason in zip(jobs, reasons, strict=True) if reason]
 
 
 def _series_job(job: BenchJob, options: StrategyBenchOptions) -> SeriesJob:
     title = f"{job.row.name}, {job.replicas} replica(s), repeat {job.repeat + 1}/{options.repeats}"
-    return SeriesJob(title, command(job, options), options.output / f"{job.name}.log")
+    folder = options.output / job.name
+
+    def prepare() -> bool:
+        if (folder / "result.json").is_file():  # another benchmark has run it meanwhile
+            return False
+        shutil.rmtree(folder, ignore_errors=True)  # left by a benchmark that was stopped
+        return True
+
+    return SeriesJob(title, command(job, options), folder.with_name(f"{job.name}.log"), prepare)
 
 
 Speeds = dict[str, dict[int, float]]

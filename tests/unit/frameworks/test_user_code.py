@@ -3,6 +3,7 @@
 import os
 import re
 
+import numpy as np
 import pytest
 from support.jobs import ROOT
 
@@ -54,7 +55,7 @@ def build(framework):
     ("name", "message"),
     [
         ("MeanLoss", r"losses\(\) returned a tensor of shape \((1,)?\) for 4 rows; return one value per row, \(4,\)"),
-        ("FailingLoss", r"losses\(\) failed in line \d+ \(KeyError: 'price'\); correct the task"),
+        ("FailingLoss", r"losses\(\) failed in line \d+ of of_\w+.py \(KeyError: 'price'\); correct the task"),
         ("ListMetrics", r"metrics\(\) returned list; return a dict"),
         ("NoLoss", r"model\(\) has outputs and targets for which there is no default loss"),
         ("OddLabels", r"the label of training row 127 is 5, but the model has 5 outputs; correct the labels, or give"),
@@ -70,12 +71,31 @@ def test_a_mistake_is_one_sentence(build, name, message):
     assert name in str(error.value)
 
 
+RETURNS = {
+    "None": None, "text": "mse", "number": 3.5, "empty list": [], "empty dict": {}, "nested": [[1], [2, 3]],
+    "object": object(), "class": dict, "generator": (number for number in range(4)), "array of texts": np.array(["a"]),
+}  # fmt: skip
+"""What no method of a task may return, but {} from metrics."""
+
+
+@pytest.mark.parametrize("value", RETURNS.values(), ids=RETURNS)
+@pytest.mark.parametrize("method", ["data", "model", "losses", "metrics", "augment"])
+def test_a_wrong_value_of_any_method_is_one_sentence(build, method, value):
+    if (method, value) == ("metrics", {}):
+        pytest.skip("no metrics")
+    changes = {method: lambda *_: value}
+    with pytest.raises(UserError) as error:
+        build("Wrong", {**changes, "augment": changes.get("augment")})
+    assert "\n" not in str(error.value) and "Wrong: " in error.value.reason
+    assert {"data": "rows", "model": "model"}.get(method, f"{method}()") in str(error.value)
+
+
 def test_the_line_is_that_of_the_method(build, framework):
     with pytest.raises(UserError) as error:
         build("FailingLoss")
-    number = int(re.search(r"line (\d+)", str(error.value))[1])
-    lines = (ROOT / "tests" / "support" / "tasks" / f"of_{framework}.py").read_text().splitlines()
-    assert "the line that fails" in lines[number - 1]
+    number, file = re.search(r"line (\d+) of (\S+)", error.value.reason).groups()
+    lines = (ROOT / "tests" / "support" / "tasks" / file).read_text().splitlines()
+    assert "the line that fails" in lines[int(number) - 1]
 
 
 def test_a_model_of_another_framework_names_that(build, framework):

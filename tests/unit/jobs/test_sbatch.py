@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -159,6 +160,38 @@ def test_mail():
         script("--mail-type", "sometimes")
     with pytest.raises(UserError, match="--mail-user 'a b' is invalid"):
         script("--mail-user", "a b")
+
+
+@pytest.mark.parametrize("name", ["team/run", "../up", "/run", "x" * 240])
+def test_a_job_name_that_no_log_file_can_have_is_an_error(name):
+    with pytest.raises(UserError, match=r"--job-name .*: no log file"):
+        script("--job-name", name)
+
+
+@pytest.mark.parametrize("name", ["a%jb", ".x", "x" * 200, "a:b@c=+,-"])
+def test_other_job_names_are_accepted(name):
+    assert f"#SBATCH --job-name={name}\n" in script("--job-name", name)
+
+
+@pytest.mark.parametrize(
+    ("folder", "submitted"),
+    [("a%xb", False), ("%3j", False), ("100%%", False), ("a\\b", False), ("50% of", True), ("100%", True)],
+)
+def test_a_job_is_submitted_only_where_slurm_can_write_its_log(tmp_path, monkeypatch, folder, submitted):
+    """What a real Slurm 22.05 does in folders of these names."""
+    (tmp_path / "sbatch").write_text("#!/bin/sh\necho 7\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / folder)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    options = launch.parse([*SBATCH, "--submit", "--", "true"])
+    if submitted:
+        assert launch.batch(options) == 0
+    else:
+        with pytest.raises(UserError, match="the path of the log file"):
+            launch.batch(options)
+    assert (tmp_path / "hvdtrain").exists() == submitted
 
 
 TRAIN = ("python", "-m", "hvdtrain.torch_lenet")

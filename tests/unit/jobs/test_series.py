@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
+from support.jobs import ROOT, wait_for
 
 from hvdtrain.jobs.series import STOPS, JobSeries, SeriesJob
 
@@ -61,3 +63,54 @@ def test_sigusr1_lets_the_running_job_end_and_asks_for_another_start(tmp_path):
         list(JobSeries(os.environ).run([job(tmp_path, "a", polite), job(tmp_path, "b", "print('not started')")]))
     assert ended.value.code == 75
     assert {path.name for path in tmp_path.iterdir()} == {"a.log"}
+
+
+SAVES = """
+import pathlib, signal, sys, time
+def stop(*_):
+    time.sleep(1)
+    pathlib.Path("saved").touch()
+    sys.exit(75)
+signal.signal(signal.SIGTERM, stop)
+pathlib.Path("running").touch()
+time.sleep(60)
+"""
+SERIES = "import os, sys; from pathlib import Path; from hvdtrain.jobs.series import *; "
+SERIES += "list(JobSeries(os.environ).run([SeriesJob('a', [sys.executable, 'job.py'], Path('a.log'))]))"
+
+
+@pytest.fixture
+def other(tmp_path, monkeypatch):
+    """A series in another process, whose job runs, and saves its work for a second when it is asked to stop."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.py").write_text(SAVES)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([sys.executable, "-c", SERIES], env=environment, stderr=subprocess.DEVNULL)
+    wait_for((tmp_path / "running").exists, 30)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGQUIT, signal.SIGTERM])
+def test_the_job_of_a_killed_series_stops_and_the_next_series_waits_for_it(other, tmp_path, end, capfd):
+    """The next one would otherwise find the run in use, and train the one after it at the same time."""
+    other.send_signal(end)
+    saved = []
+
+    def prepare():
+        saved.append((tmp_path / "saved").exists())
+        return True
+
+    job = SeriesJob("a", [sys.executable, "-c", "print('continued'); raise SystemExit(3)"], tmp_path / "a.log", prepare)
+    (reason,) = JobSeries(os.environ).run([job])
+    assert (saved, reason.partition(" (")[0]) == ([True], "exit status 3")
+    assert (tmp_path / "a.log").read_text() == "continued\n"
+    assert "waiting: " in capfd.readouterr().err
+
+
+def test_a_job_that_another_series_has_run_meanwhile_is_not_run_again(other, tmp_path):
+    os.kill(other.pid, signal.SIGKILL)
+    job = SeriesJob("a", ["/missing"], tmp_path / "a.log", lambda: not (tmp_path / "saved").exists())
+    assert list(JobSeries(os.environ).run([job])) == [""]
+    assert not (tmp_path / "a.log").exists()

@@ -6,8 +6,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import sysconfig
+import zipfile
+from pathlib import Path
 
 import pytest
 from support.jobs import BIN, ROOT
@@ -57,6 +61,53 @@ def test_set_up_rejects_a_file_that_was_not_published(tmp_path, known):
     done = subprocess.run(words, capture_output=True, text=True)
     assert "not in requirements.lock, so not compared: torch 2.13.0+cpu" in done.stdout
     assert (done.returncode, "it is not the file that was published" in done.stderr) == (int(not known), not known)
+
+
+def wheel(folder, name, *, requires="", outside=""):
+    """A wheel with one module, and the SHA-256 of its file. outside: a file that pip does not install."""
+    path = folder / f"{name}-1.0-py3-none-any.whl"
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{name}.py", "")
+        needs = f"Requires-Dist: {requires}\n" if requires else ""
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+        if outside:
+            archive.writestr(outside, "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("end", ["installed", "stopped by a second package", "killed while comparing", "not published"])
+def test_the_report_of_pip_stays_until_all_that_is_installed_was_compared(tmp_path, end):
+    """With a real pip: set-up makes environments that have a report anew (test_stacks.py)."""
+    setup, venv = tmp_path / "setup", tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(venv)}))
+    (site / "pip.pth").write_text(sysconfig.get_path("purelib"))
+    (venv / ".hvdtrain-stack").write_text("small")
+    (setup / "stacks" / "small").mkdir(parents=True)
+    for name in ("install.sh", "locked.py"):
+        shutil.copy(SETUP / name, setup)
+    if end.startswith("killed"):
+        (setup / "locked.py").write_text("import os; os.kill(os.getpid(), 9)")
+    outside = "../../outside.py" if end.startswith("stopped") else ""
+    sums = {"first": wheel(tmp_path, "first", requires="second", outside=outside), "second": wheel(tmp_path, "second")}
+    if end == "not published":
+        sums["second"] = "0" * 64
+    pins = [f"{name}==1.0 \\\n    --hash=sha256:{digest}\n" for name, digest in sums.items()]
+    (setup / "stacks" / "small" / "requirements.lock").write_text("".join(pins))
+    (setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
+
+    command = [setup / "install.sh", venv, "--no-index", "--find-links", tmp_path, "first"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
+    assert (site / "second.py").exists(), done.stderr
+    assert (done.returncode == 0, (venv / ".hvdtrain-report.json").exists()) == (
+        end == "installed",
+        end != "installed",
+    ), done.stderr
+    if end != "installed":
+        assert subprocess.run(command, capture_output=True).returncode == 1, "it would write a report without `second`"
 
 
 @pytest.mark.parametrize(

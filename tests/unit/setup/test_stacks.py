@@ -14,7 +14,7 @@ import pytest
 from support.jobs import ROOT
 
 SETUP = ROOT / "setup"
-COMMANDS = "awk bash cat cp cut dirname env flock grep make mkdir realpath rm sed sha256sum sort tail touch"
+COMMANDS = "awk bash cat cp cut dirname env find flock grep make mkdir realpath rm sed sha256sum sort tail touch"
 PYTHON = """\
 #!/bin/bash
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -74,8 +74,8 @@ def add_python(machine: Path, version: str, place: str = "", torch: str = "") ->
     return python
 
 
-def set_up(machine: Path, **variables: str) -> tuple[int, str]:
-    """Run it, and return its exit status and what it printed."""
+def set_up(machine: Path, *command: str, **variables: str) -> tuple[int, str]:
+    """Run it, or another command, in the checkout, and return its exit status and what it printed."""
     # No python3 on PATH but those of a test.
     path = f"{variables.pop('PATH', '')}:{machine / 'tools'}:{machine / 'commands'}"
     commands = machine / "commands"
@@ -84,7 +84,8 @@ def set_up(machine: Path, **variables: str) -> tuple[int, str]:
         for name in COMMANDS.split():
             (commands / name).symlink_to(str(shutil.which(name)))
     done = subprocess.run(
-        [str(commands / "bash"), str(machine / "checkout" / "setup" / "environment.sh")],
+        [str(shutil.which(command[0])), *command[1:]] if command else [str(commands / "bash"), "setup/environment.sh"],
+        cwd=machine / "checkout",
         env={"HOME": str(machine), "PATH": path, **variables},
         capture_output=True,
         text=True,
@@ -208,6 +209,65 @@ def test_an_environment_that_set_up_did_not_make_is_not_removed(machine):
     status, said = set_up(machine, STACK="all")
     assert (status, "which set-up did not make, has another stack or Python: remove it" in said) == (1, True), said
     assert stack_of(machine) == "pytorch 3.98.1"
+
+
+def test_packages_that_were_not_compared_with_the_lock_are_removed_with_their_environment(machine):
+    add_python(machine, "3.97.1")
+    venv = machine / "checkout" / ".venv"
+    assert set_up(machine)[0] == 0
+    for name in (".hvdtrain-report.json", "not-compared"):
+        (venv / name).touch()
+    status, said = set_up(machine)
+    assert (status, stack_of(machine), "Making" in said) == (0, "all 3.97.1", True), said
+    assert not (venv / "not-compared").exists()
+    assert "is up to date" in set_up(machine)[1]
+
+    (venv / ".hvdtrain-path").unlink()  # as if set-up had not made it
+    (venv / ".hvdtrain-report.json").touch()
+    for _ in range(2):
+        status, said = set_up(machine)
+        assert (status, said.count("\n"), (venv / "bin").is_dir()) == (1, 1, True), said
+
+
+def distclean(machine: Path, venv: str) -> tuple[int, str]:
+    shutil.copy(ROOT / "Makefile", machine / "checkout")
+    return set_up(machine, "make", "--no-print-directory", "distclean", f"VENV={venv}")
+
+
+@pytest.mark.parametrize("place", [".venv", "/else/where", "with spaces/of [x]"])
+def test_distclean_removes_an_environment_that_set_up_made(machine, place):
+    add_python(machine, "3.97.1")
+    venv = str(machine) + place if place.startswith("/") else place
+    assert distclean(machine, venv) == (0, ""), "there is none yet"
+    assert set_up(machine, VENV=venv)[0] == 0
+    folder = machine / "checkout" / venv
+    assert folder.is_dir() and distclean(machine, venv) == (0, "")
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "environment", "link", "checkout"])
+def test_distclean_removes_nothing_that_set_up_did_not_make(machine, kind):
+    folder, link = machine / "thesis", machine / "link"
+    folder.mkdir()
+    if kind == "environment":
+        subprocess.run([str(add_python(machine, "3.97.1")), "-m", "venv", str(folder)], check=True)
+    work = folder / "chapter"
+    work.write_text("1")
+    link.symlink_to(folder)
+    status, said = distclean(machine, str({"file": work, "link": link, "checkout": "."}.get(kind, folder)))
+    assert status != 0 and said.count("set-up: ") == 1, said
+    assert work.read_text() == "1" and link.is_symlink() and (machine / "checkout" / "setup").is_dir()
+
+
+def test_an_interrupted_removal_can_be_repeated(machine):
+    add_python(machine, "3.97.1")
+    assert set_up(machine)[0] == 0
+    venv = machine / "checkout" / ".venv"
+    (machine / "tools" / "find").write_text('#!/bin/sh\ncase $1 in */.venv) rm -rf "$1/bin"; kill -9 $PPID; esac\n')
+    (machine / "tools" / "find").chmod(0o755)
+    assert distclean(machine, ".venv")[0] != 0 and not (venv / "bin").exists()
+    (machine / "tools" / "find").unlink()
+    assert set_up(machine)[0] == 0 and stack_of(machine) == "all 3.97.1"
 
 
 def test_the_system_pytorch_is_kept_until_it_changes(machine):

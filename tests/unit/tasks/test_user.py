@@ -58,6 +58,28 @@ def test_arguments_are_literals_or_texts():
         assert make_task("t.py:Task", Task, ("name=1or2",)).task.name == "1or2"
 
 
+class Flags(Task):
+    def __init__(self, flag=False, typed: bool | None = None, text="a", word: str | None = None, free=None, **more):
+        self.values = {**vars(), **more}
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "false", "False", "FALSE"])
+def test_arguments_are_true_or_false(text):
+    names = ("flag", "typed", "free", "more")
+    task = make_task("t.py:Flags", Flags, [f"{name}={text}" for name in names])
+    expected = text.lower() == "true"
+    assert all(task.task.values[name] is expected and task.options[name] is expected for name in names)
+    assert make_task("t.py:Flags", Flags, ("typed=None",)).task.values["typed"] is None
+    task = make_task("t.py:Flags", Flags, [f"{name}={text.lower()}" for name in ("text", "word")])
+    assert (task.task.values["text"], task.task.values["word"]) == (text.lower(),) * 2
+
+
+@pytest.mark.parametrize("name", ["flag", "typed"])
+@pytest.mark.parametrize("value", ["no", "off", "maybe", "2", "''"])
+def test_what_is_neither_true_nor_false_is_refused(name, value):
+    assert_refused(Flags, f"--set {name}=", settings=(f"{name}={value}",))
+
+
 def test_an_object_is_a_task():
     assert make_task("Task", Task(width=9)).task.width == 9
 
@@ -118,6 +140,47 @@ def needs(width):
 )
 def test_what_is_no_task(kind, texts):
     assert_refused(kind, "--model t.py:Task: ", *texts)
+
+
+STRANGERS = {
+    "losses": ("loss", "Loss", "lossess", "compute_loss", "loss_fn", "criterion", "training_step"),
+    "metrics": ("metric", "metrcis", "Metrics", "compute_metrics", "validation_step"),
+    "augment": ("augmentation", "augments", "agument"),
+    "optimizer": ("optimizer", "optimizers", "configure_optimizers", "lr_scheduler"),
+    "data": ("train_dataloader", "val_dataloader"),
+}
+"""Names of methods that are misspelt or of other programs, by what they stand for."""
+
+
+@pytest.mark.parametrize(
+    ("known", "stranger"), [(known, stranger) for known, strangers in STRANGERS.items() for stranger in strangers]
+)
+@pytest.mark.parametrize("where", ["method", "static method", "attribute", "base class"])
+def test_a_method_that_nothing_would_call_is_refused(known, stranger, where):
+    called = {"static method": staticmethod(lambda outputs, labels: 0)}.get(where, lambda *_: 0)
+    kind = type("Own", (Task,), {} if where == "attribute" else {stranger: called})
+    kind = type("Derived", (kind,), {}) if where == "base class" else kind
+    task = kind()
+    if where == "attribute":
+        setattr(task, stranger, called)
+    with pytest.raises(UserError) as caught:
+        make_task("t.py:Own", task)
+    assert caught.value.option == "model"
+    assert f" {stranger} " in caught.value.reason and known in caught.value.remedy
+
+
+@pytest.mark.parametrize("value", [3, {}, "mse", np.zeros(2)])
+@pytest.mark.parametrize("name", ["data", "model", "losses", "metrics", "augment"])
+def test_a_method_that_is_none_is_refused(name, value):
+    assert_refused(type("Own", (Task,), {name: value}), "--model t.py:Task: ", name)
+
+
+def test_helpers_of_a_task_are_its_own():
+    """A task that has `losses` may call its `loss`; None is as no method; other names and private ones are free."""
+    free = dict.fromkeys(("loss", "criterion", "encode", "evaluate", "_metric", "transform", "vocabulary"), len)
+    task = make_task("t.py:Own", type("Own", (Task,), {**free, "losses": len, "metrics": None, "augment": None}))
+    assert task.has("losses") and not task.has("metrics")
+    make_task("t.py:Own", type("Own", (Task,), {"loss": "mse", "optimizer": "adam"}))  # arguments that it keeps
 
 
 def assert_refused(kind, *texts, settings=()):

@@ -196,6 +196,13 @@ class Unsaveable:
         raise AssertionError
 
 
+def horovods():
+    """Parts whose optimizer has a class as Horovod makes it."""
+    model, optimizer = parts()
+    optimizer.__class__ = type("Adam", (torch.optim.Adam,), {"__module__": "horovod.torch.optimizer"})
+    return model, optimizer
+
+
 def replace(model, _):
     """Setup with the parameters of another model."""
     return model, torch.optim.Adam(nn.Linear(2, 2).parameters())
@@ -209,6 +216,7 @@ def replace(model, _):
         (lambda run: run.setup(parts()[0], torch.optim.Adam(nn.Linear(1, 1).parameters())), "not the model's"),
         (lambda run: run.setup(m := parts()[0], torch.optim.Adam(m[0].parameters())), "lacks the parameter 2.weight"),
         (lambda run: run.setup(m := parts()[0].requires_grad_(False), torch.optim.Adam(m.parameters())), "nothing"),
+        (lambda run: run.setup(*horovods()), "the optimizer is Horovod's DistributedOptimizer"),
         (
             lambda run: run.setup(m := parts()[0], torch.optim.LBFGS(m.parameters())),
             "the step() of LBFGS does not have",
@@ -290,6 +298,76 @@ def test_options_that_a_script_decides_are_refused(options, message, start):
     with pytest.raises(UserError) as error, start(**options):
         pass
     assert message in str(error.value)
+
+
+def by_ends_epoch(run, model, schedule, at_start):
+    for batch in run.batches(ROWS):
+        if run.step(losses(model, batch)) and run.ends_epoch:
+            schedule.step()
+        yield
+
+
+def by_comparing(run, model, schedule, at_start):
+    epoch = at_start
+    for batch in run.batches(ROWS):
+        if run.epoch != epoch:
+            schedule.step()
+            epoch = run.epoch
+        run.step(losses(model, batch))
+        yield
+
+
+def scheduled(start, tmp_path, loop, at_start=0, stop=99, resume=None):
+    """The learning rates of the steps of a loop with a schedule by epochs, which a run leaves after `stop` steps."""
+    options = RuntimeOptions(
+        runs=tmp_path / "runs", name=f"to{stop}{bool(resume)}", resume=resume, device="cpu", quiet=True
+    )
+    rates = []
+    with hvdtrain.start(Config(**{**CONFIG, "epochs": 4}), options) as run:
+        assert (run.epochs, run.steps_in_epoch(len(ROWS[0]))) == (4, 3)
+        model, optimizer = run.setup(*parts())
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        run.register(schedule=schedule)
+        for _ in loop(run, model, schedule, at_start):
+            rates.append(run._learner.learning_rate)
+            if run.steps + 1 == stop:
+                break
+        assert run.steps_per_epoch == run.steps_in_epoch(len(ROWS[0]))
+    return rates, run.folder
+
+
+@pytest.mark.parametrize("stop", range(1, 12))
+def test_a_schedule_by_epochs_is_the_same_after_a_resume_at_any_step(start, tmp_path, stop):
+    whole, _ = scheduled(start, tmp_path, by_ends_epoch)
+    assert [f"{rate:.0e}" for rate in whole[1::3]] == ["1e-03", "1e-04", "1e-05", "1e-06"]
+    first, folder = scheduled(start, tmp_path, by_ends_epoch, stop=stop)
+    rest, _ = scheduled(start, tmp_path, by_ends_epoch, resume=folder)
+    assert first + rest == whole
+
+
+@pytest.mark.parametrize("at_start", [0, None])
+@pytest.mark.parametrize("stop", range(1, 12))
+def test_a_schedule_that_a_resume_would_step_twice_is_an_error(start, tmp_path, stop, at_start):
+    """`if run.epoch != epoch: schedule.step()` forgets the epoch: never other rates, but one error."""
+    whole, _ = scheduled(start, tmp_path, by_comparing, at_start)
+    first, folder = scheduled(start, tmp_path, by_comparing, at_start, stop)
+    try:
+        rest, _ = scheduled(start, tmp_path, by_comparing, at_start, resume=folder)
+        assert first + rest == whole or stop < 3  # in the first epoch a schedule by steps looks the same
+    except UserError as error:
+        assert "the schedule schedule" in error.reason and "ends_epoch" in error.remedy
+        assert stop % 3 and stop > 3
+
+
+def test_a_schedule_by_steps_may_step_before_the_update(start, tmp_path):
+    def by_steps(run, model, schedule, at_start):
+        for batch in run.batches(ROWS):
+            schedule.step()
+            run.step(losses(model, batch))
+            yield
+
+    _, folder = scheduled(start, tmp_path, by_steps, stop=5)
+    scheduled(start, tmp_path, by_steps, resume=folder)
 
 
 def test_a_checkpoint_of_other_registered_objects_is_refused(start, tmp_path):

@@ -42,7 +42,28 @@ def test_tables_of_all_libraries_fit_the_terminal(tmp_path, monkeypatch, width):
     assert ("5,000.0 to 70,000.0" in shown) == ("30.0% (10.0% to 50.0%)" in shown) == (width >= 80)
 
 
-def test_a_launcher_that_is_missing_is_named(tmp_path, monkeypatch):
-    monkeypatch.setitem(allreduce.LIBRARIES, "mpi", Library("mpi", lambda _: [str(tmp_path / "mpirun")]))
-    with pytest.raises(TrainingError, match=r"mpirun does not start \(No such file or directory\); install it, or"):
+def programs(path, *lines):
+    """What starts the ranks of a library, as a script."""
+    path.write_text("#!/bin/sh\n" + "\n".join(lines))
+    path.chmod(0o755)
+    return Library("mpi", lambda _: [str(path)])
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (None, r"cannot be started: .*; install it, or"),
+        (["echo '{\"seconds\": {}}'", "sleep 60 & sleep 60"], "no end within 1 s"),
+        (["echo up >&2", "trap '' TERM", "while :; do sleep 0.1; done"], "no end within 1 s: up"),
+        (["echo no such host >&2", "exit 3"], "exit status 3: no such host"),
+        (["kill -KILL $$"], "killed by SIGKILL"),
+        (["echo fine"], "failed: "),
+    ],
+)
+def test_a_job_that_does_not_measure_says_why(tmp_path, monkeypatch, lines, message):
+    library = programs(tmp_path / "mpirun", *lines) if lines else Library("mpi", lambda _: [str(tmp_path / "mpirun")])
+    monkeypatch.setitem(allreduce.LIBRARIES, "mpi", library)
+    monkeypatch.setattr(allreduce, "JOB_TIMEOUT_S", 1)
+    monkeypatch.setattr(allreduce.subprocesses, "GRACE_S", 0.1)
+    with pytest.raises(TrainingError, match=message):
         allreduce.measure("mpi", AllreduceBenchOptions(sizes=(8,), output=tmp_path))

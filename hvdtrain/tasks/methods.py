@@ -1,0 +1,62 @@
+"""The methods by which a task says what it is; names that only look like one of them are errors, not ignored."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+REQUIRED = ("data", "model")
+"""Methods that a task has."""
+OPTIONAL = ("losses", "metrics", "augment")
+"""Methods that a task may have, or set to None."""
+LIKENESS = 0.75
+"""A name that is as similar to a method's as this (`difflib`) is taken for a misspelling."""
+
+_LOSSES = "losses(outputs, *targets), the loss of each row"
+_METRICS = "metrics(outputs, *targets), a dict of a value for each row"
+_AUGMENT = "augment(rows, generators)"
+_DATA = "data(), with an object that makes rows where they do not fit into memory"
+_OPTIMIZER = "options such as --optimizer, --lr and --schedule; or write a loop of your own"
+ELSEWHERE = {
+    # The names in PyTorch Lightning, Keras, transformers' Trainer and many scripts.
+    "losses": dict.fromkeys(("loss", "loss_fn", "loss_function", "compute_loss", "criterion"), _LOSSES),
+    "metrics": dict.fromkeys(("metric", "compute_metrics"), _METRICS),
+    "augment": dict.fromkeys(("augmentation", "augmentations"), _AUGMENT),
+    "": {
+        **dict.fromkeys(("training_step", "train_step"), _LOSSES),
+        **dict.fromkeys(("validation_step", "test_step"), _METRICS),
+        **dict.fromkeys(("train_dataloader", "val_dataloader", "test_dataloader"), _DATA),
+        **dict.fromkeys(("configure_optimizers", "create_optimizer", "optimizer", "optimizers"), _OPTIMIZER),
+        **dict.fromkeys(("scheduler", "lr_scheduler", "configure_schedulers"), _OPTIMIZER),
+    },
+}
+"""By the method that a task lacks, names under which other programs have it, and what a task has instead.
+
+Those under the empty name are never called. A task that has `losses` may call its own `loss`.
+"""
+
+
+def mistake(task: Any) -> tuple[str, str] | None:
+    """Why a task's methods are not those of a task, and what to do; None where nothing is wrong."""
+    for name in REQUIRED:
+        if not callable(getattr(task, name, None)):
+            return f"has no method {name}", "give the task that method (docs/own.md)"
+    missing = [name for name in OPTIONAL if getattr(task, name, None) is None]
+    for name in OPTIONAL:
+        if name not in missing and not callable(value := getattr(task, name)):
+            return f"{name} is {type(value).__name__}, not a method", "make it a method, or give it another name"
+    for stranger in dir(task):
+        instead = next(filter(None, (_instead(name, stranger) for name in ("", *missing))), "")
+        if instead and callable(getattr(task, stranger, None)):
+            return f"{stranger} is no method of a task, and nothing calls it", f"use {instead}; or call it _{stranger}"
+    return None
+
+
+def _instead(missing: str, name: str) -> str:
+    """What a task has in place of this name, where it stands for the missing method; else empty."""
+    if name.startswith("_") or name in (*REQUIRED, *OPTIONAL):
+        return ""
+    if known := ELSEWHERE[missing].get(name.lower()):
+        return known
+    is_close = missing and difflib.SequenceMatcher(None, missing, name.lower()).ratio() >= LIKENESS
+    return f"the name {missing}" if is_close else ""

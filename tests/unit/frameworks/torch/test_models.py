@@ -1,0 +1,389 @@
+"""What a PyTorch model may do besides computing: a task's steps end at the weights of PyTorch's own loop."""
+
+from __future__ import annotations
+
+import copy
+import os
+import random
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from support.model_steps import CLASSES, FEATURES, LR, ROWS, assert_close, batches, made, whole_steps
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize, weight_norm
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.torch.learner import TorchLearner
+from hvdtrain.frameworks.torch.strategies import TorchStrategy
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning", "ignore:Full backward hook")
+
+
+@pytest.fixture(autouse=True)
+def own_environment():
+    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
+        yield
+
+
+def linear():
+    return nn.Linear(FEATURES, FEATURES)
+
+
+class Running(nn.Module):
+    """A running mean of its inputs, which is subtracted; assigned: it becomes another tensor in each step."""
+
+    def __init__(self, persistent, assigned=False):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES), persistent)
+        self.register_buffer("constant", torch.ones(1).expand(FEATURES), False)
+        self.assigned = assigned
+
+    def forward(self, x):
+        if self.training:
+            mean = self.mean.lerp(x.detach().mean(0), 0.3)
+            if self.assigned:
+                self.mean = mean
+            else:
+                self.mean.copy_(mean)
+        return x - self.mean * self.constant
+
+
+class Counter(nn.Module):
+    """Scales by the number of its calls in training, an attribute."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return x * (1 + self.calls / 10)
+
+
+class Shared(nn.Module):
+    """One layer in two places, and a weight that is tied to another's."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.tied = linear(), linear()
+        self.again, self.tied.weight = self.first, self.first.weight
+
+    def forward(self, x):
+        return self.tied(torch.tanh(self.again(torch.tanh(self.first(x)))))
+
+
+class Auxiliary(nn.Module):
+    """A branch in training only; a layer and a parameter that are not used, and a frozen layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.main, self.branch, self.unused, self.frozen = linear(), linear(), linear(), linear().requires_grad_(False)
+        self.lonely = nn.Parameter(torch.ones(3))
+
+    def forward(self, x):
+        x = self.frozen(self.main(x))
+        return x + self.branch(x) if self.training else x
+
+
+class Limited(nn.Module):
+    """Its forward pass limits its weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.layer.weight.clamp_(-0.3, 0.3)
+        return self.layer(x)
+
+
+class StillNormalization(nn.BatchNorm1d):
+    """Batch normalization that train() leaves in evaluation mode."""
+
+    def train(self, mode=True):
+        return super().train(False)
+
+
+class Halved(nn.Module):
+    def forward(self, x):
+        return x / 2
+
+
+def weakened(gradients):
+    return tuple(gradient if gradient is None else gradient / 2 for gradient in gradients)
+
+
+def hooked():
+    layer = linear()
+    layer.register_forward_pre_hook(lambda module, inputs: (inputs[0] * 2,))
+    layer.register_forward_hook(lambda module, inputs, output: output + 1)
+    layer.register_full_backward_hook(lambda module, of_inputs, of_outputs: weakened(of_inputs))
+    layer.weight.register_hook(lambda gradient: gradient * 3)
+    return layer
+
+
+def in_evaluation_mode():
+    return nn.Sequential(nn.BatchNorm1d(FEATURES), linear()).eval()
+
+
+def half_gradients():
+    """bfloat16 inside, with parameters in float32."""
+
+    class Inside(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = linear()
+
+        def forward(self, x):
+            with torch.autocast("cpu", torch.bfloat16):
+                return self.layer(x).to(x.dtype)
+
+    return Inside()
+
+
+# Pieces of models, and whether rows pass them one by one: else shards and parts of a step compute something else.
+PIECES = {
+    "linear": (linear, True),
+    "weight norm": (lambda: parametrizations.weight_norm(linear()), True),
+    "old weight norm": (lambda: weight_norm(linear()), True),
+    "orthogonal": (lambda: parametrizations.orthogonal(linear()), True),
+    "parametrization": (lambda: parametrized(linear()), True),
+    "spectral norm": (lambda: parametrizations.spectral_norm(linear()), False),
+    "old spectral norm": (lambda: nn.utils.spectral_norm(linear()), False),
+    "batch norm": (lambda: nn.BatchNorm1d(FEATURES), False),
+    "batch norm without momentum": (lambda: nn.BatchNorm1d(FEATURES, momentum=None), False),
+    "instance of batch norm that stays still": (lambda: StillNormalization(FEATURES), True),
+    "modules in evaluation mode": (in_evaluation_mode, True),
+    "running mean": (lambda: Running(True), False),
+    "running mean, not persistent": (lambda: Running(False), False),
+    "running mean, assigned": (lambda: Running(True, True), False),
+    "running mean, assigned, not persistent": (lambda: Running(False, True), False),
+    "counter": (Counter, False),
+    "shared": (Shared, True),
+    "auxiliary": (Auxiliary, True),
+    "limited": (Limited, True),
+    "hooks": (hooked, True),
+    "lazy linear": (lambda: nn.LazyLinear(FEATURES), True),
+    "lazy batch norm": (nn.LazyBatchNorm1d, False),
+    "bfloat16 inside": (half_gradients, True),
+}
+
+
+def parametrized(layer):
+    parametrize.register_parametrization(layer, "weight", Halved())
+    return layer
+
+
+def squares(values, labels):
+    """The squared distance of rows to one-hot labels."""
+    return ((values - nn.functional.one_hot(labels, CLASSES)) ** 2).sum(1)
+
+
+class Complex(nn.Module):
+    """Complex outputs, whose imaginary parts have a layer of their own."""
+
+    def __init__(self, real, imaginary):
+        super().__init__()
+        self.real, self.imaginary = real, imaginary
+
+    def forward(self, x):
+        return torch.complex(self.real(x), self.imaginary(x))
+
+
+class Outputs(nn.Module):
+    """The outputs of its model in another form."""
+
+    def __init__(self, model, form):
+        super().__init__()
+        self.model, self.form = model, form
+
+    def forward(self, x):
+        return self.form(self.model(x))
+
+
+class InDouble(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model.double()
+
+    def forward(self, x):
+        return self.model(x.double())
+
+
+# Makes a model of a body and a last layer, and the losses of its outputs.
+HEADS = {
+    "logits": (
+        nn.Sequential,
+        lambda outputs, labels: nn.functional.cross_entropy(outputs, labels, reduction="none"),
+    ),
+    "complex": (
+        lambda body, last: nn.Sequential(body, Complex(last, copy.deepcopy(last))),
+        lambda outputs, labels: squares(outputs.real, labels) + squares(outputs.imag, labels),
+    ),
+    "double": (
+        lambda body, last: InDouble(nn.Sequential(body, last)),
+        lambda outputs, labels: squares(outputs, labels) if outputs.dtype is torch.float64 else outputs.bool(),
+    ),
+    "dict": (
+        lambda body, last: Outputs(nn.Sequential(body, last), lambda outputs: {"values": (outputs, 0)}),
+        lambda outputs, labels: squares(outputs["values"][0], labels),
+    ),
+    "bfloat16": (
+        lambda body, last: Outputs(nn.Sequential(body, last), lambda outputs: [outputs.bfloat16()]),
+        lambda outputs, labels: squares(outputs[0].float(), labels),
+    ),
+}
+
+
+def model_maker(pieces, head):
+    def model():
+        body = nn.Sequential(*(layer for name in pieces for layer in (PIECES[name][0](), nn.Tanh())))
+        return HEADS[head][0](body, nn.Linear(FEATURES, CLASSES))
+
+    return model
+
+
+def learner(model, losses, **options):
+    config = Config(**{"strategy": "single", "lr": LR, "seed": 3, "weight_decay": 0.0, **options})
+    strategy = TorchStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
+    return TorchLearner(made(model, losses), None, strategy)
+
+
+def reference(model, losses, adam):
+    """The weights after the steps of PyTorch's own loop; parameters are those that a first pass has."""
+    random.seed(3)
+    np.random.seed(3)
+    torch.manual_seed(3)
+    module = model()
+    if any(map(nn.parameter.is_lazy, module.parameters())):
+        modes = [(part, part.training) for part in module.modules()]
+        with torch.no_grad():
+            module.eval()(torch.from_numpy(ROWS[0][:4]))
+        for part, mode in modes:
+            part.training = mode
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.Adam(parameters, LR) if adam else torch.optim.SGD(parameters, LR, 0.9)
+    for part in module.modules():
+        if isinstance(part, StillNormalization):
+            part.training = False
+    for numbers, labels in whole_steps():
+        optimizer.zero_grad()
+        losses(module(torch.from_numpy(numbers)), torch.from_numpy(labels)).mean().backward()
+        optimizer.step()
+    tensors = {**module.state_dict(), **dict(module.named_buffers(remove_duplicate=False))}
+    return {name: value.detach().numpy() for name, value in tensors.items() if "constant" not in name}
+
+
+def check(pieces, head, seed=0, **options):
+    """Three steps of a task, with an evaluation and a resume between them, and those of PyTorch's own loop."""
+    model, losses = model_maker(pieces, head), HEADS[head][1]
+    first, third = learner(model, losses, **options), learner(model, losses, **options)
+    *early, last = batches(options.get("shards"))
+    for batch in early:
+        first.train_step(batch)
+        first.eval_step(ROWS)
+    if "counter" in pieces:  # an attribute, which no checkpoint has
+        third = first
+    else:
+        third.load(first.weights())
+        third.load_optimizer_state(first.optimizer_state())
+    third.train_step(last)
+    expected = reference(model, losses, options.get("optimizer") == "adam")
+    assert_close(third.weights(), expected, 2e-3 if "bfloat16" in f"{head} {pieces}" else 2e-5)
+
+
+@pytest.mark.parametrize("piece", PIECES)
+def test_a_piece_trains_as_in_pytorchs_own_loop(piece):
+    check([piece], "logits")
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_random_models_train_as_in_pytorchs_own_loop(seed):
+    chosen = random.Random(seed)
+    by_row = chosen.random() < 0.5
+    names = [name for name, (_, alone) in PIECES.items() if alone or not by_row]
+    options = [{}, {"optimizer": "adam", "lr": LR}]
+    if by_row:
+        options += [{"accumulate": 2}, {"shards": 4}, {"accumulate": 3, "optimizer": "adam"}]
+    check(chosen.sample(names, 3), chosen.choice(list(HEADS)), **chosen.choice(options))
+
+
+def test_the_trial_before_training_leaves_the_model_as_it_was():
+    seen = []
+
+    def model():
+        seen.append(model_maker([name for name in PIECES if "lazy" not in name], "logits")())
+        seen.append(copy_of(seen[0]))
+        return seen[0]
+
+    learner(model, HEADS["logits"][1])
+    trained, before = seen
+    for (name, module), (state, buffers, parameters) in zip(trained.named_modules(), before, strict=True):
+        assert numbers_of(module) == state, name
+        for current, (tensor, value) in zip(module.buffers(False), buffers, strict=True):
+            assert current is tensor and torch.equal(current, value), name
+        for current, value in zip(module.parameters(False), parameters, strict=True):
+            assert torch.equal(current, value) and current.grad is None, name
+
+
+def numbers_of(module):
+    """Attributes of a module that are numbers."""
+    return {key: value for key, value in vars(module).items() if type(value) is int}
+
+
+def copy_of(model):
+    """Of each module: attributes that are numbers, and its buffers and parameters with their values."""
+    return [
+        (
+            numbers_of(module),
+            [(buffer, buffer.clone()) for buffer in module.buffers(False)],
+            [parameter.detach().clone() for parameter in module.parameters(False)],
+        )
+        for module in model.modules()
+    ]
+
+
+def test_a_model_in_evaluation_mode_as_a_whole_trains_in_training_mode():
+    def model():
+        return model_maker(["batch norm"], "logits")().eval()
+
+    assert all(module.training for module in learner(model, HEADS["logits"][1])._model.modules())
+
+
+def test_modules_that_train_in_evaluation_mode_are_said():
+    def advice(piece):
+        task = made(model_maker([piece], "logits"), HEADS["logits"][1])
+        TorchLearner(task, None, TorchStrategy(Config(strategy="single"), RuntimeOptions(), SingleProcess()))
+        return task.problems(task.dataset)
+
+    (warning,) = advice("modules in evaluation mode")
+    assert " 0.0 " in warning
+    assert advice("batch norm") == []
+
+
+@pytest.mark.parametrize(
+    ("model", "losses", "named"),
+    [
+        (linear, lambda outputs, labels: squares(torch.complex(outputs, outputs)[:, :CLASSES], labels), "complex"),
+        (lambda: Unlazy(), lambda outputs, labels: outputs.sum(1), "lonely.weight"),
+        (lambda: nn.LazyBatchNorm2d(), lambda outputs, labels: outputs.sum(1), "float32"),
+    ],
+)
+def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses, named):
+    with pytest.raises(UserError) as caught:
+        learner(model, losses)
+    assert named in caught.value.reason and caught.value.option == "model"
+
+
+class Unlazy(nn.Module):
+    """Does not call its lazy module."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.lonely = linear(), nn.LazyLinear(3)
+
+    def forward(self, x):
+        return self.layer(x)
