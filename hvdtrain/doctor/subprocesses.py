@@ -10,7 +10,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from hvdtrain.system.processes import end_with_parent
+from hvdtrain.system.processes import end_with_parent, signal_name
 
 MESSAGE_PREFIX = "@doctor "
 """Before the JSON of a probe's message; a launcher may put a label before the line."""
@@ -47,7 +47,7 @@ class Completed(NamedTuple):
         elif self.status == -signal.SIGALRM:
             how = "it hung until its time limit"
         elif self.status < 0:
-            how = f"killed by {signal.Signals(-self.status).name}"
+            how = f"killed by {signal_name(-self.status)}"
         else:
             how = f"exit status {self.status}"
         line = error_line(self.err) or error_line(self.out)

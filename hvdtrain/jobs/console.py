@@ -1,7 +1,8 @@
 """What the launcher writes: to its standard output and error, and to the files of --output-dir.
 
-Threads write, so that a full disk, a closed pipe or a reader that has stopped (Ctrl-S, `| less`) never ends a job or
-holds up its supervision. A reader that is only slow gets everything: `room` lets the ranks wait for it.
+Threads open and write, so that a full disk, a closed pipe, a file server that does not respond or a reader that has
+stopped (Ctrl-S, `| less`) never ends a job or holds up its supervision. A reader that is only slow gets everything:
+`room` lets the ranks wait for it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ STALLED_S = 10.0
 FLUSH_S = 3.0
 """When the job has ended: how long a reader may take nothing until the rest is lost."""
 CHUNK_BYTES = 4096
+File = int | Path
+"""A descriptor, or the path of a file that is opened when it is first written, and appended to."""
 
 
 class Sink:
@@ -29,15 +32,17 @@ class Sink:
 
     def __init__(self, name: str, say: Callable[[str], None]) -> None:
         self._name, self._say, self._error_said = name, say, False
-        self._queue: deque[tuple[int, bytes | None]] = deque()
-        """Descriptors, each with what to write there, or None to close it."""
+        self._queue: deque[tuple[File, bytes | None]] = deque()
+        """Files, each with what to write there, or None to close it."""
+        self._descriptors: dict[Path, int] = {}
+        """Of the files that the thread has opened."""
         self._changed = threading.Condition()
         self._waiting_bytes, self._lost_lines = 0, 0
         self._moved_at = time.monotonic()
         self._thread: threading.Thread | None = None
 
-    def write(self, file: int, data: bytes) -> None:
-        """Hand data for a file descriptor to the thread; never waits."""
+    def write(self, file: File, data: bytes) -> None:
+        """Hand data for a file to the thread; never waits."""
         with self._changed:
             if self.full and self._idle_s > STALLED_S:
                 self._lost_lines += data.count(b"\n")
@@ -49,14 +54,14 @@ class Sink:
         if lost:
             self._say(f"{lost} lines for {self._name} are lost, as nothing was read for {STALLED_S:.0f} s")
 
-    def close(self, file: int) -> None:
-        """Close a descriptor after what waits for it is written."""
+    def close(self, file: File) -> None:
+        """Close a file after what waits for it is written."""
         with self._changed:
             self._put(file, None)
 
-    def _put(self, file: int, data: bytes | None) -> None:
+    def _put(self, file: File, data: bytes | None) -> None:
         self._queue.append((file, data))
-        self._waiting_bytes += len(data or b"")
+        self._waiting_bytes += _size(data)
         self._changed.notify_all()
         if not self._thread:
             self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -91,17 +96,32 @@ class Sink:
                     self._changed.wait()
                 file, data = self._queue.popleft()
             try:
-                if data is None:
-                    os.close(file)
+                descriptor = self._descriptor(file)
+                if data is not None:
+                    self._write_all(descriptor, data)
                 else:
-                    self._write_all(file, data)
+                    os.close(descriptor)
+                    self._descriptors = {path: number for path, number in self._descriptors.items() if path != file}
             except OSError as error:
                 if not self._error_said:
                     self._error_said = True
                     self._say(f"{self._name} cannot be written ({error.strerror}); the job continues without it")
             with self._changed:
-                self._waiting_bytes -= len(data or b"")
+                self._waiting_bytes -= _size(data)
                 self._changed.notify_all()
+
+    def _descriptor(self, file: File) -> int:
+        """The descriptor of a file, which is opened first; of a file that cannot be opened, that of /dev/null."""
+        if isinstance(file, int):
+            return file
+        if file not in self._descriptors:
+            try:  # O_NONBLOCK: a named pipe that nobody reads is an error
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK
+                self._descriptors[file] = os.open(file, flags, 0o666)
+            except OSError as error:
+                self._say(f"{file} cannot be written ({error.strerror}); the job continues without it")
+                self._descriptors[file] = os.open(os.devnull, os.O_WRONLY)
+        return self._descriptors[file]
 
     def _write_all(self, file: int, data: bytes) -> None:
         # In small parts, so that a slow reader is known from one that has stopped.
@@ -113,6 +133,11 @@ class Sink:
                 except BlockingIOError:  # another process has made the terminal or pipe non-blocking
                     select.select([], [file], [])
                 self._moved_at = time.monotonic()
+
+
+def _size(data: bytes | None) -> int:
+    """Bytes of an entry of the queue; to open or to close a file counts as one."""
+    return len(data or b"") + 1
 
 
 class Console:
@@ -139,11 +164,11 @@ class Console:
         number = {"stdout": 1, "stderr": 2}[stream]
         self._streams[number].write(number, data)
 
-    def store(self, file: int, data: bytes) -> None:
-        """Write to a file of --output-dir, given by its descriptor."""
+    def store(self, file: Path, data: bytes) -> None:
+        """Write to a file of --output-dir."""
         self._files.write(file, data)
 
-    def close(self, file: int) -> None:
+    def close(self, file: Path) -> None:
         """Close a file of --output-dir."""
         self._files.close(file)
 

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts, protocol
 from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.system import credentials, rank_info
@@ -59,7 +60,7 @@ class JobProcesses:
                 environment = await self._without_credentials(environment)
             process = await LauncherProcess.start(self._launcher, spec, environment)
             self._processes.append(process)
-            self._tasks.append(asyncio.create_task(self._watch(process)))
+            self._tasks.append(start_task(self._watch(process)))
 
     async def _watch(self, process: LauncherProcess) -> None:
         """Show what a launcher itself prints, and notice its end."""
@@ -76,7 +77,7 @@ class JobProcesses:
 
     def all_registered(self) -> None:
         """All agents have read their credentials: remove the file."""
-        self._tasks.append(asyncio.create_task(self._remove_credentials()))
+        self._tasks.append(start_task(self._remove_credentials()))
 
     async def _remove_credentials(self) -> None:
         path, self._variables_file = self._variables_file, ""

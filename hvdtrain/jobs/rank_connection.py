@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
-import os
-import secrets
 from collections import deque
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 from hvdtrain.jobs import protocol
+from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.protocol import UNREAD_BYTES, Message
-from hvdtrain.system.credentials import proof
 from hvdtrain.system.run_end import Failure
 
 OUTPUT = {"stdout", "stderr"}
@@ -55,7 +54,7 @@ class RankConnection:
         if self._program_ended:
             self._acknowledge()
         elif self._console.full and not self._waiting:
-            self._waiting = asyncio.create_task(self._wait_for_console())
+            self._waiting = start_task(self._wait_for_console())
         elif self._read > UNREAD_BYTES // 4 and not self._waiting:
             self._acknowledge()
 
@@ -75,23 +74,11 @@ class RankConnection:
         self.send(end=True)
 
 
-async def accept(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str, console: Console
-) -> RankConnection | None:
-    """Authenticate a caller, as `protocol.authenticate` does on its side; None where it does not know the token.
-
-    Raises ValueError, KeyError, TypeError or OSError for a caller that does not follow the protocol.
-    """
-    first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
-    answered = proof(token, str(first["challenge"]), "supervisor")
-    writer.write(protocol.encode({"challenge": challenge, "proof": answered}))
-    answer = protocol.decode(await reader.readline())
-    expected = proof(token, challenge, "rank")
-    if not hmac.compare_digest(protocol.to_bytes(str(answer["proof"])), expected.encode()):
-        return None
-    hello = protocol.decode(await reader.readline())
-    protocol.keep_alive(writer.get_extra_info("socket"))
-    return RankConnection(hello, writer, console)
+async def received(reader: asyncio.StreamReader) -> AsyncIterator[tuple[Message, int]]:
+    """The messages of an agent, each with its size in bytes, until the connection ends or breaks."""
+    with contextlib.suppress(OSError, ValueError):
+        while line := await reader.readline():
+            yield protocol.decode(line), len(line)
 
 
 TAIL_LINES = 200
@@ -108,19 +95,11 @@ class RankOutput:
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines that are not empty."""
         self._incomplete = {"stdout": b"", "stderr": b""}
-        self._files: dict[str, int] = {}
+        self._files: dict[str, Path] = {}
         if console.output_dir:
-            self._files = {name: self._open(f"rank-{rank}.{name}") for name in self._incomplete}
-
-    def _open(self, name: str) -> int:
-        """The descriptor of a file in --output-dir."""
-        assert self._console.output_dir
-        path = self._console.output_dir / name
-        try:
-            return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        except OSError as error:
-            self._console.say(f"{path} cannot be written ({error.strerror}); the job continues without it")
-            return os.open(os.devnull, os.O_WRONLY)
+            self._files = {name: console.output_dir / f"rank-{rank}.{name}" for name in self._incomplete}
+        for stream in self._files:
+            self.store(stream, b"")  # a rank that prints nothing has empty files
 
     def write(self, stream: str, data: bytes) -> None:
         """Take what the rank wrote to `stdout` or `stderr`."""

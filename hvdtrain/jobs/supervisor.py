@@ -11,23 +11,26 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
+import traceback
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.jobs import protocol, rank_connection
+from hvdtrain.jobs import protocol
 from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.agent_server import AgentServer
+from hvdtrain.jobs.background import call_after
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.protocol import Message
-from hvdtrain.jobs.rank_connection import RankConnection
+from hvdtrain.jobs.rank_connection import RankConnection, received
 from hvdtrain.jobs.signals import Signals, interrupted_status
 from hvdtrain.system import agent_pipe, rank_info, stacks
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.network import address_of, interfaces
-from hvdtrain.system.processes import TICK_S, RunningTime, describe_status, shell_status
+from hvdtrain.system.processes import describe_status, shell_status, signal_name
 from hvdtrain.system.run_end import Failure, RunEnd
 
 STOP_S = 60.0
@@ -78,11 +81,9 @@ class Supervisor:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
         addresses = self._addresses()
         listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
-        # The agents of all hosts connect at about the same time.
-        waiting = socket.SOMAXCONN
-        server = await asyncio.start_server(self._serve, listening, 0, limit=protocol.LINE_BYTES, backlog=waiting)
-        port = server.sockets[0].getsockname()[1]
-        address = f"{','.join(addresses)}:{port}"
+        asyncio.get_running_loop().set_exception_handler(self._on_error)
+        server = AgentServer(listening, self._processes.token, self._job.ranks, self._serve)
+        address = f"{','.join(addresses)}:{server.port}"
         with self._signals.handled_by(self._on_signal):
             try:
                 await self._processes.start(self._specs, address)
@@ -138,23 +139,26 @@ class Supervisor:
     # The ranks' agents.
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One agent, from its connection to its end."""
+        """One agent, from its first message to its end."""
         rank: RankConnection | None = None
-        try:
-            accepted = rank_connection.accept(reader, writer, self._processes.token, self._console)
-            rank = await asyncio.wait_for(accepted, self._job.start_timeout_s)
+        async for message, size in received(reader):
             if rank:
+                rank.on_output(message, size)
+                self._on_message(rank, message)
+            else:
+                protocol.keep_alive(writer.get_extra_info("socket"))
+                rank = RankConnection(message, writer, self._console)
                 self._register_rank(rank)
-                while line := await reader.readline():
-                    message = protocol.decode(line)
-                    rank.on_output(message, len(line))
-                    self._on_message(rank, message)
-        except (ValueError, KeyError, TypeError, OverflowError, OSError, asyncio.TimeoutError):
-            pass  # not an agent of this job, or one whose connection broke
-        finally:
-            if rank:
-                self._on_disconnect(rank)
-            writer.close()
+        if rank:
+            self._on_disconnect(rank)
+
+    def _on_error(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """A handler failed, and may have missed the end of a rank: the job ends, instead of waiting for it."""
+        error = context.get("exception")
+        if error:
+            self._console.say("".join(traceback.format_exception(error)).rstrip())
+            self._fail(Failure(f"the launcher failed: {type(error).__name__}: {error}", "please report it"), 1)
+            self._over.set()
 
     def _register_rank(self, rank: RankConnection) -> None:
         expected, size = self._job.ranks, rank.hello["size"]
@@ -167,7 +171,7 @@ class Supervisor:
             return
         self._ranks[rank.number] = rank
         if len(self._ranks) == 1:
-            self._limit(self._job.start_timeout_s, self._on_start_timeout)
+            self._limits.append(call_after(self._job.start_timeout_s, self._on_start_timeout))
         if self._failure:
             rank.end()
         elif len(self._ranks) == expected:
@@ -284,7 +288,7 @@ class Supervisor:
         status = 1 if failure.status is None else shell_status(failure.status)
         asked = next((number for number in self._requested if status == 128 + number), None)
         if asked:
-            self._fail(Failure(f"ended by {signal.Signals(asked).name}"), status)
+            self._fail(Failure(f"ended by {signal_name(asked)}"), status)
         else:
             self._fail(failure, status, ends_others=self._others_run())
 
@@ -301,20 +305,11 @@ class Supervisor:
             rank.end()
         asyncio.get_running_loop().call_later(0 if not self._running else GRACE_S + 0.5, self._over.set)
 
-    def _limit(self, seconds: float, exceeded: Callable[[], None]) -> None:
-        """Call `exceeded` after that time. Time for which this process was suspended does not count."""
-
-        async def wait() -> None:
-            await sleep(seconds)
-            exceeded()
-
-        self._limits.append(asyncio.create_task(wait()))
-
     def _on_signal(self, number: int, repeated: bool) -> None:
         """Forward a signal to the ranks, which end by themselves; a job that has not started ends now."""
         if not self._running or repeated:
             self._requested.add(number)
-            self._fail(Failure(f"ended by {signal.Signals(number).name}"), interrupted_status(number))
+            self._fail(Failure(f"ended by {signal_name(number)}"), interrupted_status(number))
             return
         self._request_stop(number)
 
@@ -334,17 +329,9 @@ class Supervisor:
         """From now on the ranks have STOP_S seconds to end."""
         if not self._stops:
             self._stops = True
-            self._limit(STOP_S, self._on_stop_deadline)
+            self._limits.append(call_after(STOP_S, self._on_stop_deadline))
 
     def _on_stop_deadline(self) -> None:
         running = ", ".join(rank.name for rank in self._ranks.values() if not rank.disconnected)
         reason = f"{running} did not end within {STOP_S:.0f} s after a request to stop, or after the others ended"
         self._fail(Failure(reason), 128 + signal.SIGKILL)
-
-
-async def sleep(seconds: float) -> None:
-    """Wait until this process has run for that many seconds."""
-    clock = RunningTime()
-    while clock.seconds < seconds:
-        await asyncio.sleep(min(TICK_S, seconds - clock.seconds))
-        clock.tick()

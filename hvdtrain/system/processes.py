@@ -23,7 +23,17 @@ def end_with_parent(number: int = signal.SIGKILL) -> None:
 
 def describe_status(status: int) -> str:
     """How a process ended, as the end of a sentence; status as Popen has it: less than 0 for a signal."""
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit status {status}"
+    return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal, as bash has it: Python has none for most of the real-time signals."""
+    if signal.SIGRTMIN < number < signal.SIGRTMAX:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # the C library keeps some for itself
+        return f"signal {number}"
 
 
 def shell_status(status: int) -> int:
@@ -37,7 +47,7 @@ def is_second_request(number: int, seconds: float) -> bool:
     Earlier it is the same request: Slurm, systemd and Kubernetes send several, and a terminal signals a whole group of
     processes, a rank and its launcher as well. SIGUSR1 only ever asks for a checkpoint.
     """
-    return seconds > {signal.SIGTERM: 3.0, signal.SIGINT: 0.2}.get(signal.Signals(number), float("inf"))
+    return seconds > {int(signal.SIGTERM): 3.0, int(signal.SIGINT): 0.2}.get(number, float("inf"))
 
 
 def would_end(pid: int, number: int) -> bool:

@@ -58,6 +58,19 @@ def test_an_output_folder_on_a_full_disk(tmp_path):
     assert output.count("of 0") == 20
 
 
+def test_an_output_file_that_nobody_reads_keeps_no_job(tmp_path):
+    """A named pipe: the job runs, and its signals are handled."""
+    (tmp_path / "logs").mkdir()
+    os.mkfifo(tmp_path / "logs" / "rank-0.stdout")
+    process = start(launch("import time; print('begun', flush=True); time.sleep(60)", "--output-dir", "logs"), tmp_path)
+    wait_for(lambda: "begun" in process.stdout.readline(), 20)
+    process.terminate()
+    status, _ = finish(process, 20)
+    assert status == 128 + signal.SIGTERM
+    assert (tmp_path / "logs" / "rank-1.stdout").read_text() == "begun\n"
+    assert (tmp_path / "logs" / "rank-1.stderr").exists()
+
+
 CHATTY = """
 import os, signal, sys, time
 if os.environ["RANK"] == "1":

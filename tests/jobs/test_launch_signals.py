@@ -173,3 +173,12 @@ def test_the_time_limit_stops_the_ranks(tmp_path):
     status, output = run(local(HANDLING, "--time-limit", "1"), tmp_path)
     assert (status, output.count("received SIGTERM")) == (75, 2), output
     assert "the time limit of 1 s is reached" in output
+
+
+@pytest.mark.parametrize("number", [35, 40, 64])
+def test_a_real_time_signal_ends_a_rank_as_any_other(tmp_path, number):
+    """Python has no names for most of them."""
+    code = f"import os, time; time.sleep(60 * (os.environ['RANK'] == '0')); os.kill(os.getpid(), {number})"
+    status, output = run(local(code), tmp_path, timeout_s=30)
+    assert status == 128 + number
+    assert f"rank 1 on {os.uname().nodename} was killed by SIGRT" in output and "Traceback" not in output

@@ -224,7 +224,7 @@ def task_model(task: UserTask) -> tf.keras.Model:
             raise task.error("model", problem, "compute its loss in losses(), and by add_loss()")
     if getattr(model, "optimizer", None):
         task.advice.append(
-            f"--model {task.name}: model() returned a compiled model, whose optimizer, loss and metrics training does not "
-            "use: give --optimizer and --lr, losses() and metrics()"
+            f"--model {task.name}: model() returned a compiled model, whose optimizer, loss and metrics are not used: "
+            "give --optimizer and --lr, losses() and metrics()"
         )
     return model

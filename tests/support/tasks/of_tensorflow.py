@@ -1,7 +1,7 @@
 """Tasks in TensorFlow, and mistaken ones."""
 
 import tensorflow as tf
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
+from task_rows import RARE, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 
 
 class TwoInputs(tf.keras.Model):
@@ -13,12 +13,19 @@ class TwoInputs(tf.keras.Model):
         limit, decay = tf.keras.constraints.MaxNorm(2.0), tf.keras.regularizers.L2(0.01)
         self.of_kind, self.unused, self.auxiliary = layers.Embedding(5, 3), layers.Dense(2), layers.Dense(1)
         self.last = layers.Dense(1, kernel_regularizer=decay, activity_regularizer=decay, kernel_constraint=limit)
+        self.rare = layers.Dense(1)
+        self.rare.build((None, 4))
 
     def call(self, inputs, training=None):
         numbers, kinds = inputs
         self.unused(numbers)
-        values = self.last(tf.concat([numbers, self.of_kind(kinds)], 1))
-        return {"value": (values + self.auxiliary(numbers) if training else values)[:, 0]}
+        value = self.last(tf.concat([numbers, self.of_kind(kinds)], 1))[:, 0]
+        if training:
+            value += self.auxiliary(numbers)[:, 0]
+        is_rare = numbers[:, 0] > RARE
+        if tf.reduce_any(is_rare):
+            value = value + tf.cast(is_rare, tf.float32) * self.rare(numbers)[:, 0]
+        return {"value": value}
 
 
 class Regression(RegressionRows):

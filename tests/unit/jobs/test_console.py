@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import threading
 import time
 
@@ -70,3 +71,39 @@ def test_an_error_is_said_once():
         sink.flush()
     assert said == ["standard output cannot be written (No space left on device); the job continues without it"]
     sink.close(full)
+
+
+def test_a_file_that_cannot_be_opened_keeps_nobody(monkeypatch, tmp_path):
+    """As on a file server that does not respond."""
+    monkeypatch.setattr(console, "FLUSH_S", 0.2)
+    answered, opened = threading.Event(), os.open
+    monkeypatch.setattr(console.os, "open", lambda *given: answered.wait(30) and opened(*given))
+    sink, path = Sink("--output-dir", print), tmp_path / "rank-0.stdout"
+    began = time.monotonic()
+    sink.write(path, LINE)
+    sink.flush()
+    assert time.monotonic() - began < 2
+    answered.set()
+    sink.write(path, LINE)
+    sink.close(path)
+    monkeypatch.setattr(console, "FLUSH_S", 10)
+    sink.flush()
+    assert path.read_bytes() == 2 * LINE
+
+
+def test_named_pipes_as_files(tmp_path):
+    """One that nobody reads is an error; one with a reader gets everything."""
+    said = []
+    sink, unread, read = Sink("--output-dir", said.append), tmp_path / "unread", tmp_path / "read"
+    os.mkfifo(unread)
+    os.mkfifo(read)
+    reading = os.open(read, os.O_RDONLY | os.O_NONBLOCK)
+    os.set_blocking(reading, True)
+    for path in (unread, read):
+        for _ in range(500):
+            sink.write(path, LINE)
+        sink.close(path)
+    select.select([reading], [], [], 10)
+    with open(reading, "rb") as file:
+        assert file.read() == 500 * LINE
+    assert said == [f"{unread} cannot be written (No such device or address); the job continues without it"]

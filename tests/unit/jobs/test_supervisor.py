@@ -1,37 +1,31 @@
-"""The clock of limits that a suspended job does not exceed."""
+"""Errors in the launcher itself."""
 
-import os
-import signal
+from __future__ import annotations
+
 import subprocess
 import sys
-import time
 
-SLEEPER = """
-import asyncio
-from hvdtrain.jobs import supervisor
-from hvdtrain.system import processes
+import pytest
 
-supervisor.TICK_S, processes.SUSPENDED_S = 0.1, 0.4
+BROKEN = """
+import sys
+from hvdtrain.jobs.job import Job, RestartPolicy
+from hvdtrain.jobs.run import run
+from hvdtrain.jobs.supervisor import Supervisor
 
-async def main():
-    print("begun", flush=True)
-    await supervisor.sleep(2)
-    print("passed", flush=True)
+def fail(*_, **__):
+    raise LookupError("a defect")
 
-asyncio.run(main())
+setattr(Supervisor, sys.argv[1], fail)
+limit_s = 0.1 if sys.argv[1] == "_on_time_limit" else None
+job = Job(("sleep", "0.3"), 1, interface="lo", time_limit_s=limit_s)
+sys.exit(run("local", job, RestartPolicy()).exit_status)
 """
-SUSPENDED_S = 3
 
 
-def test_sleep_does_not_count_suspended_time():
-    process = subprocess.Popen([sys.executable, "-c", SLEEPER], stdout=subprocess.PIPE, text=True)
-    assert process.stdout
-    assert process.stdout.readline() == "begun\n"
-    os.kill(process.pid, signal.SIGSTOP)
-    time.sleep(SUSPENDED_S)
-    os.kill(process.pid, signal.SIGCONT)
-    resumed = time.monotonic()
-    assert process.communicate(timeout=60)[0] == "passed\n"
-    # 2 s, less at most 0.4 s of the suspension and what passed before it.
-    assert time.monotonic() - resumed > 0.3
-    assert process.returncode == 0
+@pytest.mark.parametrize("handler", ["_register_rank", "_on_message", "_on_disconnect", "_on_time_limit"])
+def test_a_handler_that_fails_ends_the_job(handler):
+    """Otherwise it would wait for an end that it has missed."""
+    done = subprocess.run([sys.executable, "-c", BROKEN, handler], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1, done.stderr
+    assert "hvdtrain: the launcher failed: LookupError: a defect" in done.stderr

@@ -1,0 +1,111 @@
+"""The supervisor's port: agents prove there that they know the job's token; strangers cost little, and are closed.
+
+A stranger is a connection without a proof. Strangers are limited in number and in time, and a process without a free
+file descriptor gives up strangers first, so that idle or half-open connections keep no rank out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from hvdtrain.jobs import protocol
+from hvdtrain.jobs.background import start_task
+from hvdtrain.system.credentials import proof
+
+MAX_STRANGERS = 128
+"""Strangers at a time, beyond one for each rank: of more, the oldest are closed."""
+PROOF_S = 10.0
+"""How long a stranger may take for its proof; an agent waits less than this for each answer, and tries again."""
+PAUSE_S = 0.1
+"""How long no connection is accepted after one for which there was no file descriptor."""
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
+
+
+class AgentServer:
+    """Listens for the agents of a job. serve: takes the connection of an agent, from its proof to its end."""
+
+    def __init__(self, address: str, token: str, ranks: int, serve: Serve) -> None:
+        """Call it in the event loop."""
+        self._token, self._max_strangers, self._serve = token, ranks + MAX_STRANGERS, serve
+        self._loop = asyncio.get_running_loop()
+        self._strangers: dict[asyncio.Task[None], None] = {}
+        """In the order in which they came."""
+        self._agents: set[asyncio.Task[None]] = set()
+        # The agents of all hosts connect at about the same time.
+        self._socket = socket.create_server((address, 0), backlog=socket.SOMAXCONN)
+        self._socket.setblocking(False)
+        self.port = int(self._socket.getsockname()[1])
+        self._listen()
+
+    def close(self) -> None:
+        """Accept no more; agents stay connected."""
+        self._loop.remove_reader(self._socket)
+        self._socket.close()
+        for stranger in self._strangers:
+            stranger.cancel()
+
+    def _listen(self) -> None:
+        if self._socket.fileno() >= 0:
+            self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except (BlockingIOError, ConnectionAbortedError):  # it has left again
+            return
+        except OSError:  # no file descriptor or no memory for it
+            self._close_oldest()
+            self._loop.remove_reader(self._socket)
+            self._loop.call_later(PAUSE_S, self._listen)
+            return
+        task = start_task(self._on_connection(connection))
+        self._strangers[task] = None
+        task.add_done_callback(self._on_end)
+        if len(self._strangers) > self._max_strangers:
+            self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        oldest = next(iter(self._strangers), None)
+        if oldest:
+            self._strangers.pop(oldest)
+            oldest.cancel()
+
+    async def _on_connection(self, connection: socket.socket) -> None:
+        reader, writer = await asyncio.open_connection(sock=connection, limit=protocol.LINE_BYTES)
+        try:
+            if await self._proves(reader, writer):
+                task = asyncio.current_task()
+                assert task
+                self._strangers.pop(task, None)
+                self._agents.add(task)
+                await self._serve(reader, writer)
+        finally:
+            writer.close()
+
+    async def _proves(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Whether the other side is an agent of this job, as far as it follows `protocol.authenticate` in time."""
+        try:
+            return await asyncio.wait_for(authenticate(reader, writer, self._token), PROOF_S)
+        except (ValueError, KeyError, TypeError, OSError, asyncio.TimeoutError):
+            return False
+
+    def _on_end(self, task: asyncio.Task[None]) -> None:
+        self._strangers.pop(task, None)
+        self._agents.discard(task)
+
+
+async def authenticate(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> bool:
+    """The other side of `protocol.authenticate`; False for a caller that does not know the token.
+
+    Raises ValueError, KeyError, TypeError or OSError for a caller that does not follow the protocol.
+    """
+    first, challenge = protocol.decode(await reader.readline()), secrets.token_hex(16)
+    answered = proof(token, str(first["challenge"]), "supervisor")
+    writer.write(protocol.encode({"challenge": challenge, "proof": answered}))
+    answer = protocol.decode(await reader.readline())
+    return hmac.compare_digest(protocol.to_bytes(str(answer["proof"])), proof(token, challenge, "rank").encode())
