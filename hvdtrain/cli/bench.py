@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from hvdtrain.cli.report import show_report
 from hvdtrain.config.option import read_arguments
 from hvdtrain.errors import TrainingError
@@ -45,7 +47,10 @@ def run(options: StrategyBenchOptions) -> None:
         return
     require_writable(options.output, "--output")
     jobs = plan(rows, options)
-    failed = run_jobs([job for job in jobs if not is_finished(job, options)], options)
+    missing = [job for job in jobs if not is_finished(job, options)]
+    if jobs and not missing:
+        print(f"nothing to do: all {len(jobs)} jobs have finished", file=sys.stderr, flush=True)
+    failed = run_jobs(missing, options)
     _show_omitted(rows)
     show_report([options.output], options.output / "report")
     _show_ratios(jobs, options)

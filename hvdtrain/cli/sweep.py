@@ -116,7 +116,9 @@ def _expected(trials: list[Trial], command: list[str]) -> dict[str, dict[str, An
         if training:
             if trial.label not in by_label:
                 by_label[trial.label] = _recorded(trial, training)
-            options = {**by_label[trial.label], **options}
+            options |= {**by_label[trial.label], "seed": trial.seed}
+        else:
+            options.pop("set", None)  # the program may give arguments of its own
         expected[trial.name] = options
     return expected
 
@@ -128,7 +130,13 @@ def _recorded(trial: Trial, training: _Training) -> dict[str, Any]:
         line = CommandLine.read(given, training.program, training.framework)
         config, _ = line.options()
     except UserError as error:
-        raise UserError(f"the trials' command: {error.reason}", error.remedy, option=error.option) from None
+        which = f"the trials with {trial.label}" if trial.label else "the trials' command"
+        raise UserError(f"{which}: {error.reason}", error.remedy, option=error.option) from None
+    arguments_given = [setting.partition("=")[0] for setting in config.set]
+    if repeated := {name for name in arguments_given if arguments_given.count(name) > 1}:
+        raise UserError(
+            f"the trials' command: --set {min(repeated)} has a value already", "leave it out of one of both"
+        )
     if line.given.get("help") or line.given.get("print_config"):
         raise UserError("the trials' command prints and trains nothing", "give options of training")
     return to_record(config)
@@ -152,7 +160,8 @@ def run(
     with exclusive(output):
         SweepRecord(output, command).add(planned)
     if len(missing) < len(chosen):
-        print(f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete", file=sys.stderr, flush=True)
+        complete = f"{len(chosen) - len(missing)} of {len(chosen)} trials are complete"
+        print(complete if missing else f"nothing to do: {complete}", file=sys.stderr, flush=True)
     failures: dict[str, str] = {}
     series, only_stopped = JobSeries(os.environ), True
     for trial, failed in zip(missing, series.run([_job(trial, command, output) for trial in missing]), strict=True):

@@ -13,6 +13,7 @@ from hvdtrain.jobs.series import SWEEP, without_program
 from hvdtrain.jobs.slurm.submissions import array_tasks
 from hvdtrain.measure.sweep.trials import RANKS, Settings, parse_ranks, parse_settings
 from hvdtrain.system.command import Parser
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import did_you_mean
 
 EXAMPLES = """COMMAND is what follows `hvdtrain` on a command line: train, or launch with a training program.
@@ -20,7 +21,8 @@ Each trial adds its options, and the folder and name of its run, to the end of i
 
 examples:
   hvdtrain sweep --set lr=0.05,0.1 --seeds 3 -- launch local -n 2 -- python -m hvdtrain.torch_lenet --epochs 3
-  hvdtrain sweep --set optimizer=sgd,adam --set batch-size=32,64 -- train --config run.toml
+  hvdtrain sweep --set lr=0.05,0.1 --set batch-size=32,64 -- train --config run.toml
+  hvdtrain sweep --set width=8,16 --set lr=0.05,0.1 -- train mytask.py:Task --strategy single
   hvdtrain sweep --np 1,2,3 --set optimizer=sgd,adam -- launch local -- python -m hvdtrain.torch_lenet --shards 8
 """
 COMMANDS = ("train", "launch")
@@ -38,7 +40,8 @@ def parser() -> argparse.ArgumentParser:
     )
     add = made.add_argument
     add("--set", dest="settings", action="append", default=[], metavar="NAME=V1,V2",
-        help="values of an option of training; with several --set, all combinations")  # fmt: skip
+        help="values of an option of training, or of an argument of the task (also set.NAME=V1,V2); with several "
+             "--set, all combinations")  # fmt: skip
     add("--np", default="", metavar="N1,N2", help="numbers of ranks, which launch gets instead of its option -n")
     add("--seeds", type=int, default=1, metavar="N", help="train each combination with the seeds 0 to N-1 (default: 1)")
     add(
@@ -80,9 +83,13 @@ def parse(words: list[str]) -> argparse.Namespace:
 
 
 def settings(options: argparse.Namespace, command: list[str]) -> Settings:
-    """The values to combine. command: of the trials. Raises UserError for values that no trial can have."""
+    """The values to combine. command: of the trials; empty where it is not known.
+
+    Raises UserError for values that no trial can have.
+    """
     ranks = {RANKS: parse_ranks(options.np, command)} if options.np else {}
-    return {**parse_settings(options.settings), **ranks}
+    has_task = not command or any(is_reference(word.removeprefix("--model=")) for word in command)
+    return {**parse_settings(options.settings, has_task), **ranks}
 
 
 def trial_number(options: argparse.Namespace, count: int, environment: Mapping[str, str] = os.environ) -> int | None:

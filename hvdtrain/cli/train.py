@@ -9,7 +9,6 @@ import sys
 from hvdtrain.config.options import TITLES, Config, Framework
 from hvdtrain.doctor import examine_host
 from hvdtrain.system import rank_info
-from hvdtrain.system.python_files import is_reference
 from hvdtrain.training.process import Ending, end, ending_process, prepare_host, read_options
 
 
@@ -23,16 +22,11 @@ def main(
     framework: the only one that this entry point accepts. program: what --help calls it.
     """
     with ending_process() as ending:
-        _train(ending, framework, program, _with_model(sys.argv[1:] if argv is None else argv))
+        _train(ending, framework, program, sys.argv[1:] if argv is None else argv)
     from hvdtrain.runs.trackers.tracking import hanging
 
     if hanging():  # a tracker's threads or atexit handlers may never return
         end(rank_info.detect().rank, None, 0)
-
-
-def _with_model(argv: list[str]) -> list[str]:
-    """The command line, with --model before a FILE.py:NAME that it begins with."""
-    return ["--model", *argv] if argv and is_reference(argv[0]) else argv
 
 
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:

@@ -15,7 +15,7 @@ from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json, read_toml
-from hvdtrain.system.python_files import is_script
+from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.text import did_you_mean, printable
 
 KINDS: dict[str, Any] = {**values.types(Config), **values.types(RuntimeOptions)}
@@ -164,7 +164,11 @@ class CommandLine:
 
     @classmethod
     def read(cls, argv: list[str], program: str, framework: Framework | None) -> CommandLine:
-        """Parse the arguments, and read the file of --config if there is one. Raises UserError."""
+        """Parse the arguments, and read the file of --config if there is one. Raises UserError.
+
+        A FILE.py:NAME that the command line begins with is the value of --model.
+        """
+        argv = ["--model", *argv] if argv and argv[0][0:1] != "-" and is_reference(argv[0]) else argv
         try:
             given = _parser(program).parse(argv)
         except UserError:

@@ -166,7 +166,7 @@ def _config_problems(config: Any) -> Iterator[UserError]:
         problem = f"the learning rate would exceed 10^{MAX_LR_EXPONENT}"
         yield invalid("lr_gamma", config.lr_gamma, problem, "give at most 1")
     if config.nesterov and (config.momentum == 0 or config.optimizer != "sgd"):
-        remedy = "use --optimizer sgd and a --momentum above 0"
+        remedy = "use --optimizer sgd and a --momentum above 0, or --no-nesterov"
         yield invalid("nesterov", config.nesterov, "requires momentum", remedy)
     if config.batch_norm == "sync" and config.accumulate > 1:
         problem = "the parts of --accumulate are normalized one by one"

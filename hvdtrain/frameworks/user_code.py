@@ -225,8 +225,9 @@ class UserLearner(Learner):
         losses, metrics = result if isinstance(result, tuple) and len(result) == 2 else (result, {})
         if not isinstance(metrics, Mapping):
             raise UserError(f"evaluate() returned metrics of type {type(metrics).__name__}", "return a dict of them")
-        for name, values in {"": losses, **metrics}.items():
-            self._check_by_row(f"evaluate(), {name}" if name else "evaluate()", values, rows)
+        self._check_by_row("evaluate()", losses, rows)
+        for name, values in metrics.items():
+            self._check_by_row(f"evaluate(), {name}", values, rows)
         return Evaluated(self._total(losses), {str(name): self._total(values) for name, values in metrics.items()})
 
     def _check_by_row(self, what: str, values: Any, rows: int) -> None:

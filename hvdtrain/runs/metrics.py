@@ -23,6 +23,8 @@ from hvdtrain.system.text import finite_number, to_json
 NAME = "metrics.jsonl"
 KINDS = ("train", "test")
 """Of a record: a logging step, or an evaluation."""
+EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
+"""What the record of an evaluation has besides metrics."""
 CURVES = {
     "loss": ("train", "loss"),
     "test loss": ("test", "loss"),

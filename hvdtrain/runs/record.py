@@ -22,7 +22,7 @@ from hvdtrain.runs.lock import trained_by_this_program
 from hvdtrain.system import arithmetic, credentials, rank_info, resources, stacks
 from hvdtrain.system.files import read_json, write_all_atomically, write_atomically
 from hvdtrain.system.python_files import is_reference, is_script
-from hvdtrain.system.run_end import run_id
+from hvdtrain.system.run_end import RunEnd, run_id
 from hvdtrain.system.text import to_json
 
 THREAD_SETTINGS = (
@@ -52,6 +52,12 @@ class RunFolder:
     def metrics(self) -> list[dict[str, Any]]:
         """The records of `metrics.jsonl`: loss, learning rate and speed of each logging step, and each evaluation."""
         return metrics.read(self.folder / "metrics.jsonl")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the last job that trained the run of a folder has written its result, and has ended as it should."""
+    end = RunEnd.read(folder)
+    return bool(end and end.status == "finished") and (folder / "result.json").is_file()
 
 
 def continued_folder(runtime: RuntimeOptions) -> Path | None:

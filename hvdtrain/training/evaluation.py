@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +15,7 @@ from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
 from hvdtrain.runs.console import log
+from hvdtrain.runs.metrics import EVALUATION_NAMES
 from hvdtrain.runs.step_times import StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import EVALUATION, EVALUATION_DATA, phases
@@ -24,6 +25,8 @@ from hvdtrain.training.run import Run
 
 BATCH = 256
 """Images of one evaluation step on one rank."""
+MAX_CONFUSED = 1000
+"""With more classes there is no confusion matrix: its size grows with their square, and nobody reads it."""
 
 
 class Scores(NamedTuple):
@@ -34,9 +37,11 @@ class Scores(NamedTuple):
     metrics: dict[str, float]
     """Means by name; a classifier has `accuracy`."""
     confusion: np.ndarray | None
-    """int64 (classes, classes), rows true, columns predicted; None for a task."""
+    """int64 (classes, classes), rows true, columns predicted; None for a task, and with many classes."""
     rows: int = 0
     """Test rows that were read."""
+    by_class: np.ndarray | None = None
+    """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
 
     @property
     def score(self) -> float:
@@ -46,11 +51,10 @@ class Scores(NamedTuple):
 
     def per_class(self) -> list[float]:
         """Accuracy of each class, NaN for a class without test images; empty for a task."""
-        if self.confusion is None:
+        if self.by_class is None:
             return []
-        counts = self.confusion.sum(1)
         with np.errstate(invalid="ignore"):
-            return list(self.confusion.diagonal() / counts)
+            return list(self.by_class[:, 1] / self.by_class[:, 0])
 
 
 class Evaluation(NamedTuple):
@@ -92,21 +96,27 @@ def evaluate(run: Run, batches: Batches, step: int, on_batch: Callable[[int], No
 
 
 class Sums:
-    """What one rank has evaluated so far. classes: size of the confusion matrix, 0 for none."""
+    """What one rank has evaluated so far. classes: those of a classifier, 0 for none."""
 
     def __init__(self, classes: int) -> None:
         self._rows = 0
         self._values: dict[str, list[float]] = {LOSS: []}
         """The sums of each evaluation step, by name."""
-        self._confusion = np.zeros((classes, classes))
+        self._by_class = np.zeros((classes, 2))
+        self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
     def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
         """Add an evaluation step on these rows."""
         self._rows += len(arrays[0])
-        for name, value in {LOSS: evaluated.loss, **evaluated.metrics}.items():
+        for name, value in {LOSS: evaluated.loss, **recorded_names(evaluated.metrics)}.items():
             self._values.setdefault(name, []).append(value)
-        if evaluated.predicted is not None:
-            np.add.at(self._confusion, (arrays[1], evaluated.predicted), 1)
+        if evaluated.predicted is None or not self._by_class.size:
+            return
+        labels = arrays[1]
+        right = labels == evaluated.predicted
+        np.add.at(self._by_class, labels, np.stack([np.ones(len(labels)), right], 1))
+        if self._confusion.size:
+            np.add.at(self._confusion, (labels, evaluated.predicted), 1)
 
     def join(self, group: Group) -> Scores:
         """The scores over all ranks: exactly those of a single process. Call it on every rank.
@@ -114,18 +124,34 @@ class Sums:
         Raises UserError if there is no row.
         """
         gathered = group.gather((self._rows, self._values))
-        confusion = np.rint(sum_arrays(group, self._confusion)[0]).astype(np.int64) if self._confusion.size else None
+        confusion, by_class = (_joined_counts(group, counts) for counts in (self._confusion, self._by_class))
         rows = sum(of_rank for of_rank, _ in gathered)
         if not rows:
             raise UserError("no row of the test data can be read", "see the ranks' logs for each row")
         names = sorted(set().union(*(values for _, values in gathered)))
         means = {name: _total(values.get(name, []) for _, values in gathered) / rows for name in names}
         loss = means.pop(LOSS)
-        return Scores(loss, means, confusion, rows)
+        return Scores(loss, means, confusion, rows, by_class)
 
 
 LOSS = ""
 """The name of the loss among those of metrics."""
+
+
+def recorded_names(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Metrics of a user's by the names that the record gives them: those of its own values get underscores."""
+    renamed: dict[str, float] = {}
+    for name, value in metrics.items():
+        recorded = name
+        while recorded in {LOSS, *EVALUATION_NAMES} or (recorded != name and recorded in metrics):
+            recorded += "_"
+        renamed[recorded] = value
+    return renamed
+
+
+def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:
+    """The sums over all ranks as int64; None for no counts."""
+    return np.rint(sum_arrays(group, counts)[0]).astype(np.int64) if counts.size else None
 
 
 def _total(values: Iterable[list[float]]) -> float:

@@ -96,8 +96,7 @@ class Run:
     @functools.cached_property
     def last_step(self) -> int:
         """Number of steps in the run."""
-        steps = self.config.epochs * self.steps_per_epoch
-        return min(steps, self.config.max_steps or steps)
+        return last_step(self.config, self.samples, self.group.size)
 
     @property
     def schedule_problem(self) -> str:
@@ -155,6 +154,12 @@ class Run:
             init=self.config.init,
             arithmetic=self.arithmetic if self.config.shards else {},
         )
+
+
+def last_step(config: Config, samples: int, size: int) -> int:
+    """Number of steps of a run on so many training images, with `size` ranks."""
+    steps = config.epochs * sharding.steps_per_epoch(samples, config.global_batch(size), config.remainder)
+    return min(steps, config.max_steps or steps)
 
 
 def warmup_steps(config: Config, steps_per_epoch: int) -> int:

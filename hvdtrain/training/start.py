@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -15,13 +16,15 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
 from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
-from hvdtrain.runs import record
+from hvdtrain.runs import metrics, record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
+from hvdtrain.runs.metrics import MetricsReader
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
 from hvdtrain.training.batches import Batches
@@ -50,6 +53,17 @@ def check_trackers(runtime: RuntimeOptions) -> None:
         trackers.check(runtime.trackers)
 
 
+class AlreadyFinished(Exception):
+    """A run to resume has its last step and its result: there is nothing to do, and its folder stays as it is.
+
+    at: its last position. Its weights are in the learner.
+    """
+
+    def __init__(self, run: Run, at: Position) -> None:
+        super().__init__(run, at)
+        self.run, self.at = run, at
+
+
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
@@ -62,6 +76,8 @@ class StartedRun:
         timer = StepTimer(run.group)
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
+        if at.step >= run.last_step:  # the process that made the steps has ended before it wrote their result
+            self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
         self.stop = StopRequest(run.folder, run.group.rank)
         self.watchdog = Watchdog(
             *(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
@@ -78,6 +94,11 @@ class StartedRun:
         self.training = Training(run, at, self.batches, ranks, saver, observers)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
+
+    @property
+    def at(self) -> Position:
+        """Where training is."""
+        return self.training.at
 
     def end_steps(self) -> None:
         """No more steps follow: the timeline is written, if there is one."""
@@ -116,14 +137,16 @@ def start_run(
     """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
 
     An elastic job calls this again, with its memory, after each change of its ranks. replays: see `resume`. Raises what
-    `train` raises.
+    `train` raises, and AlreadyFinished.
     """
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
         arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
     with RunLock() as lock:
-        folder, position, parent = resume(config, runtime, target, learner, dataset, lock, memory, replays)
+        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, memory, replays)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
+        if is_finished:
+            _leave_as_it_is(run, position)
         if run.is_rank_0:
             checkpoint = str(parent.path) if parent else ""
             agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
@@ -144,6 +167,19 @@ def start_run(
                 except Stopped:
                     started.end_steps()
                     raise
+
+
+def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
+    """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
+    if run.is_rank_0 and not run.runtime.quiet:
+        print(
+            f"nothing to do: {printable(str(run.folder))} has finished, at step {at.step} of {run.last_step}; "
+            "to train further, raise --epochs or --max-steps",
+            file=sys.stderr,
+            flush=True,
+        )
+    run.group.close()
+    raise AlreadyFinished(run, at)
 
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:

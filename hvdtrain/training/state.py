@@ -28,7 +28,7 @@ from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.phases import CHECKPOINT, phases
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
-from hvdtrain.training.run import Run
+from hvdtrain.training.run import Run, last_step
 
 MAX_SHARE = 0.01
 """Share of the time that checkpoints by --checkpoint-seconds may take: where one takes long, the next is later."""
@@ -41,6 +41,8 @@ class Start(NamedTuple):
     position: Position
     parent: Entry | None = None
     """The checkpoint that it resumes from, of this run or another; known on rank 0 only."""
+    is_finished: bool = False
+    """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
 
 
 def resume(
@@ -74,15 +76,27 @@ def resume(
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
     local_folder, local_path, local_saved = opened or (None, None, None)
-    folder, path = group.broadcast((local_folder, local_path))
+    has_result = bool(local_folder and record.is_finished(local_folder))
+    folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
     saved = _broadcast_checkpoint(group, local_saved)
-    console.open_log(folder, group.rank, runtime.quiet)
+    is_finished = (
+        has_result and saved is not None and _is_at_end(config, saved.position, len(dataset.train), group.size)
+    )
+    if is_finished:
+        console.close_log()  # that of another run, which this process has trained before
+    else:
+        console.open_log(folder, group.rank, runtime.quiet)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
-    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent)
+    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent, is_finished)
+
+
+def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
+    """Whether no step follows, as `size` ranks with these options count."""
+    return recounted(config, position, samples, size).step >= last_step(config, samples, size)
 
 
 def _open_or_refuse(

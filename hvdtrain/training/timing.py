@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
 from hvdtrain.system import rank_info
 from hvdtrain.system.phases import DATA, LOGGING, LOOP, phases
+from hvdtrain.system.text import finite_number
 from hvdtrain.training.observer import Observer
 
 PART_S = 1.0
 """A window's parts take this long: logging steps that are shorter count together, as within less chance decides."""
+INTERVAL = ("images_per_s", "outside_s", "data_wait_s")
+"""What `Throughput.interval` measures, by the names in the record of a logging step."""
 MIN_PARTS = 3
 """A window has so many parts, even if they take longer than WINDOW_S."""
 
@@ -92,6 +95,19 @@ class Throughput(Observer):
         self._step_s: list[float] = []
         self._seconds = self._outside_s = 0.0
 
+    def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
+        """Take the intervals of an earlier process from its records of logging steps."""
+        last = 0
+        for record in records:
+            rate, outside_s, waited_s = (finite_number(record.get(name)) for name in INTERVAL)
+            if not rate:
+                continue
+            self._rates.append(rate)
+            self._step_s.append(global_batch / rate)
+            self._seconds += (record["step"] - last) * global_batch / rate
+            self._outside_s, self._waited_s = self._outside_s + (outside_s or 0.0), self._waited_s + (waited_s or 0.0)
+            last = record["step"]
+
     def epoch_started(self, at: Position) -> None:
         """An interval begins here, in an epoch."""
         self._at, self._began = at, time.perf_counter()
@@ -102,9 +118,7 @@ class Throughput(Observer):
         self.epoch_started(at)
 
     def interval(self, at: Position) -> dict[str, float]:
-        """End the interval here, in the same epoch, and begin the next: `images_per_s`, and in seconds `outside_s`
-        and `data_wait_s`. Empty if the interval has no step.
-        """
+        """End the interval here, in an epoch, and begin the next: the values of INTERVAL, or nothing without a step."""
         seconds, steps = time.perf_counter() - self._began, at.step - self._at.step
         if steps == 0:
             return {}
@@ -116,7 +130,7 @@ class Throughput(Observer):
         self._waited_s += waited_s
         self._epoch_s, self._epoch_waited_s = self._epoch_s + seconds, self._epoch_waited_s + waited_s
         self.epoch_started(at)
-        return {"images_per_s": self._rates[-1], "outside_s": outside_s, "data_wait_s": waited_s}
+        return dict(zip(INTERVAL, (self._rates[-1], outside_s, waited_s), strict=True))
 
     def take_wait_share(self) -> float:
         """Time in which steps waited for data, as a share of the training time since this was called last."""

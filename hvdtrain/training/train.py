@@ -12,13 +12,13 @@ from hvdtrain.interfaces import ElasticMemory
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
-from hvdtrain.training.start import Findings, check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
 
 
 def train(
     config: Config, runtime: RuntimeOptions, examine_host: Callable[[], Findings], task: UserTask | None = None
 ) -> Path:
-    """Train with these options; returns the run's folder.
+    """Train with these options; returns the run's folder. A run to resume that has finished stays as it is.
 
     examine_host: called once on rank 0; what it finds goes into the run's record, and failures into the log. task: what
     to train instead of what --model names.
@@ -31,10 +31,13 @@ def train(
 
     def train_with(memory: ElasticMemory | None) -> Path:
         learner = build_learner(config, target, target.initial_weights(config), runtime)
-        with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
-            started.compile()
-            started.training.train()
-            result.finish(started)
+        try:
+            with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
+                started.compile()
+                started.training.train()
+                result.finish(started)
+        except AlreadyFinished as finished:
+            return finished.run.folder
         return started.run.folder
 
     return run_elastic(config, train_with) if runtime.elastic else train_with(None)

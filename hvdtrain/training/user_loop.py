@@ -18,7 +18,7 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -41,6 +41,7 @@ class UserLoop:
         self._learner = build_user_learner(config, self._script, runtime)
         self._stack = contextlib.ExitStack()
         self._started: StartedRun | None = None
+        self._finished: AlreadyFinished | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
         self._losses: list[Any] = []
         """Of the present step: one, or with --shards those of its shards so far."""
@@ -85,12 +86,12 @@ class UserLoop:
     @property
     def epoch(self) -> int:
         """Number of complete epochs, also those before a resume."""
-        return self._running.training.at.epoch
+        return self._running.at.epoch
 
     @property
     def steps(self) -> int:
         """Number of steps done, also those before a resume."""
-        return self._running.training.at.step
+        return self._running.at.step
 
     @property
     def steps_per_epoch(self) -> int:
@@ -104,7 +105,7 @@ class UserLoop:
         The checkpoint that follows has it, so that a resumed run does not repeat it.
         """
         running = self._running
-        return running.training.at.step + 1 == (running.training.at.epoch + 1) * running.run.steps_per_epoch
+        return running.at.step + 1 == (running.at.epoch + 1) * running.run.steps_per_epoch
 
     @property
     def epochs(self) -> int:
@@ -121,13 +122,14 @@ class UserLoop:
         return self._running.run.folder
 
     @property
-    def _running(self) -> StartedRun:
-        if self._started is None:
+    def _running(self) -> StartedRun | AlreadyFinished:
+        running = self._started or self._finished
+        if running is None:
             raise UserError(
                 "the run has not begun, so it has no epoch, steps or folder yet",
                 "ask for batches() first; before it there are epochs and steps_in_epoch(len(rows)) for schedules",
             )
-        return self._started
+        return running
 
     def setup(self, model: Any, optimizer: Any, unused_parameters: bool = False) -> tuple[Any, Any]:
         """The model and the optimizer to use from then on: on the device, with rank 0's weights, for all ranks.
@@ -159,17 +161,20 @@ class UserLoop:
         in evaluation mode, returns the loss of each row, or that and a dict of metrics of each row.
         Raises UserError for what is none of this, and what `train` raises.
         """
-        if self._started or not self._is_set_up:
+        if self._started or self._finished or not self._is_set_up:
             raise UserError("batches() is called at the wrong time", "call it once, after setup()")
         if (test is None) != (evaluate is None):
             raise UserError("batches() got one of test and evaluate", "give both, or none for no evaluation")
         if evaluate:
             self._learner.evaluate_by(evaluate)
         dataset = self._script.load(train, test, self._config.on_bad_row == "skip")
-        self._started = self._stack.enter_context(
-            start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
-        )
-        at = self._started.training.at
+        starting = start_run(self._config, self._runtime, self._script, self._learner, dataset, self._examine_host)
+        try:
+            self._started = self._stack.enter_context(starting)
+        except AlreadyFinished as finished:  # the script goes on after its loop
+            self._finished = finished
+            return iter(())
+        at = self._started.at
         if at.epoch and at.rows_in_epoch:  # resumed in the middle of an epoch
             self._resumed_schedules = self._learner.schedule_steps()
         return self._batches(self._started)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hvdtrain.measure.sweep.trials import RANKS, Trial, shown
+from hvdtrain.measure.sweep.trials import RANKS, Trial, shown, written
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
@@ -137,7 +137,7 @@ def _values(trial: Trial, names: list[str], runs: list[Path]) -> dict[str, str]:
         recorded |= {RANKS: str(config.count("ranks") or NONE)}
         config.require()
     return {
-        name.replace("_", "-"): shown(trial.options[name]) if name in trial.options else _as_written(recorded.get(name))
+        written(name): shown(trial.options[name]) if name in trial.options else _as_written(recorded.get(name))
         for name in names
     }
 

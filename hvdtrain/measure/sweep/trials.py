@@ -17,7 +17,7 @@ from hvdtrain.config.option import arguments, as_json, key
 from hvdtrain.config.sources import check_recorded
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import read_json, write_outputs
-from hvdtrain.system.text import to_json
+from hvdtrain.system.text import did_you_mean, to_json
 
 FILE = "sweep.json"
 LOCK_S = 60.0
@@ -31,6 +31,9 @@ RANKS = "ranks"
 """The only option of a trial that is not one of training: `launch` gets it."""
 RANK_OPTIONS = ("-n", "-np", "--ranks")
 """The option of `launch`."""
+
+ARGUMENT = "set."
+"""Before the name of an argument of a task, whose values are texts."""
 
 Settings = dict[str, list[Any]]
 """Values of each option to combine, by its name in Python."""
@@ -46,13 +49,13 @@ class Trial(NamedTuple):
     @property
     def label(self) -> str:
         """The options as text; empty for a sweep over seeds only."""
-        return ", ".join(f"{key(name)} {shown(value)}" for name, value in self.options.items())
+        return ", ".join(f"{written(name)} {shown(value)}" for name, value in self.options.items())
 
     @property
     def name(self) -> str:
         """The name of its run, which no other combination of options has: `lr=0.1,momentum=0.9,seed=0`."""
         values = {**self.options, "seed": self.seed}
-        exact = ",".join(f"{key(name)}={shown(value)}" for name, value in values.items())
+        exact = ",".join(f"{written(name)}={shown(value)}" for name, value in values.items())
         safe = re.sub(r"[^A-Za-z0-9=,._+-]", "-", exact)
         if safe == exact and len(exact) <= LONGEST_NAME:
             return exact
@@ -61,8 +64,10 @@ class Trial(NamedTuple):
 
     @property
     def training_options(self) -> dict[str, Any]:
-        """Without the number of ranks."""
-        return {name: value for name, value in self.options.items() if name != RANKS}
+        """Without the number of ranks, and with the arguments of a task as --set has them."""
+        options = {name: value for name, value in self.options.items() if name != RANKS and not is_argument(name)}
+        arguments = [f"{name[len(ARGUMENT) :]}={value}" for name, value in self.options.items() if is_argument(name)]
+        return {**options, **({"set": tuple(arguments)} if arguments else {})}
 
     def arguments(self, folder: Path) -> list[str]:
         """What is added to the command line of training. folder: the sweep's."""
@@ -86,24 +91,66 @@ def shown(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_settings(texts: list[str]) -> Settings:
-    """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have."""
+def is_argument(name: str) -> bool:
+    """Whether this is an argument of a task, and no option."""
+    return name.startswith(ARGUMENT)
+
+
+def written(name: str) -> str:
+    """The name of an option or of a task's argument as users write it."""
+    return name if is_argument(name) else key(name)
+
+
+def parse_settings(texts: list[str], has_task: bool = False) -> Settings:
+    """The settings of `--set NAME=V1,V2`. Raises UserError for names and values that no trial can have.
+
+    has_task: whether the trials train a task: a name that is no option of training is then an argument of it. In any
+    case `--set set.NAME=V1,V2` is, and `--set set=NAME=V1,NAME=V2`, which has each as training gets it.
+    """
     settings: Settings = {}
     for text in texts:
         where = f"--set {text}"
-        written, sign, values = text.partition("=")
+        name, sign, values = map(str.strip, text.partition("="))
         if not sign:
             raise UserError(f"{where}: no values", "write --set NAME=VALUE,VALUE, such as --set lr=0.05,0.1")
-        name = sources.find(written.strip(), where)
+        parts = [part.strip() for part in values.split(",")]
+        if name == "set":
+            name, parts = _of_one_argument(parts, where)
+        name = _find(name, where, has_task)
         if name in GIVEN_TO_TRIALS:
             raise UserError(f"{where}: a sweep sets --{key(name)} itself", GIVEN_TO_TRIALS[name])
         if name in settings:
-            raise UserError(f"{where}: {key(name)} has values already", "write all after one --set")
-        parts = [part.strip() for part in values.split(",")]
+            raise UserError(f"{where}: {written(name)} has values already", "write all after one --set")
         if "" in parts:
             raise UserError(f"{where}: a value is empty", "write values with one comma between them")
-        settings[name] = list(dict.fromkeys(sources.from_text(name, part, where) for part in parts))
+        known = parts if is_argument(name) else [sources.from_text(name, part, where) for part in parts]
+        settings[name] = list(dict.fromkeys(known))
     return settings
+
+
+def _find(name: str, where: str, has_task: bool) -> str:
+    """The name in Python of an option, or that of an argument of a task, after `ARGUMENT`."""
+    argument = name.removeprefix(ARGUMENT)
+    if is_argument(name) and argument.isidentifier():
+        return name
+    try:
+        return sources.find(name, where)
+    except UserError as error:
+        if not argument.isidentifier():
+            raise
+        if has_task and not did_you_mean(key(name), map(key, sources.KINDS)):
+            return f"{ARGUMENT}{name}"
+        remedy = f"{error.remedy}; for an argument of a task write --set {ARGUMENT}{name}=..."
+        raise UserError(error.reason, remedy) from None
+
+
+def _of_one_argument(parts: list[str], where: str) -> tuple[str, list[str]]:
+    """Name and values of `NAME=V1`, `NAME=V2`. Raises UserError for different names."""
+    pairs = [part.partition("=") for part in parts]
+    names = {name for name, _, _ in pairs}
+    if len(names) > 1 or not all(sign and name.isidentifier() for name, sign, _ in pairs):
+        raise UserError(f"{where}: is not of one argument", "write --set set.NAME=V1,V2 for each argument of the task")
+    return f"{ARGUMENT}{names.pop()}", [value for _, _, value in pairs]
 
 
 def parse_ranks(text: str, command: list[str]) -> list[int]:
@@ -154,10 +201,11 @@ class SweepRecord:
 
     @classmethod
     def read(cls, folder: Path) -> SweepRecord:
-        """That of a folder, whatever its command is. Raises UserError if there is none, or it is damaged."""
-        if not (folder / FILE).exists():
+        """That of a folder, whatever its command is. Raises UserError if it has no trials, or is damaged."""
+        command, trials = _recorded(folder / FILE) if (folder / FILE).exists() else ([], [])
+        if not trials:
             raise UserError(f"--output {folder} holds no sweep", "name the folder of one with --output")
-        return cls(folder, _recorded(folder / FILE)[0])
+        return cls(folder, command)
 
     def add(self, trials: list[Trial]) -> None:
         """Write the record with these trials in addition. Raises UserError if that fails."""
@@ -201,6 +249,8 @@ def _from_json(record: dict[str, Any]) -> Trial:
 
 
 def _value(name: str, value: Any) -> Any:
+    if is_argument(name) and isinstance(value, str):
+        return value
     if name != RANKS:
         return sources.from_toml(name, value, FILE)
     if type(value) is not int or value < 1:

@@ -1,7 +1,7 @@
 """Tasks in TensorFlow, and mistaken ones."""
 
 import tensorflow as tf
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
+from task_rows import RARE, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 
 
 class TwoInputs(tf.keras.Model):
@@ -9,11 +9,17 @@ class TwoInputs(tf.keras.Model):
         super().__init__()
         layers = tf.keras.layers
         self.of_kind, self.last, self.unused = layers.Embedding(5, 3), layers.Dense(1), layers.Dense(2)
+        self.rare = layers.Dense(1)
+        self.rare.build((None, 4))
 
     def call(self, inputs):
         numbers, kinds = inputs
         self.unused(numbers)
-        return {"value": self.last(tf.concat([numbers, self.of_kind(kinds)], 1))[:, 0]}
+        value = self.last(tf.concat([numbers, self.of_kind(kinds)], 1))[:, 0]
+        is_rare = numbers[:, 0] > RARE
+        if tf.reduce_any(is_rare):
+            value = value + tf.cast(is_rare, tf.float32) * self.rare(numbers)[:, 0]
+        return {"value": value}
 
 
 class Regression(RegressionRows):

@@ -1,10 +1,15 @@
 """Scores of an evaluation."""
 
+import json
+import tracemalloc
+
 import numpy as np
+import pytest
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.interfaces import Evaluated
-from hvdtrain.training.evaluation import Scores, Sums
+from hvdtrain.runs.metrics import EVALUATION_NAMES, MetricsWriter
+from hvdtrain.training.evaluation import MAX_CONFUSED, Scores, Sums
 
 
 def test_scores_and_per_class_accuracy():
@@ -33,3 +38,31 @@ def test_a_lower_loss_is_a_better_score():
     losses = [-5.0, 0.0, 0.1, 3.0, 1e9]
     scores = [Scores(loss, {}, None).score for loss in losses]
     assert scores == sorted(scores, reverse=True) and min(scores) > 0 and len(set(scores)) == len(scores)
+
+
+@pytest.mark.parametrize("classes", [MAX_CONFUSED + 1, 100_000])
+def test_many_classes_have_accuracies_and_no_matrix(classes):
+    """The matrix of 100,000 classes would take 80 GB on each rank, and one of 4,000 a minute in result.json."""
+    labels = np.arange(classes)
+    tracemalloc.start()
+    sums = Sums(classes)
+    sums.add(Evaluated(1.0, {"accuracy": 1.0}, np.where(labels == 3, 0, labels)), (labels, labels))
+    scores = sums.join(SingleProcess())
+    assert tracemalloc.get_traced_memory()[1] < 1 << 26
+    tracemalloc.stop()
+    assert scores.confusion is None
+    assert scores.per_class() == [float(label != 3) for label in range(classes)]
+
+
+@pytest.mark.parametrize("name", sorted({"", *EVALUATION_NAMES}))
+def test_a_metric_named_as_a_value_of_the_record_has_another_name(name, tmp_path):
+    sums = Sums(0)
+    sums.add(Evaluated(4.0, {name: 3.0, f"{name}_": 1.0, "right": 2.0}), (np.zeros(2),))
+    scores = sums.join(SingleProcess())
+    assert (scores.loss, scores.metrics) == (2.0, {f"{name}__": 1.5, f"{name}_": 0.5, "right": 1.0})
+    writer = MetricsWriter(tmp_path)
+    writer.write("test", 7, epoch=1.0, loss=scores.loss, **scores.metrics)
+    writer.close()
+    record = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert record.pop("time") > 1e9
+    assert record == {"kind": "test", "step": 7, "epoch": 1.0, "loss": 2.0, **scores.metrics}

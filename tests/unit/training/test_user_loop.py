@@ -195,6 +195,13 @@ class Unsaveable:
         raise AssertionError
 
 
+def horovods():
+    """Parts whose optimizer has a class as Horovod makes it."""
+    model, optimizer = parts()
+    optimizer.__class__ = type("Adam", (torch.optim.Adam,), {"__module__": "horovod.torch.optimizer"})
+    return model, optimizer
+
+
 def replace(model, _):
     """Setup with the parameters of another model."""
     return model, torch.optim.Adam(nn.Linear(2, 2).parameters())
@@ -208,6 +215,7 @@ def replace(model, _):
         (lambda run: run.setup(parts()[0], torch.optim.Adam(nn.Linear(1, 1).parameters())), "not the model's"),
         (lambda run: run.setup(m := parts()[0], torch.optim.Adam(m[0].parameters())), "lacks the parameter 2.weight"),
         (lambda run: run.setup(m := parts()[0].requires_grad_(False), torch.optim.Adam(m.parameters())), "nothing"),
+        (lambda run: run.setup(*horovods()), "the optimizer is Horovod's DistributedOptimizer"),
         (
             lambda run: run.setup(m := parts()[0], torch.optim.LBFGS(m.parameters())),
             "the step() of LBFGS does not have",

@@ -2,11 +2,13 @@
 
 import itertools
 import json
+import shlex
 
 import pytest
 from support.options import parse
 
 from hvdtrain.__main__ import main
+from hvdtrain.cli import sweep, sweep_options
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep.trials import (
     RANKS,
@@ -19,7 +21,9 @@ from hvdtrain.measure.sweep.trials import (
 )
 
 TRAIN = ["--", "train", "--strategy", "single"]
+TASK = ["--", "train", "my task.py:Task", "--set", "depth=2"]
 LAUNCH = ["--", "launch", "local", "-n", "2", "--"]
+UNKNOWN = [*LAUNCH, "./train.sh", "my task.py:Task"]
 
 
 def test_trials_are_all_combinations_with_all_seeds():
@@ -120,6 +124,14 @@ INVALID = [
     (["--set", "auto-resume=true", *TRAIN], "a sweep sets --auto-resume itself"),
     (["--set", "momentum=0.5,2", *TRAIN], "--momentum 2.0: must be below 1"),
     (["--set", "momentum=0.5,0", *TRAIN, "--nesterov"], "--nesterov True: requires momentum"),
+    (["--set", "momentum=0.9,0", *TRAIN, "--nesterov"], "the trials with momentum 0.0: --nesterov True: requires"),
+    (["--set", "width=8,16", *TRAIN], "training has no option 'width'"),
+    (["--set", "lrr=0.1", *TASK], "no option 'lrr' (did you mean lr?); hvdtrain train --help lists all; for an arg"),
+    (["--set", "set=width=8,depth=2", *TASK], "is not of one argument; write --set set.NAME=V1,V2"),
+    (["--set", "set=8,16", *TASK], "is not of one argument"),
+    (["--set", "width=8,", *TASK], "a value is empty"),
+    (["--set", "width=8", "--set", "set=width=9", *TASK], "set.width has values already"),
+    (["--set", "width=8", *TASK, "--set", "width=9"], "--set width has a value already"),
     (["--seeds", "0", *TRAIN], "--seeds 0 is too small; give 1 or more"),
     (["--seed", "3", *TRAIN], "--seed is not an option (did you mean --seeds?)"),
     (["--output=--", *TRAIN], "expected one argument"),
@@ -172,6 +184,27 @@ def test_dry_run_prints_a_command_line_for_each_trial(tmp_path, monkeypatch, cap
         for seed, lr in itertools.product((0, 1), (0.1, 0.2))
     ]
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("given", ["width=8,a b", "set=width=8,width=a b", "set.width=8, a b"])
+@pytest.mark.parametrize(
+    "command", [TASK, UNKNOWN, [*LAUNCH, "python", "-m", "hvdtrain", *TASK[1:]],
+                [*LAUNCH, "python", "-m", "hvdtrain.mxnet_lenet", "--model=t.py:Task", "--set", "depth=2"]]
+)  # fmt: skip
+def test_arguments_of_a_task_are_options_of_trials(tmp_path, capsys, given, command):
+    main(["sweep", "--set", given, "--set", "lr=0.1", "--dry-run", *command])
+    lines = [shlex.split(line) for line in capsys.readouterr().out.splitlines()]
+    start = ["hvdtrain", *command[1:], "--lr=0.1"]
+    assert [line[: len(start)] for line in lines] == [start, start]
+    assert [line[len(start)] for line in lines] == ["--set=width=8", "--set=width=a b"]
+    options = sweep_options.parse(["--set", given, "--set", "lr=0.1"])
+    trials = plan(sweep_options.settings(options, command[1:]), 1)
+    assert trials[0].name == "lr=0.1,set.width=8,seed=0"
+    SweepRecord(tmp_path, command[1:]).add(trials)
+    assert SweepRecord.read(tmp_path).trials == trials
+    (expected,) = sweep._expected(trials[:1], command[1:]).values()
+    is_known = command != UNKNOWN
+    assert expected.get("set") == (["depth=2", "width=8"] if is_known else None)
 
 
 def test_programs_of_others_get_their_options(capsys):
