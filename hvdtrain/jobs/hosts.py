@@ -83,7 +83,7 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
     Raises UserError if the file cannot be read or a line is of another form.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--hostfile {path} cannot be read ({error})", f"give a readable file; {FORM}") from None
     hosts = []

@@ -5,18 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import re
 import time
-from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from hvdtrain.runs.console import log
+from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded, last_bytes
 from hvdtrain.runs.step_times import StepTime, from_record
 from hvdtrain.system.files import LINES_BYTES, open_regular
 from hvdtrain.system.text import finite_number, to_json
@@ -29,11 +26,14 @@ EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 CURVES = {
     "loss": ("train", "loss"),
     "test loss": ("test", "loss"),
-    "accuracy": ("test", "accuracy"),
     "images/s": ("train", "images_per_s"),
     "learning rate": ("train", "lr"),
 }
-"""Curves by their names: kind of record, and name of the value."""
+"""Curves by their names: kind of record, and name of the value. The others are metrics, by their names."""
+NOT_METRICS = EVALUATION_NAMES | CURVES.keys()
+"""Values of a `test` record that are no metrics, and names by which curves are not those of metrics."""
+MAX_METRICS, MAX_NAME = 50, 100
+"""Of more metrics, or of one with a longer name, views do not show the rest."""
 CHUNK_BYTES = 1 << 22
 MAX_SHOWN_BYTES, MAX_SHOWN = 1 << 28, 1 << 20
 """Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 300
@@ -142,43 +142,10 @@ class History(NamedTuple):
 
     train_loss: Curve
     test_loss: Curve
-    test_accuracy: Curve
+    metrics: dict[str, Curve]
+    """Those of the evaluations, by name."""
     ranks: list[StepTime]
     """By rank: the sums over the intervals with the last one's number of ranks."""
-
-
-class Records(Sequence[Values]):
-    """Records as the lines that they are in the file, a tenth of the memory of objects: each is decoded when it is
-    asked for."""
-
-    def __init__(self, lines: list[bytes]) -> None:
-        self._lines = lines
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __getitem__(self, place: Any) -> Any:
-        return Records(self._lines[place]) if isinstance(place, slice) else _decoded(self._lines[place])
-
-
-class _OfKind:
-    """The records of one kind: the epoch, the number and the line of each."""
-
-    def __init__(self) -> None:
-        self.epochs: list[float] = []
-        self.numbers = array("q")
-        self.lines: list[bytes] = []
-
-    def add(self, epoch: float, number: int, line: bytes) -> int:
-        """Add a record in place of those at or after its epoch; how many more there are."""
-        before = len(self.lines)
-        while self.epochs and self.epochs[-1] >= epoch:
-            for column in (self.epochs, self.numbers, self.lines):
-                column.pop()
-        self.epochs.append(epoch)
-        self.numbers.append(number)
-        self.lines.append(line)
-        return len(self.lines) - before
 
 
 class MetricsReader:
@@ -197,7 +164,7 @@ class MetricsReader:
 
     def _reset(self, identity: tuple[int, int] | None) -> None:
         self._identity, self._offset, self._part = identity, 0, b""
-        self._kept: dict[str, _OfKind] = {}
+        self._kept: dict[str, LinesByEpoch] = {}
         self._number = self._size = 0
 
     def read(self) -> MetricsReader:
@@ -227,7 +194,7 @@ class MetricsReader:
 
     def _add(self, line: bytes) -> None:
         self._number += 1
-        record = _decoded(line)
+        record = decoded(line)
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             return
         if not isinstance(record.get("step"), int):
@@ -235,7 +202,7 @@ class MetricsReader:
         epoch = record.get("epoch")
         at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
         if self._size < self._most and (record["kind"] in self._kept or len(self._kept) < MAX_KINDS):
-            self._size += self._kept.setdefault(record["kind"], _OfKind()).add(at, self._number, line)
+            self._size += self._kept.setdefault(record["kind"], LinesByEpoch()).add(at, self._number, line)
 
     def of_kind(self, kind: str) -> Records:
         """The records of one kind: `train`, `test`, `ranks` or `checkpoint`."""
@@ -244,19 +211,34 @@ class MetricsReader:
     def all(self) -> list[Values]:
         """The records of all kinds, in the order in which they were written."""
         numbered = sorted(row for kept in self._kept.values() for row in zip(kept.numbers, kept.lines, strict=True))
-        return [_decoded(line) for _, line in numbered]
+        return [decoded(line) for _, line in numbered]
+
+    def metrics(self) -> list[str]:
+        """The names of the metrics of evaluations."""
+        names: dict[str, None] = {}
+        for record in self.of_kind("test"):
+            names.update(dict.fromkeys(metrics_of(record)))
+            if len(names) >= MAX_METRICS:
+                break
+        return list(names)[:MAX_METRICS]
 
     def curve(self, name: str) -> Curve:
-        """The finite values of one of CURVES."""
-        kind, key = CURVES[name]
-        curve = Curve([], [], [])
+        """The finite values of one of CURVES, or of a metric."""
+        kind, key = CURVES.get(name, ("test", name))
+        return self._curves(kind, [key])[key]
+
+    def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
+        """The finite values of these names in records of a kind."""
+        curves = {name: Curve([], [], []) for name in names}
         for record in self.of_kind(kind):
-            epoch, value = finite_number(record.get("epoch")), finite_number(record.get(key))
-            if epoch is not None and value is not None:
-                curve.epochs.append(epoch)
-                curve.steps.append(record["step"])
-                curve.values.append(value)
-        return curve
+            epoch = finite_number(record.get("epoch"))
+            for name, curve in curves.items() if epoch is not None else ():
+                value = finite_number(record.get(name))
+                if epoch is not None and value is not None:
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
 
     def rank_times(self, most: int = MAX_TIMES) -> list[RankTimes]:
         """The logging steps that measured the time of ranks, of as many ranks as the newest one.
@@ -307,18 +289,15 @@ class MetricsReader:
             if unknown:
                 times = [StepTime(time.total - time.data, None, time.data) for time in times]
             ranks = [sums.plus(time) for sums, time in zip(ranks, times, strict=True)] if ranks else times
-        return History(self.curve("loss"), self.curve("test loss"), self.curve("accuracy"), ranks)
+        tested = self._curves("test", ["loss", *self.metrics()])
+        return History(self.curve("loss"), tested.pop("loss"), tested, ranks)
 
 
-def _decoded(line: bytes) -> Any:
-    """The JSON value of a line; None for what is none."""
-    try:
-        return msgspec.json.decode(line)
-    except (ValueError, RecursionError):  # such as NaN, which the standard library reads
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            return None
+def metrics_of(record: Values) -> dict[str, float]:
+    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name."""
+    numbers = {name: finite_number(value) for name, value in record.items() if name not in NOT_METRICS}
+    finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
+    return dict(finite[:MAX_METRICS])
 
 
 def read(path: Path) -> list[Values]:
@@ -345,22 +324,11 @@ def last_records(path: Path) -> dict[str, Values]:
         size *= 8
 
 
-def last_bytes(path: Path, most: int) -> bytes:
-    """The end of a file, at most that many bytes; empty where it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - most, 0))
-            return file.read(most)
-    except OSError:
-        return b""
-
-
 def _newest(content: bytes, kind: str) -> Values | None:
     mark, end = f'"kind": "{kind}"'.encode(), len(content)
     while (at := content.rfind(mark, 0, end)) >= 0:
         begin, stop = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
-        record = _decoded(content[begin : stop if stop >= 0 else len(content)])
+        record = decoded(content[begin : stop if stop >= 0 else len(content)])
         if isinstance(record, dict) and record.get("kind") == kind:
             return record
         end = begin  # not `at`: a line with the mark many times would be parsed as often
