@@ -20,12 +20,34 @@ NUMBERS = np.random.default_rng(0).normal(size=(230, 4)).astype(np.float32)
 ROWS = NUMBERS, (NUMBERS[:, 0] * NUMBERS[:, 1] > 0).astype(np.int64)
 TEST = tuple(array[:70] for array in ROWS)
 
+
+class Rare(nn.Linear):
+    """Changes rows whose first number is large, and has no gradient on a rank that has none of them."""
+
+    def forward(self, numbers):
+        is_rare = numbers[:, :1] > 1.6
+        return numbers + is_rare * super().forward(numbers) if is_rare.any() else numbers
+
+
+class Bounded(torch.optim.AdamW):
+    """Has an attribute besides those of its parameter groups, and an argument without a default."""
+
+    def __init__(self, groups, bound):
+        super().__init__(groups, lr=0.01)
+        self.bound = bound
+
+    def step(self, closure=None):
+        super().step(closure)
+        for parameter in model.parameters():
+            parameter.data.clamp_(-self.bound, self.bound)
+
+
 with hvdtrain.start() as run:
     layers = (nn.BatchNorm1d(16), nn.Dropout(0.2)) if STATE else ()
-    model = nn.Sequential(nn.Linear(4, 16), *layers, nn.Tanh(), nn.Linear(16, 2))
+    model = nn.Sequential(Rare(4, 4), nn.Linear(4, 16), *layers, nn.Tanh(), nn.Linear(16, 2))
     model[-1].bias.requires_grad = False
-    groups = [{"params": model[0].parameters(), "lr": 0.02}, {"params": list(model[1:].parameters())}]
-    model, optimizer = run.setup(model, torch.optim.AdamW(groups, lr=0.01))
+    groups = [{"params": model[:2].parameters(), "lr": 0.02}, {"params": list(model[2:].parameters())}]
+    model, optimizer = run.setup(model, Bounded(groups, bound=0.4), unused_parameters=True)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [5, 9], 0.5)
     run.register(schedule=schedule)
 

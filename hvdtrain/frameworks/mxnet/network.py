@@ -232,6 +232,22 @@ def named_parameters(block: gluon.Block) -> Parameters:
     return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in parameters}
 
 
+def forget_gradients(parameters: Parameters) -> None:
+    """Forget which parameters have a gradient; call it before a backward pass."""
+    for parameter in parameters.values():
+        for values in parameter.list_data():
+            values._fresh_grad = False
+
+
+def fill_gradients(parameters: Parameters) -> None:
+    """Give parameters without a gradient since `forget_gradients` one of zeros, as every strategy expects it."""
+    for parameter in parameters.values():
+        for values, gradient in zip(parameter.list_data(), parameter.list_grad(), strict=True):
+            if not values._fresh_grad:
+                gradient[:] = 0
+                values._fresh_grad = True  # else the trainer refuses to update it
+
+
 def is_sparse(parameter: gluon.Parameter) -> bool:
     """Whether its values or its gradients are sparse arrays, which strategies do not combine."""
     return bool(parameter._grad_stype != "default" or parameter._stype != "default")

@@ -21,6 +21,8 @@ from hvdtrain.frameworks.mxnet.network import (
     canonical_name,
     channel_multiple,
     cross_entropy,
+    fill_gradients,
+    forget_gradients,
     is_sparse,
     load_array,
     load_parameters,
@@ -175,8 +177,6 @@ class TaskObjective(TaskOutputs, Objective):
     ) -> None:
         self._task, self._seed, self._contexts = task, strategy.config.seed, contexts
         self._seeds_all = bool(strategy.config.shards)
-        self._unused: Parameters = {}
-        """Parameters that get no gradient."""
         seed_generators(self._seed)
         self._block = self._make_block()
         inputs, targets = self._split([load_array(np.asarray(array), contexts[0]) for array in task.first_rows()])
@@ -232,23 +232,19 @@ class TaskObjective(TaskOutputs, Objective):
                 raise self._task.error("model", problem, "use float32")
 
     def _try_out(self, inputs: Arrays, targets: Arrays) -> None:
-        """Compute losses, metrics and gradients once, and find the parameters without gradients."""
+        """Compute losses, metrics and gradients once."""
         before, first = self.weights(), self._contexts[0]
         with autograd.record():
             outputs = self._block(*inputs)
             losses = self._losses_of(outputs, targets)
         self._metrics_of(outputs, targets)
-        for parameter in self.parameters.values():
-            parameter.data(first)._fresh_grad = False
+        forget_gradients(self.parameters)
         try:
             losses.backward()
             mx.nd.waitall()
         except mx.MXNetError as error:
             raise no_gradient(self._task) from error
-        self._unused = {
-            name: parameter for name, parameter in self.parameters.items() if not parameter.data(first)._fresh_grad
-        }
-        if len(self._unused) == len(self.parameters):
+        if not any(parameter.data(first)._fresh_grad for parameter in self.parameters.values()):
             raise no_gradient(self._task)
         self.load(before)
 
@@ -268,10 +264,12 @@ class TaskObjective(TaskOutputs, Objective):
     def _device_loss(self, rows: tuple[np.ndarray, ...], context: mx.Context) -> mx.nd.NDArray:
         weights, *arrays = (load_array(np.asarray(array), context) for array in rows)
         inputs, targets = self._split(arrays)
-        loss = (self._losses_of(self._block(*inputs), targets) * weights).sum()
-        for parameter in self._unused.values():  # a gradient of zeros, so that every strategy treats it like the others
-            loss = loss + 0 * parameter.data(context).sum()
-        return loss
+        return (self._losses_of(self._block(*inputs), targets) * weights).sum()
+
+    def backward(self, losses: Arrays, batch: Batch) -> None:
+        forget_gradients(self.parameters)
+        super().backward(losses, batch)
+        fill_gradients(self.parameters)
 
     def evaluate(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         inputs, targets = self._split([load_array(np.asarray(array), self._contexts[0]) for array in arrays])

@@ -16,6 +16,8 @@ from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.mxnet.learner import LazyLoss, MXNetSteps
 from hvdtrain.frameworks.mxnet.network import (
+    fill_gradients,
+    forget_gradients,
     is_sparse,
     load_array,
     load_parameters,
@@ -104,22 +106,14 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
-        for parameter in self._parameters.values():
-            parameter.data()._fresh_grad = False
+        forget_gradients(self._parameters)
         try:
             losses.backward(weights)
         except mx.MXNetError as error:
             raise UserError(
                 "step(): the losses have no gradients", "compute them with the model inside `with autograd.record():`"
             ) from error
-        self._fill_gradients()
-
-    def _fill_gradients(self) -> None:
-        """Give parameters without a gradient one of zeros, which every strategy treats identically."""
-        for parameter in self._parameters.values():
-            if not parameter.data()._fresh_grad:
-                parameter.zero_grad()
-                parameter.data()._fresh_grad = True  # else the trainer refuses to update it
+        fill_gradients(self._parameters)
 
     def weights(self) -> Weights:
         return parameter_weights(self._arrays, self._context)
@@ -203,6 +197,11 @@ def _check(model: Any, trainer: Any) -> None:
             raise UserError(f"setup(): the parameter {name} is sparse", "leave out sparse_grad")
         if parameter.grad_req == "add":
             raise UserError(f"setup(): the parameter {name} adds up gradients", "give it grad_req='write'")
+    if any(getattr(type(trainer), name) is not getattr(gluon.Trainer, name) for name in ("step", "update")):
+        raise UserError(
+            f"setup(): {type(trainer).__name__} has a step() or update() of its own, which would not be called",
+            "give a gluon.Trainer, and put what it does into its optimizer or the loop",
+        )
     if any(updater.states for updater in trainer._updaters):
         raise UserError("setup(): the trainer has already made steps", "give a new one")
     trained = {id(parameter) for parameter in trainer._params if parameter.grad_req != "null"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -43,6 +43,10 @@ class TorchSteps(Learner):
     _optimizer: Any
     _parameters: dict[str, nn.Parameter]
     """Those that are trained."""
+    _waits_for_all = False
+    """Whether the strategy waits in backward for a gradient of each parameter."""
+    _how_to_allow_unused: ClassVar[str]
+    """What a user does about that."""
 
     def __init__(self, strategy: TorchStrategy) -> None:
         self.group = strategy.group
@@ -67,14 +71,21 @@ class TorchSteps(Learner):
         self._scaler.scale(loss).backward()
         return loss.detach()
 
-    def _without_gradient(self, name: str) -> None:
-        """A parameter got no gradient in this step, and gets one of zeros."""
+    def _wrap_model(self, finds_unused: bool) -> nn.Module:
+        """The module whose forward pass a step calls. finds_unused: parameters may get no gradient in a step."""
+        wrapped = self._strategy.wrap_model(self._model, self.device, finds_unused)
+        self._waits_for_all = self._strategy.needs_all_gradients and wrapped is not self._model and not finds_unused
+        return wrapped
 
     def _finish_step(self) -> None:
         """Combine the gradients and update the parameters."""
         for name, parameter in self._parameters.items():
             if parameter.grad is None:  # every strategy then treats it identically
-                self._without_gradient(name)
+                if self._waits_for_all:
+                    raise UserError(
+                        f"the parameter {name} got no gradient in this step, for which DistributedDataParallel waits",
+                        f"{self._how_to_allow_unused}, or use --strategy horovod",
+                    )
                 parameter.grad = torch.zeros_like(parameter)
         self._update()
 
@@ -157,6 +168,8 @@ class TorchSteps(Learner):
 class TorchLearner(TorchSteps):
     """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""
 
+    _how_to_allow_unused = "give the task the attribute unused_parameters = True"
+
     def __init__(self, target: Target, weights: Weights | None, strategy: TorchStrategy) -> None:
         super().__init__(strategy)
         config = strategy.config
@@ -175,7 +188,7 @@ class TorchLearner(TorchSteps):
             )
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
-        self._training_model = strategy.wrap_model(self._model, self.device, self._objective.finds_unused)
+        self._training_model = self._wrap_model(self._objective.finds_unused)
         layers = [layer for layer in self._model.modules() if isinstance(layer, BatchNormalization)]
         self._synchronized = layers if config.batch_norm == "sync" else []
         for layer in self._synchronized:

@@ -134,7 +134,7 @@ class TaskObjective(TaskOutputs, Objective):
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise nothing_to_train(task)
         self.model: nn.Module = model
-        self.finds_unused = self._try_out()
+        self.finds_unused = self._try_out() or task.has_unused_parameters
 
     def _try_out(self) -> bool:
         """Compute losses, metrics and gradients once; whether there are parameters without gradients."""

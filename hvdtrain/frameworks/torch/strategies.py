@@ -23,6 +23,9 @@ from hvdtrain.frameworks.torch.network import (
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
 from hvdtrain.system.phases import phases
 
+Groups = list[list[nn.Parameter]]
+"""The parameters whose gradients share a message, from `gradient_groups`."""
+
 
 class TorchStrategy(Strategy):
     """What the training loop calls; by default gradients are not combined."""
@@ -68,6 +71,8 @@ class TorchHorovod(TorchStrategy):
             group.require_adasum()
         super().__init__(config, runtime, group)
         self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
+        self._reducer: Any = None
+        """Horovod's optimizer, if it combines the gradients."""
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
@@ -76,37 +81,56 @@ class TorchHorovod(TorchStrategy):
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
-        distributed = hvd.DistributedOptimizer(
+        if config.op == "adasum":  # it combines each gradient by itself, and the updates
+            distributed = self._distributed(optimizer, model, None)
+            distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
+            return distributed
+        # Horovod makes its object from the parameters alone, without other attributes of the optimizer. So it makes one
+        # that only combines gradients, and the optimizer itself makes the updates.
+        parameters = trained_parameters(model)
+        carrier = torch.optim.SGD(parameters.values(), lr=0.0)
+        self._reducer = self._distributed(carrier, model, self._groups(parameters))
+        if self.runtime.timeline:
+            _record_messages(self._reducer)
+        return optimizer
+
+    def _distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
+        return self._hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
-            compression=getattr(hvd.Compression, config.compression),
-            backward_passes_per_step=config.accumulate,
-            op=getattr(hvd, config.op.capitalize()),
-            groups=self._groups(trained_parameters(model)),
+            compression=getattr(self._hvd.Compression, self.config.compression),
+            backward_passes_per_step=self.config.accumulate,
+            op=getattr(self._hvd, self.config.op.capitalize()),
+            groups=groups,
         )
-        distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
-        if self.runtime.timeline:
-            _record_messages(distributed)
-        return distributed
 
-    def _groups(self, parameters: dict[str, nn.Parameter]) -> list[list[nn.Parameter]] | None:
-        if self.config.op == "adasum":
-            return None  # it combines each gradient by itself
+    def _groups(self, parameters: dict[str, nn.Parameter]) -> Groups:
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         return [[parameters[name] for name in names] for names in gradient_groups(self.config, sizes, self.group.size)]
 
     def reduce(self, optimizer: Any) -> None:
-        optimizer.synchronize()
+        if self._reducer:
+            _send_incomplete_groups(self._reducer)
+            self._reducer.synchronize()
 
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
         if self.config.op == "adasum":  # step() itself combines the updates; gradients were not reduced
             optimizer.step()
-            return
-        if self.config.shards:
+        else:
             super().update(optimizer, scaler)
-            return
-        with optimizer.skip_synchronize():
-            scaler.step(optimizer)
+
+
+def _send_incomplete_groups(optimizer: Any) -> None:
+    """Send the groups for which backward has not made all gradients on this rank, as ranks do where it has.
+
+    Horovod's optimizer would send these gradients one by one, and wait forever for ranks that have sent the group.
+    """
+    handles = optimizer._handles
+    for group in optimizer._group_counts:
+        if group not in handles:
+            for parameter in group:
+                handles.pop(parameter, None)
+            handles[group] = optimizer._grouped_allreduce_grad_async(group)
 
 
 def _record_messages(optimizer: Any) -> None:

@@ -27,6 +27,7 @@ OPTIMIZER = "optimizer"
 class TorchUserLearner(TorchSteps, UserLearner):
     """Makes the steps of a script in PyTorch."""
 
+    _how_to_allow_unused = "call setup() with unused_parameters=True"
     tensor = torch.Tensor
     _seed_generators = staticmethod(seed_generators)
 
@@ -46,21 +47,10 @@ class TorchUserLearner(TorchSteps, UserLearner):
         share_local_arrays(self)
         self._parameters = trained_parameters(model)
         self._trained = _trained(optimizer, model)
-        self._waits_for_all = self._strategy.needs_all_gradients and not (unused_parameters or self._config.shards)
-        self._optimizer = self._wrapped(optimizer)
-        self._kept[OPTIMIZER] = self._optimizer
-        self._training_model = self._strategy.wrap_model(model, self.device, unused_parameters)
+        self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
+        self._training_model = self._wrap_model(unused_parameters)
         self._prepare_shards()
         return self._training_model, self._optimizer
-
-    def _wrapped(self, optimizer: torch.optim.Optimizer) -> Any:
-        try:
-            return self._strategy.wrap_optimizer(optimizer, self._model)
-        except TypeError as error:  # Horovod calls the constructor with the parameters only
-            raise UserError(
-                f"setup(): Horovod cannot make a {type(optimizer).__name__} of its own ({error})",
-                "give all arguments of its class but the parameters a default, or use --strategy ddp",
-            ) from error
 
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
@@ -131,13 +121,6 @@ class TorchUserLearner(TorchSteps, UserLearner):
             self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
             self._finish_shards()
 
-    def _without_gradient(self, name: str) -> None:
-        if self._waits_for_all:
-            raise UserError(
-                f"step(): the parameter {name} got no gradient, for which DistributedDataParallel waits",
-                "call setup() with unused_parameters=True, or use --strategy horovod",
-            )
-
     @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:
         assert self._evaluate is not None
@@ -169,6 +152,9 @@ def _check(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         given = f"{type(model).__name__} and {type(optimizer).__name__}"
         raise UserError(f"setup(): got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
+    if type(optimizer).__module__.startswith("horovod."):
+        remedy = "give the optimizer that it was made from: the strategy combines the gradients"
+        raise UserError("setup(): the optimizer is Horovod's DistributedOptimizer", remedy)
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is None or closure.default is not None:
         raise UserError(

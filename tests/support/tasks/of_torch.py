@@ -1,7 +1,7 @@
 """Tasks in PyTorch, and mistaken ones."""
 
 import torch
-from task_rows import ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
+from task_rows import RARE, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 from torch import nn
 
 
@@ -9,9 +9,14 @@ class TwoInputs(nn.Module):
     def __init__(self):
         super().__init__()
         self.of_kind, self.last, self.unused = nn.Embedding(5, 3), nn.Linear(7, 1), nn.Linear(2, 2)
+        self.rare = nn.Linear(4, 1)
 
     def forward(self, numbers, kinds):
-        return {"value": self.last(torch.cat([numbers, self.of_kind(kinds)], 1))[:, 0]}
+        value = self.last(torch.cat([numbers, self.of_kind(kinds)], 1))[:, 0]
+        is_rare = numbers[:, 0] > RARE
+        if is_rare.any():
+            value = value + is_rare * self.rare(numbers)[:, 0]
+        return {"value": value}
 
 
 class Regression(RegressionRows):

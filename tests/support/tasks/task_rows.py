@@ -8,6 +8,10 @@ SEQUENCES = np.random.default_rng(4).normal(size=(160, 7, 4)).astype(np.float32)
 VALUES = (NUMBERS @ np.array([1, -2, 3, 0.5], np.float32) + KINDS).astype(np.float32)
 
 
+RARE = 1.6
+"""Rows whose first number is greater go through a layer that other rows do without, so some ranks have no such row."""
+
+
 def add_noise(rows, generators):
     """Augmentation: noise on the first array."""
     numbers, *others = rows

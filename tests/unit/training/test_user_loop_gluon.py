@@ -106,6 +106,7 @@ def test_parameters_without_gradients_and_frozen_ones(start):
         (lambda run: run.setup(*parts(initialized(gluon.nn.Dense(2)))), "the parameter 0.weight has no values yet"),
         (lambda run: run.setup(block(), parts()[1]), "the trainer has parameters that are not the model's"),
         (lambda run: run.setup(m := block(), parts(m[0])[1]), "the trainer lacks the parameter 1.weight"),
+        (lambda run: run.setup(m := block(), Halving(m.collect_params(), "sgd")), "Halving has a step() or update()"),
         (lambda run: run.setup(*stepped()), "the trainer has already made steps"),
         (lambda run: run.setup(*parts(adding())), "the parameter 0.weight adds up gradients"),
         (lambda run: run.setup(*parts(initialized(gluon.nn.Embedding(4, 4, sparse_grad=True)))), "0.weight is sparse"),
@@ -116,6 +117,11 @@ def test_mistakes_before_the_first_step(mistake, message, start):
     with pytest.raises(UserError) as error, start() as run:
         mistake(run)
     assert message in str(error.value)
+
+
+class Halving(gluon.Trainer):
+    def step(self, batch_size, ignore_stale_grad=False):
+        super().step(2 * batch_size, ignore_stale_grad)
 
 
 def stepped():
