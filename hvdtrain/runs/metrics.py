@@ -28,11 +28,14 @@ EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 CURVES = {
     "loss": ("train", "loss"),
     "test loss": ("test", "loss"),
-    "accuracy": ("test", "accuracy"),
     "images/s": ("train", "images_per_s"),
     "learning rate": ("train", "lr"),
 }
-"""Curves by their names: kind of record, and name of the value."""
+"""Curves by their names: kind of record, and name of the value. The others are metrics, by their names."""
+NOT_METRICS = EVALUATION_NAMES | CURVES.keys()
+"""Values of a `test` record that are no metrics, and names by which curves are not those of metrics."""
+MAX_METRICS, MAX_NAME = 50, 100
+"""Of more metrics, or of one with a longer name, views do not show the rest."""
 CHUNK_BYTES = 1 << 22
 MAX_SHOWN_BYTES = 1 << 28
 """Of a larger file, views do not show the rest."""
@@ -138,7 +141,8 @@ class History(NamedTuple):
 
     train_loss: Curve
     test_loss: Curve
-    test_accuracy: Curve
+    metrics: dict[str, Curve]
+    """Those of the evaluations, by name."""
     ranks: list[StepTime]
     """By rank: the sums over the intervals with the last one's number of ranks."""
 
@@ -210,9 +214,14 @@ class MetricsReader:
         numbered = sorted((number, record) for kept in self._kept.values() for _, number, record in kept)
         return [record for _, record in numbered]
 
+    def metrics(self) -> list[str]:
+        """The names of the metrics of evaluations."""
+        names = dict.fromkeys(name for record in self.of_kind("test") for name in metrics_of(record))
+        return list(names)[:MAX_METRICS]
+
     def curve(self, name: str) -> Curve:
-        """The finite values of one of CURVES."""
-        kind, key = CURVES[name]
+        """The finite values of one of CURVES, or of a metric."""
+        kind, key = CURVES.get(name, ("test", name))
         records = self.of_kind(kind)
         columns = _column(records, "epoch"), [record["step"] for record in records], _column(records, key)
         rows = [row for row in zip(*columns, strict=True) if row[0] is not None and row[2] is not None]
@@ -250,7 +259,15 @@ class MetricsReader:
         if any(time.communicate is None for times in intervals for time in times):
             intervals = [[StepTime(time.total - time.data, None, time.data) for time in times] for times in intervals]
         ranks = [functools.reduce(StepTime.plus, times) for times in zip(*intervals, strict=True)]
-        return History(self.curve("loss"), self.curve("test loss"), self.curve("accuracy"), ranks)
+        metrics = {name: self.curve(name) for name in self.metrics()}
+        return History(self.curve("loss"), self.curve("test loss"), metrics, ranks)
+
+
+def metrics_of(record: Values) -> dict[str, float]:
+    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name."""
+    numbers = {name: finite_number(value) for name, value in record.items() if name not in NOT_METRICS}
+    finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
+    return dict(finite[:MAX_METRICS])
 
 
 def _decoded(line: bytes) -> Any:

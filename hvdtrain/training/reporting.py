@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
@@ -15,7 +16,7 @@ from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import resources
 from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.evaluation import Evaluation
+from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
@@ -83,6 +84,7 @@ class Reporter(Observer):
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group, run.parts_by_rank)
+        self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
 
@@ -139,6 +141,7 @@ class Reporter(Observer):
         step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=evaluation.seconds)
+        self._check_score(scores)
         if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
@@ -148,6 +151,18 @@ class Reporter(Observer):
         train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
+
+    def _check_score(self, scores: Scores) -> None:
+        """Warn, once, if the metric that --score names is not measured."""
+        choice, measured = self._run.runtime.score, score_of(scores.loss, scores.metrics, self._run.runtime.score)
+        if self._has_warned_of_score or not measured or measured.choice == choice:
+            return
+        self._has_warned_of_score = True
+        if self._run.is_rank_0:
+            names = ", ".join((*scores.metrics, LOSS))
+            log.warning(
+                "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
+            )
 
     def saved(self, at: Position, parameters: str) -> None:
         """Record the checksum of the weights, by which others can tell whether they have the same bits."""

@@ -29,8 +29,8 @@ RESTART_S = 8.0
 """A failure that the launcher answers by a restart is recorded as one after at most this time."""
 DOUBT_S = 2.0
 """Whether ranks run is seen by changes of their heartbeats, as clocks differ: so long until a run is called lost."""
-MIN_LAST_HEIGHT = 24
-"""Lines of what stays on the screen after the end, at least."""
+LINES_AFTER = 3
+"""Left free below what stays on the screen after the end, for the prompt of a shell."""
 
 
 class Leave:
@@ -132,7 +132,7 @@ def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunVie
             live.update(screen, refresh=True)
     if leave.signal:
         return view
-    height = max(output.console.height - 1, MIN_LAST_HEIGHT)
+    height = output.console.height - LINES_AFTER
     output.print(screen_lines(Shown.read(view, metrics), output.console.width, height, output.plain))
     return view
 
@@ -152,13 +152,14 @@ def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
 def summary(view: RunView) -> str:
     """A run in one line: its state, how far it is, and what is wrong."""
     epoch, left = figures.short(view.values["epoch"]), figures.duration(view.left_s)
+    speed = figures.speed(figures.total_speed(view))
     parts = [
         view.state.name,
         f"step {figures.steps(view)}",
         epoch and f"epoch {epoch}",
-        *(f"{name} {figures.decimal(value)}" for name, value in (("loss", view.loss), ("accuracy", view.accuracy))
-          if value is not None),
-        f"{figures.speed(figures.total_speed(view))} images/s" if figures.total_speed(view) is not None else "",
+        "" if view.loss is None else f"loss {figures.decimal(view.loss)}",
+        *(f"{name} {value}" for name, value in list(figures.tested(view).items())[:1]),
+        speed and f"{speed} {view.run.unit}/s",
         left and f"{left} left",
         view.state.reason,
     ]  # fmt: skip

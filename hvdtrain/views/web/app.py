@@ -21,8 +21,8 @@ from werkzeug.exceptions import HTTPException
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.runs.run import find_runs
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.system.text import to_json
-from hvdtrain.views.details import LOGS, STACKS, RankFiles, last_messages
+from hvdtrain.system.text import format_ranks, to_json
+from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
 from hvdtrain.views.web.curves import CurveStore
 from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
@@ -35,8 +35,8 @@ MAX_CONNECTIONS = 200
 """Of more, those are closed that have been idle for longest: connections without a request keep nobody out."""
 MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 16, 1 << 10
 """Of a request, which needs no body."""
-MESSAGES = 60
-"""Last messages of a run that are shown."""
+MAX_READ, MESSAGES = 2000, 60
+"""Last messages of a run that are read, and those that are shown."""
 MAX_OPTIONS = 300
 GZIP_BYTES = 1 << 11
 """A longer answer is compressed."""
@@ -142,7 +142,10 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
     return {
         "run": run.values,
         "ranks": [{**rank.to_json(), "is_silent": rank.is_silent} for rank in run.ranks],
-        "messages": [message._asdict() for message in last_messages(folder, MESSAGES)],
+        "messages": [
+            {**message._asdict(), "ranks": format_ranks(ranks)}
+            for message, ranks in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]
+        ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),
         "end": _end(end) if end else None,
