@@ -8,6 +8,7 @@ import inspect
 import os
 import traceback
 import warnings
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -127,7 +128,7 @@ def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: A
     """
     try:
         return function(*arguments, **options)
-    except HvdtrainError:
+    except (HvdtrainError, BdbQuit):
         raise
     except Exception as error:
         message = " ".join(str(error).split())
