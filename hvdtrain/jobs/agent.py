@@ -112,7 +112,7 @@ class Agent:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
         address = channel.local_address
-        store = gloo.Store(address) if self._runs_store else None
+        store = gloo.Store(address, ranks=self._rank.size) if self._runs_store else None
         channel.send(
             **self._rank._asdict(),
             host=rank_info.host_name(),
@@ -160,7 +160,7 @@ class Agent:
         store_port = port + 1  # above the ports on which rank 0 listens for other strategies
         interface = self._options.interface
         if self._runs_store:
-            gloo.Store(network.address_of(interface) if interface else "", store_port)
+            gloo.Store(network.address_of(interface) if interface else "", store_port, self._rank.size)
         return {**os.environ, **gloo.environment(self._rank, address, store_port, interface)}
 
     @property

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.runs.metrics import last_bytes
+from hvdtrain.runs.json_lines import last_bytes
 from hvdtrain.runs.records import Record, shown, tables
 from hvdtrain.runs.run import Run
 from hvdtrain.system import checkpoint_folder
