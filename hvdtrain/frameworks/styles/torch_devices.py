@@ -23,7 +23,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices, split_rows
 from hvdtrain.frameworks.torch.network import load_module, module_weights, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
-from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
@@ -43,12 +43,18 @@ def _gathered(outputs: list[Any]) -> Any:
     return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
 
 
-class CPUReplicas(nn.Module):
+class Replicas(Wrapper, nn.DataParallel):
+    """DataParallel with the methods of its module."""
+
+
+class CPUReplicas(Wrapper):
     """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
 
     As in DataParallel, the replicas' forward passes run in separate threads. On a CPU, PyTorch runs backward in one
     thread.
     """
+
+    _inner = "model"
 
     def __init__(self, model: nn.Module, devices: int) -> None:
         super().__init__()
@@ -92,7 +98,7 @@ class TorchDataParallel(TorchStrategy):
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         if device != "cpu":
-            return nn.DataParallel(model, list(range(self.devices)))
+            return Replicas(model, list(range(self.devices)))
         if not self.runtime.quiet:
             print(
                 "torch.nn.DataParallel supports GPUs only: scatter, replicate, apply and gather run over "

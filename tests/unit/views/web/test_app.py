@@ -1,9 +1,11 @@
 """The server of the page: what it answers, and to whom."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -243,3 +245,16 @@ def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, 
     answer = client.get("/api/run?run=finished", headers={"Host": "localhost"})
     assert answer.status_code == 500 and b"Zero" not in answer.data and b"Traceback" not in answer.data
     assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"], ids=["idle", "partial"])
+def test_connections_without_a_request_keep_nobody_out(server, sent):
+    """More than the server keeps open, on each of its limits."""
+    began = time.monotonic()
+    with contextlib.ExitStack() as strangers:
+        for _ in range(3 * app.MAX_CONNECTIONS):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            stranger.sendall(sent)
+        assert server.get("/")[0] == 200
+        assert server.json("runs")["runs"]
+    assert time.monotonic() - began < 10
