@@ -65,6 +65,8 @@ class Option:
     calls: with different values, ranks would wait for each other for ever."""
     by_script: bool = False
     """Whether a script with a training loop of its own decides it instead; the record of its runs leaves it out."""
+    of_network: bool = False
+    """Whether only networks as data have it; the record of a task leaves it out, as the task decides it."""
     affects_speed: bool = False
     """Whether it decides how long a step takes, so that only runs with the same value compare in speed."""
     only_distributes: bool = False

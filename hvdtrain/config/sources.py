@@ -14,6 +14,7 @@ from hvdtrain.config import option as values
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.errors import UserError
+from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.text import did_you_mean, printable
@@ -96,7 +97,7 @@ def recorded(path: Path) -> Config:
 
 def run_folder(path: Path) -> Path:
     """The folder of the run at `path`, which is that folder or a checkpoint in it."""
-    return path if os.path.isfile(path / "config.json") else path.parent.parent
+    return run_of_best(path) or (path if os.path.isfile(path / "config.json") else path.parent.parent)
 
 
 def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:

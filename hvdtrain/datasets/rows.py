@@ -101,7 +101,8 @@ class RowReader(abc.ABC):
 class RowChecks:
     """What rows must be like: arrays of numbers, as tasks have them.
 
-    `row` and `batch` raise Malformed or UserError for what they are not.
+    `row` and `batch` raise Malformed or UserError for what they are not: RowError with its own remedy where the code
+    that makes rows is wrong, and not one row.
     """
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
@@ -109,7 +110,7 @@ class RowChecks:
         arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
         if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
             kinds = ", ".join(type(value).__name__ for value in item) if isinstance(item, tuple | list) else ""
-            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
+            raise RowError(f"{place}: is {kinds or type(item).__name__}", "return a tuple of arrays and numbers")
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
@@ -131,10 +132,10 @@ class ImagesAndLabels(RowChecks):
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
+            raise RowError(f"{place}: is of type {type(item).__name__}", "return a tuple of image and label")
         image, label = map(as_array, item)
         if label.dtype.kind not in "iu" or label.size != 1:
-            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
+            raise RowError(f"{place}: has a label of type {label.dtype} and shape {label.shape}", "return an integer")
         if image.ndim not in (2, 3):
             raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
         number = int(label.reshape(()))

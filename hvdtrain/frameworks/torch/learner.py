@@ -176,6 +176,7 @@ class TorchLearner(TorchSteps):
         if config.compile:
             choose_cache()
         self._objective = OBJECTIVES[target.kind](target, config, torch.channels_last)
+        self._objective.check_copies(strategy)
         self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:

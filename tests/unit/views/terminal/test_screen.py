@@ -186,7 +186,7 @@ def test_differences(tmp_path, capsys):
     ):
         assert row in text, row
     assert not any(name in text for name in ("--epochs", "python", "processor", "epoch_s", "--name", "layer 1 "))
-    assert read_runs([one])[0].accuracy == 0.8
+    assert read_runs([one])[0].metrics == {"accuracy": 0.8}
     main(["diff", str(one), str(one)])
     assert capsys.readouterr().out == f"{one}, {one}: nothing differs\n"
     with pytest.raises(SystemExit):
