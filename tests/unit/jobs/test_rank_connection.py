@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hvdtrain.jobs import rank_connection
+from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.rank_connection import RankOutput
 
 
@@ -13,6 +14,8 @@ class RecordingConsole:
 
     def __init__(self) -> None:
         self.printed = b""
+
+    print_lines = Console.print_lines
 
     def print(self, _: str, data: bytes) -> None:
         self.printed += data
