@@ -165,10 +165,16 @@ def _accept(
 
 
 def _greet(listener: socket.socket, nonce: str, callers: dict[socket.socket, _Caller], limit: int) -> None:
-    """Add a new caller; where there are too many, in place of the oldest."""
-    with contextlib.suppress(OSError):  # it has left again, or there is no file descriptor for it
+    """Add a new caller; where there are too many, in place of the oldest. Raises OSError if no file can be opened."""
+    try:
         link, _ = listener.accept()
         callers[link] = _Caller(link, nonce)
+    except (BlockingIOError, ConnectionError):  # it has left again
+        return
+    except OSError:
+        if not callers:
+            raise
+        limit = 0
     if len(callers) > limit:
         callers.pop(next(iter(callers))).link.close()
 

@@ -22,6 +22,11 @@ MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
 
+SCRIPT_REMEDIES = {
+    "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
+    "precision": "leave it out, and compute in torch.autocast",
+}
+"""What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
 
 
@@ -124,7 +129,7 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
     for name, about in facts(type(config)).items():
         if about.by_script and getattr(config, name) != getattr(type(config), name):
             reason = f"--{key(name)}: {script} decides it by itself"
-            raise UserError(reason, "leave it out, and change the script", option=name)
+            raise UserError(reason, SCRIPT_REMEDIES.get(name, "leave it out, and change the script"), option=name)
     if is_other_script:
         reason = f"the run is of {config.model}, not of {script}"
         raise UserError(reason, "rename it, or start a new run", option="model")

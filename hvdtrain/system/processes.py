@@ -76,6 +76,13 @@ def reap_orphans(child: int = 0) -> None:
             os.waitpid(ended.si_pid, 0)
 
 
+def start_remedy(error: OSError) -> str:
+    """What to do about a program that cannot be started."""
+    if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+        return "check that it is on PATH"
+    return "check the limits of this user and its container (ulimit -a), or start fewer ranks"
+
+
 def describe_status(status: int) -> str:
     """How a process ended, as the end of a sentence; status as Popen has it: less than 0 for a signal."""
     return f"was killed by {signal_name(-status)}" if status < 0 else f"ended with exit status {status}"

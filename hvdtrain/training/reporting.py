@@ -31,7 +31,8 @@ class DataFigures(NamedTuple):
 
     wait_shares: list[float]
     """Share of the training time in which steps of each rank waited for data."""
-    workers: int
+    workers: int | None
+    """None where the rank can only read by itself."""
     train: int = 0
     test: int = 0
 
@@ -41,7 +42,9 @@ class DataFigures(NamedTuple):
         texts = []
         if worst >= MIN_WAIT_SHARE:
             rank = self.wait_shares.index(worst)
-            texts.append(f"rank {rank} waited for data {worst:.0%} of the time (raise --workers, now {self.workers})")
+            advice = f"raise --workers, now {self.workers}"
+            advice = "the rank reads these rows itself" if self.workers is None else advice
+            texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
         if self.train or self.test:
             texts.append(f"skipped {self.train} bad train row(s) and {self.test} of test (see logs)")
         return texts
@@ -103,9 +106,22 @@ class Reporter(Observer):
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if notice := run.target.notice(config):
             self.show(notice)
-        problems = [run.schedule_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
+        problems = (
+            [run.schedule_problem, self._workers_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
+        )
         for problem in filter(None, problems):
             log.warning("%s", printable(problem))
+
+    @property
+    def _workers_problem(self) -> str:
+        """Why --workers has no effect, and what to do; empty where it has."""
+        workers = self._run.runtime.workers
+        if workers in ("auto", 0) or self._batches.reader.reads_ahead:
+            return ""
+        return (
+            f"--workers {workers} has no effect: only the rank itself can read these rows, unless their object has the "
+            "attribute background = 'threads' and may be read in threads, or a task's file makes them"
+        )
 
     def started(self, at: Position) -> None:
         """Learn where the ranks are."""
@@ -136,7 +152,10 @@ class Reporter(Observer):
         self.evaluation = evaluation
         group, scores = self._run.group, evaluation.scores
         wait_shares = group.gather(self._throughput.take_wait_share())
-        data = DataFigures(wait_shares, self._batches.reader.workers, **self._batches.bad_rows.count(group))
+        reader = self._batches.reader
+        data = DataFigures(
+            wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)
+        )
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:

@@ -409,3 +409,26 @@ def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, tmp
         batches = again.batches(ROWS, ROWS, lambda numbers, labels: torch.ones(len(labels)))
         steps = [again.steps for batch in batches if again.step(losses(model, batch))]
     assert steps[0] == best and again.folder == run.folder
+
+
+class MapStyle:
+    """Rows that only the rank itself can read, or that it may read in threads."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, row):
+        return NUMBERS[row], ROWS[1][row]
+
+
+@pytest.mark.parametrize(("attributes", "workers", "warns"), [
+    ({}, 2, True), ({}, 0, False), ({}, "auto", False), ({"background": "threads"}, 2, False),
+])  # fmt: skip
+def test_workers_that_cannot_be_are_a_warning(tmp_path, attributes, workers, warns):
+    options = RuntimeOptions(runs=tmp_path, name="run", workers=workers, device="cpu", quiet=True)
+    with mock.patch.dict(os.environ), hvdtrain.start(Config(**CONFIG), options) as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(type("Rows", (MapStyle,), attributes)()):
+            run.step(losses(model, batch))
+    log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
+    assert ("WARNING --workers 2" in log) == warns and (attributes or "raise --workers" not in log)
