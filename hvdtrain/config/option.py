@@ -23,6 +23,7 @@ import msgspec
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser
+from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
 NUMBER_LIMIT = 1 << 53
@@ -75,6 +76,8 @@ class Option:
     """Whether it says where a run is, so that every run has a value of its own."""
     in_sweep: str = ""
     """If a sweep gives it to each trial itself: what to do instead."""
+    is_path: bool = False
+    """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False
     is_repeated: bool = False
     """Whether each of its values, if it has several, is given after the option's name."""
@@ -82,7 +85,9 @@ class Option:
     """Whether a bool has no form with --no- in front."""
 
     def problem(self, value: Any) -> str:
-        """Why the number is out of the option's range; empty if it is not, or if the value is not a number."""
+        """Why a number is out of the option's range, or a path is a URL; empty if it is neither."""
+        if (isinstance(value, Path) or self.is_path) and is_url(value):
+            return NOT_LOCAL
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
         # Written so that NaN is caught.
@@ -102,9 +107,9 @@ def option(default: Any, group: str = "", **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={Option: Option(group, **facts)})
 
 
-def positional() -> Any:
-    """A positional argument, as a field of a dataclass of options."""
-    return dataclasses.field(metadata={Option: Option(is_positional=True)})
+def positional(**facts: Any) -> Any:
+    """A positional argument, as a field of a dataclass of options. facts: fields of `Option`."""
+    return dataclasses.field(metadata={Option: Option(is_positional=True, **facts)})
 
 
 def facts(kind: type) -> dict[str, Option]:
@@ -211,6 +216,8 @@ def _dashed(word: str) -> str:
 
 
 def _argument(name: str, kind: Any, text: str) -> Any:
+    if Path in _alternatives(kind) and is_url(text):
+        raise invalid(name, text, NOT_LOCAL)
     try:
         return from_text(text, kind)
     except ValueError:

@@ -53,11 +53,13 @@ def check_launched(runtime: Any, name: str, request: str) -> None:
 
 
 def check_ranges(options: Any) -> None:
-    """Check each number of a dataclass of options by the range that its option allows."""
+    """Check each number of a dataclass of options by the range that its option allows, and each path."""
     for name, about in facts(type(options)).items():
-        if problem := about.problem(value := getattr(options, name)):
-            texts = choices(types(options.__class__)[name])
-            raise invalid(name, value, problem, f"give another number, or {', '.join(texts)}" if texts else "")
+        value = getattr(options, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if problem := about.problem(item):
+                texts = choices(types(options.__class__)[name])
+                raise invalid(name, item, problem, f"give another number, or {', '.join(texts)}" if texts else "")
 
 
 def check_framework(config: Any) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,7 @@ from hvdtrain.config.score import ACCURACY, Score
 from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import MAX_NAME, metrics_of
 from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import Run, find_runs
+from hvdtrain.runs.run import TRACES, Run, find_runs
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.heartbeats import Observation, explain
 from hvdtrain.views.rank_view import RankView, RankWatch, read_beats
@@ -229,7 +230,18 @@ def find_state(run: Run, ranks: list[RankView], size: int, step_s: float = 0.0) 
         return RunState("failed", f"no heartbeat of any rank since {since}: they were killed, or their hosts are down")
     if _lock_age(run.folder) < STARTING_S:
         return RunState("starting")
+    if problem := _unreadable(run.folder):
+        return RunState("waiting", f"its folder cannot be read ({problem})")
     return RunState("failed", "it ended before its first step")
+
+
+def _unreadable(folder: Path) -> str:
+    """Why the files of a run cannot be read; empty where they can."""
+    try:
+        hidden = [name for name in TRACES if name in os.listdir(folder) and not os.access(folder / name, os.R_OK)]
+    except OSError as error:
+        return str(error.strerror)
+    return f"{hidden[0]}: {os.strerror(errno.EACCES)}" if hidden else ""
 
 
 def _newest(ranks: list[RankView]) -> float:
@@ -284,12 +296,16 @@ def _meant(path: Path) -> str:
     return ""
 
 
-def awaited_run(path: Path) -> Path:
-    """The same; waits until there is one."""
+def awaited_run(path: Path, say: Callable[[str], None]) -> Path:
+    """The same; waits until there is one. say: prints what is waited for, once."""
+    has_said = False
     while True:
         try:
             return chosen_run(path)
-        except UserError:
+        except UserError as error:
+            if not has_said:
+                say(f"waiting for a run: {error.reason} yet (Ctrl-C leaves)")
+            has_said = True
             time.sleep(POLL_S)
 
 

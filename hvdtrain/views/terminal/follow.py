@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.figures import Output
@@ -91,6 +94,8 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
         view = follower.look()
     was_over = view.state.is_over  # before anybody looked
     while True:
+        if not os.path.isdir(view.folder):
+            raise UserError(f"{printable(str(view.folder))}: the run's folder was removed", "watch another run")
         if not view.state.is_over:
             was_over, failed_at = False, None
         elif was_over or view.state.name in ("finished", "stopped"):
