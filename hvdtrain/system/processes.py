@@ -51,12 +51,11 @@ def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
     run as another user, or wait for a file server that does not respond.
     """
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    while reap_orphans() and time.monotonic() < deadline:
         left = [pid for pid in descendants() if not variable or _has_variable(pid, variable)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reap_orphans()
         if not left:
             return
         time.sleep(0.01)
@@ -69,11 +68,17 @@ def _has_variable(pid: int, name: str) -> bool:
         return False
 
 
-def reap_orphans(child: int = 0) -> None:
-    """Reap children of this process that have ended, but not `child`, whose status its Popen asks for."""
-    with contextlib.suppress(ChildProcessError):
+def reap_orphans(child: int = 0) -> bool:
+    """Reap children of this process that have ended, but not `child`, whose status its Popen asks for.
+
+    Returns whether this process has any child left.
+    """
+    try:
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
             os.waitpid(ended.si_pid, 0)
+    except ChildProcessError:
+        return False
+    return True
 
 
 def start_remedy(error: OSError) -> str:
