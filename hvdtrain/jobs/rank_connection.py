@@ -112,7 +112,7 @@ class RankOutput:
     """Prints whole lines only, so that lines of different ranks do not mix."""
 
     def __init__(self, rank: int, console: Console) -> None:
-        self._label, self._console = f"[{rank}] ".encode(), console
+        self._label, self._console = f"[{rank}] ", console
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines that are not empty."""
         self._incomplete = {"stdout": b"", "stderr": b""}
@@ -147,5 +147,5 @@ class RankOutput:
 
     def _print(self, stream: str, lines: list[bytes]) -> None:
         if lines:
-            self._console.print(stream, b"".join(self._label + line + b"\n" for line in lines))
+            self._console.print_lines(stream, self._label, lines)
             self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())

@@ -6,7 +6,7 @@ import contextlib
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -83,9 +83,17 @@ def plot_metrics(folder: Path, title: str, choice: str = "") -> Path:
 
 def widened(low: float, high: float) -> tuple[float, float]:
     """The ends of an axis of accuracies, over at least MIN_ACCURACY_SPAN of them, so that small changes look small."""
-    more = max(MIN_ACCURACY_SPAN - (high - low), 0.0)
-    top = high if high > 1 else min(high + more / 2, 1.0 + MIN_ACCURACY_SPAN / 50)
-    return min(top - (high - low + more), low), top
+    if high - low >= MIN_ACCURACY_SPAN or not 0 <= low <= high <= 1:
+        return low, high
+    bottom = min(max((low + high - MIN_ACCURACY_SPAN) / 2, 0.0), 1.0 - MIN_ACCURACY_SPAN)
+    return bottom, bottom + MIN_ACCURACY_SPAN
+
+
+def widened_limits(limits: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The limits of an axis of accuracies with these least and greatest values, by `widened`, with a margin."""
+    low, high = widened(*values)
+    margin = (high - low) * 0.05
+    return min(limits[0], low - margin), max(limits[1], high + margin)
 
 
 def _draw(figure: Figure, records: list[dict[str, Any]], title: str, choice: str) -> None:

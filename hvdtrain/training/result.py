@@ -39,9 +39,8 @@ def finish(started: StartedRun) -> None:
         _store(run, content)
         speed = f"{started.throughput.images_per_s:,.0f} {run.unit}/s"
         texts = (_summary(evaluation.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
-        best = f" (best checkpoint: {run.folder / BEST}, {content['best_checkpoint']})" * bool(
-            content["best_checkpoint"]
-        )
+        newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
+        best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {content['best_checkpoint']})"
         reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
     run.group.close()
 

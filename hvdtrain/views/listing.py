@@ -28,7 +28,7 @@ NUMBERS = (
 )
 COLUMNS = (*TEXTS, *NUMBERS)
 """Names of columns: those of `RunView.values`. Metrics are columns of their names."""
-ALIASES = {"when": "started", "images/s": "images_per_s", "time_left": "left_s"}
+ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
 FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -154,7 +154,8 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
     begun = None if width is None else 16  # up to the minute
     names = metric_names(views)
     shown = names if width is None else names[:MAX_METRICS]
-    metrics = [column(name, 2 if not place else 10, _metric(name), least=8) for place, name in enumerate(shown)]
+    scores = {view.score.name for view in views if view.score}
+    metrics = [column(name, 2 if name in scores else 10, _metric(name)) for name in shown]
     losses = [column("test loss", 3 if metrics else 2, lambda view: decimal(view.test_loss))]
     table = Table.of_columns(
         [

@@ -7,7 +7,7 @@ import errno
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -296,12 +296,16 @@ def _meant(path: Path) -> str:
     return ""
 
 
-def awaited_run(path: Path) -> Path:
-    """The same; waits until there is one."""
+def awaited_run(path: Path, say: Callable[[str], None]) -> Path:
+    """The same; waits until there is one. say: prints what is waited for, once."""
+    has_said = False
     while True:
         try:
             return chosen_run(path)
-        except UserError:
+        except UserError as error:
+            if not has_said:
+                say(f"waiting for a run: {error.reason} yet (Ctrl-C leaves)")
+            has_said = True
             time.sleep(POLL_S)
 
 

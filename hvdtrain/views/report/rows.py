@@ -220,7 +220,8 @@ def group_rows(rows: list[Row]) -> list[Group]:
     groups: dict[tuple[str | None, ...], Group] = {}
     for row in rows:
         values = {name: row.run.settings.get(name) for name in differ}
-        shown = [value or "" if name == "machine" else f"{name} {value}" for name, value in values.items()]
+        known = {name: value for name, value in values.items() if value}  # a task has no --data
+        shown = [value if name == "machine" else f"{name} {value}" for name, value in known.items()]
         title = ", ".join([TITLES.get(row.framework, row.framework), *shown])
         groups.setdefault((row.framework, *values.values()), Group(title)).rows.append(row)
     return list(groups.values())

@@ -45,7 +45,7 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
     sections: list[tuple[str, Sequence[Text]]] = [
         (named, _values(options, inner)),
         ("results", _values(details.results(run), inner)),
-        ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain)),
+        ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain, unit=run.unit)),
         ("attempts", _attempts(details.attempts(folder), inner, plain)),
         ("checkpoints", _checkpoints(details.checkpoints(folder), screen, inner, plain)),
         ("curves", chart_lines(screen, inner or FILE_WIDTH, CHART_HEIGHT - 2, plain)),
@@ -58,7 +58,8 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
     lines = [*title_lines(view, width or 1 << 16, plain), *progress_lines(view, width or FILE_WIDTH, plain)]
     for name, content in sections:
         if content:
-            lines += [Text(), Text(name, "bold underline"), *(Text("  ").append_text(line) for line in content)]
+            titles = (Text(line, "bold underline") for line in _wrapped(name, width))
+            lines += [Text(), *titles, *(Text("  ").append_text(line) for line in content)]
     return lines
 
 
@@ -124,7 +125,7 @@ def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None, pla
     chosen = [*([best] if best and best not in shown_last else []), *shown_last]
     rows = [_checkpoint(entry, entry.is_on(line), entry == best, screen) for entry in chosen]
     columns = (
-        Column("checkpoint", left=True, least=12),
+        Column("checkpoint", left=True, least=14),
         Column("step", 2),
         Column(screen.view.score.title if screen.view.score else "score", 1),
         Column("hash", 4),

@@ -71,7 +71,7 @@ def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> 
     view = shown.view
     head = [*title_lines(view, width, plain), *progress_lines(view, width, plain)]
     left = height - len(head) - 1
-    ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain)
+    ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain, view.run.unit)
     left -= len(ranks) + 1
     # Four messages are worth more than a chart that leaves no room for them.
     charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= MIN_HEIGHT else []
@@ -169,16 +169,21 @@ def message_lines(messages: Sequence[SharedMessage], width: int | None, plain: b
 
 
 def rank_lines(
-    ranks: Sequence[RankView], width: int | None, most: int | None = None, first: int | None = None, plain: bool = False
+    ranks: Sequence[RankView],
+    width: int | None,
+    most: int | None = None,
+    first: int | None = None,
+    plain: bool = False,
+    unit: str = "images",
 ) -> list[Text]:
     """A header, a line for each rank, and where there are more than `most` lines, one that counts those left out.
 
-    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII.
+    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII. unit: of rows.
     """
     shown = list(ranks)
     if most is not None and len(ranks) + 1 > most:
         shown = _chosen(ranks, max(most - 2, 1), first)
-    columns = [(column, cells) for column, cells in _columns(shown, first, plain) if any(cells)]
+    columns = [(column, cells) for column, cells in _columns(shown, first, plain, unit) if any(cells)]
     lines = Table.of_columns(columns).lines(width, plain) if columns else []
     left = len(ranks) - len(shown)
     if left:
@@ -194,7 +199,7 @@ def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[Ran
     return sorted(by_importance[:most], key=lambda view: view.rank)
 
 
-def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[CellsOf]:
+def _columns(ranks: Sequence[RankView], first: int | None, plain: bool, unit: str) -> list[CellsOf]:
     styles = [_style(view, first) for view in ranks]
     places = ["" if view.beat.waits else view.beat.doing for view in ranks]
 
@@ -206,7 +211,7 @@ def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[
         column("rank", 0, [str(view.rank) for view in ranks]),
         column("host", 6, [view.beat.host for view in ranks], least=8),
         column("step", 2, [str(view.beat.step) for view in ranks]),
-        column("images/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
+        column(f"{unit}/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
         (Column("compute/communicate/data", 8, left=True), [_bar(view, plain) for view in ranks]),
         column("comp/comm/data", 4, [_percents(view) for view in ranks]),
         column("memory", 7, [figures.memory(view.beat.memory) for view in ranks]),

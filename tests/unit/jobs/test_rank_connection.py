@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hvdtrain.jobs import rank_connection
+from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.rank_connection import RankConnection, RankOutput, conflict_of
 
 
@@ -15,6 +16,8 @@ class RecordingConsole:
 
     def __init__(self) -> None:
         self.printed = b""
+
+    print_lines = Console.print_lines
 
     def print(self, _: str, data: bytes) -> None:
         self.printed += data

@@ -96,7 +96,7 @@ def draw_shares(rows: list[Row]) -> Figure:
     figure, axis = _lanes(rows)
     stack(axis, step_parts([row.shares for row in rows if row.shares]), range(len(rows)))
     figure.supxlabel("share of a step's time", fontsize=9)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    figure.legend(loc="outside upper left", ncols=1, frameon=False, fontsize=8)
     return figure
 
 
@@ -114,15 +114,14 @@ def draw_score(rows: list[Row]) -> Figure:
     axis.margins(x=0.08)
     name = rows[0].scored_by
     if name == ACCURACY and not all(row.chance for row in rows):  # else chance looks like a difference
-        low, high = axis.get_xlim()
-        axis.set_xlim(*plots.widened(low, high))
+        axis.set_xlim(*plots.widened_limits(axis.get_xlim(), axis.dataLim.intervalx))
     about = ["median"]
     if name == ACCURACY:
         has_rows = any(row.chance for row in rows)
         about.append("bars: 95 % interval of chance" if has_rows else "number of test rows not recorded")
     text = f"test {printable(name)} ({'; '.join(about)};\nwhiskers: minimum to maximum; not starting at 0)"
     figure.supxlabel(text, fontsize=9)
-    axis.locator_params(axis="x", nbins=6)
+    axis.locator_params(axis="x", nbins=4)
     framework_legend(figure, rows)
     return figure
 

@@ -24,7 +24,8 @@ MAX_LINES = 60
 """With more runs than these, the first of each row is drawn, and of so many rows."""
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
-LABEL_CHARACTERS = 50
+LABEL_CHARACTERS, LABEL_LINES = 50, 4
+"""Of a row in the legend; rows of tasks may differ in the last of many settings only."""
 Points = list[tuple[float, float]]
 """Values over epochs."""
 TRAIN_LOSS, TEST_LOSS = "training loss", "test loss"
@@ -70,7 +71,7 @@ def draw_curves(rows: list[Row]) -> Figure:
         is_accuracy = name == f"test {ACCURACY}"
         _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= MAX_COLORS)
         if is_accuracy:
-            axis.set_ylim(*plots.widened(*axis.get_ylim()))
+            axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
         axis.set_ylabel(printable(name))
     axes[-1].set_xlabel("epoch")
     figure.legend(
@@ -89,7 +90,8 @@ def _few(rows: list[Row]) -> tuple[Labels, list[_Line]]:
     for number, row in enumerate(rows):
         color, style = plots.COLORS[number], plots.LINES[number % 3]
         drawn = [_Line(run, color, style, False) for run in row.runs[: MAX_LINES // len(rows)]]
-        labels[_wrapped(row.label)] = drawn[0]
+        label = _wrapped(row.label)
+        labels[label if label not in labels else f"{label} ({number + 1})"] = drawn[0]
         lines += drawn
     return labels, lines
 
@@ -124,7 +126,7 @@ def _last_loss(history: History) -> float | None:
 
 
 def _wrapped(label: str) -> str:
-    return wrapped(label, LABEL_CHARACTERS, 2)
+    return wrapped(label, LABEL_CHARACTERS, LABEL_LINES)
 
 
 def _handle(line: _Line, label: str) -> object:

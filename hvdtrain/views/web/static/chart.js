@@ -168,9 +168,9 @@ function extent(lists, usable) {
 }
 
 function padded([low, high], least) {
-  if (high - low < least) {  // of an accuracy, which ends at 1
-    const top = high > 1 ? high : Math.min((low + high + least) / 2, 1);
-    return [top - least, top + least * 0.04];
+  if (high - low < least && low >= 0 && high <= 1) {  // of an accuracy
+    const bottom = Math.min(Math.max((low + high - least) / 2, 0), 1 - least);
+    return [bottom - least * 0.04, bottom + least * 1.04];
   }
   const space = high > low ? (high - low) * 0.04 : Math.abs(high) * 0.1 || 1;
   return [low - space, high + space];

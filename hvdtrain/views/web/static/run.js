@@ -54,7 +54,7 @@ export class RunPage {
     showState(run);
     showProgress(run);
     showFacts(run, end);
-    this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state));
+    this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state), run.unit);
     byId("messages-section").hidden = !messages.length;
     if (!hasSelection(byId("messages"))) showMessages(messages);
   }
