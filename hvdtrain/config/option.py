@@ -13,7 +13,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -169,15 +169,16 @@ class OptionParser(Parser):
         super().__init__(prog=program, usage=usage, description=description.replace("%", "%%"), **settings)
         self._several: set[str] = set()
 
-    def add(self, kind: type, defaults: Any = None) -> None:
-        """Add the options of a dataclass. defaults: of this class, those that --help shows."""
+    def add(self, kind: type, defaults: Any = None, hidden: Collection[str] = ()) -> None:
+        """Add the options of a dataclass. defaults: of this class, those that --help shows; it omits those hidden."""
         groups: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
             about = facts(kind)[field.name]
             if about.group and about.group not in groups:
                 groups[about.group] = self._group(about.group)
             default = getattr(defaults, field.name) if defaults else field.default
-            self._add(groups.get(about.group, self), field.name, about, kind, default)
+            text = argparse.SUPPRESS if field.name in hidden else _help(texts(kind)[field.name], default)
+            self._add(groups.get(about.group, self), field.name, about, kind, text)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""
@@ -189,11 +190,11 @@ class OptionParser(Parser):
         known = [group for group in self._action_groups if group.title == title]
         return known[0] if known else self.add_argument_group(title)
 
-    def _add(self, group: Any, name: str, about: Option, kind: type, default: Any) -> None:
+    def _add(self, group: Any, name: str, about: Option, kind: type, text: str) -> None:
         of_type = types(kind)[name]
         is_tuple = get_origin(of_type) is tuple
         item = get_args(of_type)[0] if is_tuple else of_type
-        settings: dict[str, Any] = {"help": _help(texts(kind)[name], default), "default": argparse.SUPPRESS}
+        settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
         self._several |= {name} if is_tuple else set()
         if item is bool:
             settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction

@@ -22,6 +22,8 @@ MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
 
+NOT_IN_SCRIPTS = ("elastic", "cuda_graph")
+"""Options of `RuntimeOptions` that a script with a loop of its own cannot have."""
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
     "precision": "leave it out, and compute in torch.autocast",
@@ -137,14 +139,11 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
         raise UserError(reason, "rename it, or start a new run", option="model")
     if config.model not in (type(config).model, script):
         raise invalid("model", config.model, f"{script} makes its model by itself", "leave it out")
-    for name, text, is_given in (
-        ("elastic", "--elastic", runtime.elastic),
-        ("cuda_graph", "--cuda-graph", runtime.cuda_graph),
-        ("op", "--op adasum", config.op == "adasum"),
-    ):
-        if is_given:
-            reason = f"{text}: a script with its own loop cannot have it"
-            raise UserError(reason, "leave it out, or write a task", option=name)
+    given = {name: f"--{key(name)}" for name in NOT_IN_SCRIPTS if getattr(runtime, name)}
+    given |= {"op": "--op adasum"} if config.op == "adasum" else {}
+    for name, text in given.items():
+        reason = f"{text}: a script with its own loop cannot have it"
+        raise UserError(reason, "leave it out, or write a task", option=name)
 
 
 def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -> None:
