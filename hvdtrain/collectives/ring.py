@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
-import time
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from hvdtrain.errors import PeerLost, TrainingError, UserError
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.phases import collective
-from hvdtrain.system.processes import TICK_S, RunningTime
+from hvdtrain.system.processes import TICK_S, RunningLimit, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
@@ -65,8 +64,8 @@ class RingGroup(CommunicationTime):
         self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
-            deadline = time.monotonic() + start_timeout_s
-            self._next, self._previous = connect_neighbors(rank, address, token, deadline)
+            with RunningLimit(start_timeout_s) as limit:  # a job may be suspended for longer
+                self._next, self._previous = connect_neighbors(rank, address, token, limit)
 
     def free_address(self) -> str:
         """host:port on the interface that the ring uses, where another server can listen; no other program gets it."""

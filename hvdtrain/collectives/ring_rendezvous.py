@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 from hvdtrain.errors import TrainingError
 from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import notice_lost_hosts
+from hvdtrain.system.processes import TICK_S, RunningLimit
 from hvdtrain.system.rank_info import TOKEN_FILE, RankInfo
 
 HELLO_TIMEOUT_S = 5
@@ -43,20 +44,20 @@ class Peers(NamedTuple):
 
 
 def connect_neighbors(
-    rank: RankInfo, address: tuple[str, int], token: str, deadline: float
+    rank: RankInfo, address: tuple[str, int], token: str, limit: RunningLimit
 ) -> tuple[socket.socket, socket.socket]:
     """Non-blocking connections to the next rank and from the previous one.
 
-    address: where rank 0 listens. deadline: on the clock of time.monotonic(). Raises TrainingError if the ring is
-    not complete by then: the next attempt of --restarts has another port, and perhaps other hosts.
+    address: where rank 0 listens. limit: for all of it. Raises TrainingError if the ring is not complete by then: the
+    next attempt of --restarts has another port, and perhaps other hosts.
     """
     try:
-        peers, listener = (_serve if rank.rank == 0 else _join)(rank, address, token, deadline)
+        peers, listener = (_serve if rank.rank == 0 else _join)(rank, address, token, limit)
         next_rank = (rank.rank + 1) % rank.size
-        following = socket.create_connection(peers.addresses[next_rank], timeout=_remaining(deadline))
+        following = _connect(peers.addresses[next_rank], limit)
         _send_line(following, _hello(token, peers.nonce, "ring", rank.rank))
         previous_rank = (rank.rank - 1) % rank.size
-        previous, _ = _accept(listener, token, peers.nonce, deadline, {previous_rank})[previous_rank]
+        previous, _ = _accept(listener, token, peers.nonce, limit, {previous_rank})[previous_rank]
         listener.close()
     except (OSError, *INVALID_LINE) as error:
         raise TrainingError(
@@ -71,12 +72,12 @@ def connect_neighbors(
     return following, previous
 
 
-def _serve(rank: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _serve(rank: RankInfo, address: tuple[str, int], token: str, limit: RunningLimit) -> tuple[Peers, socket.socket]:
     """Rank 0's part: accept all other ranks, and send them the addresses. Also returns rank 0's own listener."""
     with contextlib.ExitStack() as connections:
         server = connections.enter_context(socket.create_server(address, backlog=rank.size + MAX_STRANGERS))
         listener = socket.create_server((server.getsockname()[0], 0))
-        accepted = _accept(server, token, "", deadline, set(range(1, rank.size)))
+        accepted = _accept(server, token, "", limit, set(range(1, rank.size)))
         callers = [(connections.enter_context(link), hello) for _, (link, hello) in sorted(accepted.items())]
         others = [(caller.getpeername()[0], hello["port"]) for caller, hello in callers]
         peers = Peers([listener.getsockname()[:2], *others], secrets.token_hex(16))
@@ -86,15 +87,15 @@ def _serve(rank: RankInfo, address: tuple[str, int], token: str, deadline: float
     return peers, listener
 
 
-def _join(rank: RankInfo, address: tuple[str, int], token: str, deadline: float) -> tuple[Peers, socket.socket]:
+def _join(rank: RankInfo, address: tuple[str, int], token: str, limit: RunningLimit) -> tuple[Peers, socket.socket]:
     """The part of ranks 1 and above: connect to rank 0. Also returns this rank's listener."""
-    with _connect(address, deadline) as server:
+    with _connect(address, limit) as server:
         # On the interface that reaches rank 0: the port is not open on other networks.
         listener = socket.create_server((server.getsockname()[0], 0))
         challenge = secrets.token_hex(16)
-        hello = _hello(token, str(_read_line(server, deadline)), "rendezvous", rank.rank)
+        hello = _hello(token, str(_read_line(server, limit)), "rendezvous", rank.rank)
         _send_line(server, {**hello, "port": listener.getsockname()[1], "challenge": challenge})
-        answer = _read_line(server, deadline)
+        answer = _read_line(server, limit)
         if not hmac.compare_digest(answer["proof"], proof(token, challenge, "rank 0")):
             raise OSError(f"the process that listens there does not know this job's token; see {TOKEN_FILE}")
         return Peers([(host, port) for host, port in answer["addresses"]], answer["nonce"]), listener
@@ -133,28 +134,28 @@ class _Caller:
 
 
 def _accept(
-    listener: socket.socket, token: str, nonce: str, deadline: float, ranks: set[int]
+    listener: socket.socket, token: str, nonce: str, limit: RunningLimit, ranks: set[int]
 ) -> dict[int, tuple[socket.socket, dict[str, Any]]]:
     """Connections from these ranks of this job, and their hellos.
 
     Other callers are disconnected after HELLO_TIMEOUT_S; they do not delay the ranks, as all are read at the same time.
     nonce: the ring's, for neighbors; empty at the rendezvous, where each caller is sent its own challenge. Raises
-    OSError where a rank did not connect before the deadline.
+    OSError where a rank did not connect within the limit.
     """
     accepted: dict[int, tuple[socket.socket, dict[str, Any]]] = {}
     callers: dict[socket.socket, _Caller] = {}
     listener.setblocking(False)
     try:
         while missing := ranks - accepted.keys():
-            if time.monotonic() >= deadline:
+            if limit.is_over:
                 raise OSError(f"rank {', '.join(map(str, sorted(missing)))} did not connect")
             links = [listener, *callers]
-            ready = wait(links, min(_remaining(deadline), 0.5))
+            ready = wait(links, min(limit.left_s, TICK_S))
             for link in (link for link in links if link in ready):
                 if link is listener:
                     _greet(listener, nonce, callers, len(ranks) + MAX_STRANGERS)
                 elif hello := _identified(callers, link, token, "ring" if nonce else "rendezvous", missing):
-                    link.settimeout(_remaining(deadline))
+                    link.settimeout(limit.left_s)
                     accepted[hello["rank"]] = link, hello
             for caller in [caller for caller in callers.values() if caller.deadline < time.monotonic()]:
                 callers.pop(caller.link).link.close()
@@ -198,31 +199,32 @@ def _identified(
     return None
 
 
-def _connect(address: tuple[str, int], deadline: float) -> socket.socket:
+def _connect(address: tuple[str, int], limit: RunningLimit) -> socket.socket:
     """A connection to rank 0, which may start later than this rank."""
     while True:
         try:
-            return socket.create_connection(address, timeout=_remaining(deadline))
+            return socket.create_connection(address, timeout=limit.left_s)
         except OSError:
-            if time.monotonic() + 0.1 >= deadline:
+            if limit.is_over:
                 raise
             time.sleep(0.05)
-
-
-def _remaining(deadline: float) -> float:
-    return max(deadline - time.monotonic(), 0.01)
 
 
 def _send_line(link: socket.socket, value: Any) -> None:
     link.sendall(json.dumps(value).encode() + b"\n")
 
 
-def _read_line(link: socket.socket, deadline: float) -> Any:
-    """One JSON line before the deadline, read byte by byte so that nothing after it is consumed."""
+def _read_line(link: socket.socket, limit: RunningLimit) -> Any:
+    """One JSON line within the limit, read byte by byte so that nothing after it is consumed."""
     line = b""
     while not line.endswith(b"\n") and len(line) < MAX_LINE_BYTES:
-        link.settimeout(_remaining(deadline))
-        byte = link.recv(1)
+        link.settimeout(min(limit.left_s, TICK_S))
+        try:
+            byte = link.recv(1)
+        except TimeoutError:
+            if limit.is_over:
+                raise
+            continue
         if not byte:
             raise OSError("the other side closed the connection")
         line += byte

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts, protocol
 from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.agent_server import MAX_STRANGERS
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
@@ -60,7 +61,7 @@ class JobProcesses:
 
         Raises UserError if one cannot be started.
         """
-        resources.allow_files(_files(self._launcher, self._job))
+        resources.allow_files(_files(self._launcher, self._job), self._job.ranks + MAX_STRANGERS)
         adopt_orphans()
         control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
         for spec in specs:

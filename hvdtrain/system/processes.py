@@ -204,3 +204,40 @@ class RunningTime:
         passed, self._before = now - self._before, now
         self.seconds += min(passed, SUSPENDED_S)
         return passed > SUSPENDED_S
+
+
+class RunningLimit:
+    """A time limit of an action that blocks, for which a thread counts the time in which this process ran.
+
+    Use it in a `with` statement.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._clock, self._ended = seconds, RunningTime(), threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="limit", daemon=True)
+
+    def __enter__(self) -> RunningLimit:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_S):
+            self._clock.tick()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds that have passed, up to one tick."""
+        return self._clock.seconds
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, for timeouts: above 0, also when none are."""
+        return max(self._seconds - self._clock.seconds, 0.01)
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.seconds >= self._seconds

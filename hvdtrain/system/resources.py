@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -48,15 +49,19 @@ FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 """The limit of open files with which this process was started, which its children are to have: soft and hard."""
 
 
-def allow_files(count: int) -> None:
-    """Raise this process's limit of open files to `count`, if it is lower. Raises UserError if it may not be raised."""
+def allow_files(count: int, spare: int) -> None:
+    """Raise this process's limit of open files to `count`, and `spare` more where that is allowed.
+
+    Raises UserError if the limit is below `count`, and may not be raised.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft >= count or soft == resource.RLIM_INFINITY:
-        return
-    if hard < count and hard != resource.RLIM_INFINITY:
+    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    if most < count:
         remedy = f"raise the limit (ulimit -n {count}, or LimitNOFILE, nofile in limits.conf), or start fewer ranks"
         raise UserError(f"{count} open files are needed, but the limit is {hard}", remedy)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (count, hard))
+    wanted = min(count + spare, most)
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def restore_files() -> None:

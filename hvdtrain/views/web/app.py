@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import logging
+import resource
 import secrets
 import signal
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def serve(paths: list[Path], address: str, token_file: Path | None = None, say: 
             sockets=[bound],
             threads=THREADS,
             ident=None,
-            connection_limit=2 * MAX_CONNECTIONS,  # where the server stops to accept; it counts its own sockets as well
+            connection_limit=_connection_limit(),
             max_request_header_size=MAX_HEADER_BYTES,
             max_request_body_size=MAX_BODY_BYTES,
             clear_untrusted_proxy_headers=True,
@@ -82,13 +83,19 @@ def serve(paths: list[Path], address: str, token_file: Path | None = None, say: 
             server.close()
 
 
+def _connection_limit() -> int:
+    """Connections with which the server stops to accept more: twice as many as may be idle."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2 * (MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2))
+
+
 class Connection(HTTPChannel):
     """A connection of a client. It closes another one where there are too many."""
 
     def __init__(self, server: Any, *given: Any, **named: Any) -> None:
         super().__init__(server, *given, **named)
         idle = [other for other in server.active_channels.values() if not (other.requests or other.will_close)]
-        if len(idle) > MAX_CONNECTIONS:
+        if 2 * len(idle) > self.adj.connection_limit:
             min(idle, key=lambda other: other.last_activity).will_close = True
 
 
