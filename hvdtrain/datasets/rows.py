@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     """Rows of a source, and which of them are bad."""
 
     arrays: tuple[np.ndarray, ...]
-    """As `interfaces.Source` has them; a bad row is a copy of a good one, or zeros if there is none."""
+    """As `interfaces.Source` has them; a bad row is a copy of a good one."""
     bad: Mapping[int, RowError] = {}
     """What is wrong with each bad row, by its position in the arrays."""
 
@@ -79,6 +79,17 @@ class ArraySource:
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(array.data)
         return digest.hexdigest()
+
+
+def replace_bad(arrays: Arrays, bad: Collection[int], spare: Callable[[], Arrays]) -> None:
+    """Write the first good row over each bad one. Its weight is 0, but 0 * NaN is NaN, which a model may make of zeros.
+
+    bad: positions. spare: makes the arrays of a good row, for a batch that has none.
+    """
+    good = next((position for position in range(len(arrays[0])) if position not in bad), None)
+    row = spare() if good is None else tuple(array[good] for array in arrays)
+    for array, value in zip(arrays, row, strict=True):
+        array[list(bad)] = value
 
 
 class RowReader(abc.ABC):
@@ -194,13 +205,18 @@ class CheckedRows(RowReader):
         """The file, or the member of a file, that holds a row."""
         return self.name
 
-    @functools.cached_property
+    @property
     def forms(self) -> Forms:
-        """Shape and type of the arrays of each row: those of the first row that can be read."""
+        """Shape and type of the arrays of each row."""
+        return self._first_readable[1]
+
+    @functools.cached_property
+    def _first_readable(self) -> tuple[int, Forms]:
+        """The number of the first row that can be read, and the forms of its arrays."""
         first: RowError | None = None
         for row in range(min(len(self), MAX_FIRST)):
             try:
-                return _forms_of_row(self._valid_row(row))
+                return row, _forms_of_row(self._valid_row(row))
             except RowError as error:
                 if not self.skip:
                     raise
@@ -221,11 +237,15 @@ class CheckedRows(RowReader):
                     if not self.skip:
                         raise
                     bad[position] = error
-        good = next((position for position in range(len(rows)) if position not in bad), None)
-        if bad and good is not None:
-            for array in arrays:
-                array[list(bad)] = array[good]
+            if bad:
+                replace_bad(arrays, bad, functools.partial(self._read_first, seed_row))
         return Rows(arrays, bad)
+
+    def _read_first(self, seed_row: Callable[[int], None]) -> tuple[np.ndarray, ...]:
+        """The arrays of the first row that can be read."""
+        row, _ = self._first_readable
+        seed_row(row)
+        return self._like_first(row, self._valid_row(row))
 
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         """What is called with the number of each row before it is read, where reading may need random numbers."""
