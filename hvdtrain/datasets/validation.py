@@ -35,7 +35,7 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     check_image_shape(where, images.shape)
     if images.ndim == 3:
         images = images[:, np.newaxis]
-    elif images.shape[3] in (1, 3) and images.shape[1] not in (1, 3):
+    elif _channels_last(*images.shape[1:]):
         images = images.transpose(0, 3, 1, 2)
     if images.dtype.kind == "f":
         low, high = images.min(), images.max()
@@ -46,6 +46,11 @@ def valid_images(where: str, images: np.ndarray) -> np.ndarray:
     elif images.dtype != np.uint8:
         raise UserError(f"{where} images are of type {images.dtype}", "give uint8, or floats in [0, 1]")
     return np.ascontiguousarray(images)
+
+
+def _channels_last(first: int, middle: int, last: int) -> bool:
+    """Whether images of this shape have their channels last: gray or in color, with transparency, or 2 channels."""
+    return (last in (1, 3) and first not in (1, 3)) or (last in (2, 4) and first > 4 and middle > last)
 
 
 def check_image_shape(where: str, shape: tuple[int, ...]) -> None:
@@ -139,7 +144,7 @@ def suspicious(dataset: Dataset) -> list[str]:
     """What is probably wrong with images and labels: each problem with its remedy, in one sentence."""
     sources = dataset.train, dataset.test
     (images, labels), (test_images, test_labels) = map(_sample, sources)
-    problems = [_dark("train", images) or _dark("test", test_images)]
+    problems = [_many_channels(images.shape[1:]), _dark("train", images) or _dark("test", test_images)]
     if labels is not None and test_labels is not None:
         problems += _labels(labels, test_labels, len(dataset.classes))
     return [*(f"--data {dataset.name}: {problem}" for problem in problems if problem), *advice(dataset)]
@@ -156,6 +161,17 @@ def _sample(source: Source) -> tuple[np.ndarray, np.ndarray | None]:
     rows = np.linspace(0, len(source) - 1, MAX_SAMPLED if in_memory else MAX_READ).astype(np.int64)
     images, labels = source[np.unique(rows)]
     return images, labels if in_memory else getattr(source, "labels_seen", None)
+
+
+def _many_channels(shape: tuple[int, ...]) -> str:
+    """The problem of images whose channels were probably last; empty if they were not."""
+    channels, height, width = shape
+    if channels <= 4 or width >= min(channels, height):
+        return ""
+    return (
+        f"the images are read as {channels} channels of {height}x{width} pixels; if they have {width} channels, which "
+        "are last, store them as (n, channels, height, width)"
+    )
 
 
 def _dark(part: str, images: np.ndarray) -> str:

@@ -27,7 +27,14 @@ from hvdtrain.jobs import gloo, hosts, protocol
 from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
 from hvdtrain.system import agent_pipe, network, rank_info, stacks
 from hvdtrain.system.network import PortReservation
-from hvdtrain.system.processes import end_with_parent, shell_status, would_end
+from hvdtrain.system.processes import (
+    adopt_orphans,
+    end_descendants,
+    end_with_parent,
+    reap_orphans,
+    shell_status,
+    would_end,
+)
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 from hvdtrain.system.run_end import Failure
 
@@ -88,6 +95,7 @@ class Agent:
         signal.set_wakeup_fd(wakeup_write)
         for number in (*SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
+        adopt_orphans()
         if protocol.SUPERVISOR not in os.environ:
             return shell_status(self._run_program(self._standalone_environment()))
         hosts.receive_variables()  # now: their file is removed when all ranks have registered
@@ -237,14 +245,16 @@ class Agent:
                 output.on_program_end()
             drained_s += time.monotonic() - began if had_ended and not output.waits else 0.0
             if output.ended or drained_s > DRAIN_S:
-                self._signal_group(signal.SIGKILL)  # processes that it left behind
+                end_descendants()  # processes that it left behind
                 return status
 
     def _on_signal(self, _: selectors.BaseSelector) -> None:
         """The launcher has sent a signal, or the program has ended."""
+        assert self._process
         for number in os.read(self._wakeup_read, 64):
             if number in SIGNALS:
                 self._signal(number)
+        reap_orphans(self._process.pid)
 
     def _on_said(self, selector: selectors.BaseSelector) -> None:
         """The program has said something about itself, or has closed the pipe."""

@@ -27,7 +27,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
 from hvdtrain.system.network import HOST_NAME
 from hvdtrain.system.rank_info import MAX_PORT, host_name
-from hvdtrain.system.text import last_line
+from hvdtrain.system.text import last_line, printable
 
 
 class Host(NamedTuple):
@@ -83,7 +83,7 @@ def read_hostfile(path: Path) -> tuple[Host, ...]:
     Raises UserError if the file cannot be read or a line is of another form.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text("utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--hostfile {path} cannot be read ({error})", f"give a readable file; {FORM}") from None
     hosts = []
@@ -213,10 +213,11 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
+            errors="replace",
             timeout=TIMEOUT_S,
         )
     except subprocess.TimeoutExpired:
-        remedy = f"make sure that this works: {' '.join(['ssh', *access.arguments, host])} true"
+        remedy = f"make sure that this works: {_tried(host, access)} true"
         return HostCheck(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", remedy)
     said = last_line(done.stderr)
     if done.returncode == 255:
@@ -227,12 +228,34 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
-    differs = stacks.version_difference(json.loads(done.stdout.splitlines()[-1]), here)
+    there = _versions(done.stdout)
+    if there is None:
+        return HostCheck(
+            host,
+            f"ssh does not run what it is asked to: it printed {printable(last_line(done.stdout)):.100}",
+            f"allow any command there (command= in authorized_keys, ForceCommand): {_tried(host, access)} date",
+        )
+    differs = stacks.version_difference(there, here)
     if differs:
         return HostCheck(
             host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout"
         )
     return HostCheck(host)
+
+
+def _tried(host: str, access: SshAccess) -> str:
+    """How a user tries ssh to a host."""
+    return " ".join(["ssh", *access.arguments, host])
+
+
+def _versions(output: str) -> dict[str, str] | None:
+    """The versions that another host printed, in the last line with any, as its shell may print more; None without."""
+    for line in reversed(output.splitlines()):
+        with contextlib.suppress(ValueError, RecursionError):
+            versions = json.loads(line)
+            if isinstance(versions, dict) and all(isinstance(version, str) for version in versions.values()):
+                return versions
+    return None
 
 
 def _versions_command() -> str:
@@ -291,7 +314,9 @@ def _run_everywhere(hosts: list[str], script: str, stdin: str, access: SshAccess
     def run(host: str) -> None:
         command = ssh(host, remote, access) if host else ["sh", "-c", script]
         try:
-            subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
+            subprocess.run(
+                command, input=stdin, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True
+            )
         except subprocess.SubprocessError as error:
             reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({error})"
             raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None

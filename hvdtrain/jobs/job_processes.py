@@ -18,12 +18,17 @@ from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.processes import adopt_orphans, end_descendants
 from hvdtrain.system.run_end import LAST_LINES
 
 LEAVE_S = 1.0
 """How long a launcher may take to end after its ranks have ended."""
 CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
 """What is set for the agents; the token goes into a file where variables show on command lines."""
+
+
+AGENT_VARIABLE = rank_info.VARIABLES[rank_info.LAUNCH][0]
+"""Agents set it for their programs."""
 
 
 class JobProcesses:
@@ -53,6 +58,7 @@ class JobProcesses:
 
         Raises UserError if one cannot be started.
         """
+        adopt_orphans()
         control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
         for spec in specs:
             environment = {**self._environment, **spec.variables, **control}
@@ -100,6 +106,8 @@ class JobProcesses:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
         await self._remove_credentials()
+        # What the programs of killed agents have left; not what an ssh of the launcher has left for the next ssh.
+        await asyncio.to_thread(end_descendants, AGENT_VARIABLE)
 
 
 class LauncherProcess:

@@ -30,6 +30,8 @@ SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 LINE_BYTES = 1 << 20
 """The longest message."""
 ANSWER_TIMEOUT_S = 5.0
+REFUSED_S = 2.0
+"""The supervisor listens before it starts agents: if its port refuses connections for so long, it has ended."""
 UNREACHABLE_AFTER_S = 1.0
 """When a job ends, a host that acknowledges nothing for this long is not waited for."""
 Message = dict[str, Any]
@@ -148,16 +150,19 @@ def connect(token: str, timeout_s: float) -> Channel:
     Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
-    deadline, reasons = time.monotonic() + timeout_s, {}
-    while time.monotonic() < deadline:
+    began, errors = time.monotonic(), dict[str, Exception]()
+    while time.monotonic() < began + timeout_s:
         for address in addresses.split(","):
             try:
                 connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
                 return authenticate(connection, token)
             except (OSError, ValueError, KeyError, Closed) as error:
-                reasons[address] = str(error) or "it does not know this job"
+                errors[address] = error
+        refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
+        if refused and time.monotonic() > began + REFUSED_S:
+            break
         time.sleep(0.2)
-    tried = "; ".join(f"{address}:{port}: {reason}" for address, reason in reasons.items())
+    tried = "; ".join(f"{address}:{port}: {error or 'it does not know this job'}" for address, error in errors.items())
     raise UserError(
         f"the launcher cannot be reached ({tried})",
         "open its host's firewall for TCP from here, or name the interface between the hosts with --interface",

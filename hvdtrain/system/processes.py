@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
@@ -13,12 +14,66 @@ from typing import NamedTuple
 
 from hvdtrain.system.rank_info import host_name
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def end_with_parent(number: int = signal.SIGKILL) -> None:
     """Have the kernel send this process a signal when its parent dies, for whatever reason."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Have the kernel make orphans among the descendants of this process its children, in place of those of init.
+
+    So `descendants` finds all of them, in whatever sessions and process groups they are.
+    """
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def descendants() -> list[int]:
+    """The processes that this one has started, itself or through others, without those that have ended."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            state, parent, *_ = path.read_text(errors="replace").rpartition(")")[2].split()
+            if state not in "ZX":
+                children.setdefault(int(parent), []).append(int(path.parent.name))
+    below = children.get(os.getpid(), [])
+    for pid in below:  # it grows meanwhile
+        below += children.get(pid, [])
+    return below
+
+
+def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
+    """Kill the descendants of this process, which has called `adopt_orphans`; nobody waits for their status.
+
+    variable: only those that have this environment variable. After limit_s, those are left that cannot be killed: they
+    run as another user, or wait for a file server that does not respond.
+    """
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        left = [pid for pid in descendants() if not variable or _has_variable(pid, variable)]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        reap_orphans()
+        if not left:
+            return
+        time.sleep(0.01)
+
+
+def _has_variable(pid: int, name: str) -> bool:
+    try:
+        return f"\0{name}=".encode() in b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:  # it has ended, or runs as another user
+        return False
+
+
+def reap_orphans(child: int = 0) -> None:
+    """Reap children of this process that have ended, but not `child`, whose status its Popen asks for."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
+            os.waitpid(ended.si_pid, 0)
 
 
 def describe_status(status: int) -> str:

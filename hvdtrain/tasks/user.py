@@ -27,6 +27,8 @@ from hvdtrain.tasks.rows import AugmentedRows, LabelCheck
 from hvdtrain.tasks.target import Target
 
 PACKAGE = Path(__file__).parents[1]
+TRUTH_VALUES = {"true": True, "false": False}
+"""As TOML and command lines have them; Python's own are literals."""
 TRIED_ROWS = 4
 """Rows on which a task is tried out before training."""
 
@@ -97,7 +99,8 @@ class UserTask(Target):
 def make_task(name: str, kind: Any, settings: Sequence[str] = (), skip_bad_rows: bool = False) -> UserTask:
     """The task of this class, or an object of one, with its data.
 
-    settings: NAME=VALUE for each argument of the class; a value that is not a Python literal is a text. skip_bad_rows:
+    settings: NAME=VALUE for each argument of the class; a value that is neither a Python literal nor true or false is a
+    text. skip_bad_rows:
     replace rows that cannot be read (--on-bad-row). Raises UserError for what is not a task, for arguments that the
     class does not have, and for errors in its data.
     """
@@ -175,11 +178,35 @@ def _construct(name: str, kind: Any, options: dict[str, Any]) -> Any:
             known = ", ".join(parameters) or "nothing"
             hint = did_you_mean(option, parameters)
             raise UserError(f"--set {option}: {name} has no such argument{hint}", f"it takes {known}")
+    options.update({key: _truth_value(key, value, parameters.get(key)) for key, value in options.items()})
     for key, parameter in parameters.items():
         is_any = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
         if parameter.default is parameter.empty and key not in options and not is_any:
             raise UserError(f"--model {name}: needs a value for {key}", f"give --set {key}=VALUE")
     return _report(name, getattr(kind, "__name__", "the class"), kind, **options)
+
+
+def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> Any:
+    """The value of an argument: true or false, in any case, unless the class says that it is a text.
+
+    parameter: None for one of those that `**options` takes. Raises UserError for another value of a bool.
+    """
+    kinds = _kinds(parameter) if parameter else set()
+    word = value.lower() if isinstance(value, str) else value
+    if "str" in kinds:
+        return value
+    allowed = (*TRUTH_VALUES, 0, 1, None) if "None" in kinds else (*TRUTH_VALUES, 0, 1)
+    if "bool" in kinds and kinds <= {"bool", "None"} and word not in allowed:
+        raise UserError(f"--set {key}={value}: {key} is true or false", f"give --set {key}=true or {key}=false")
+    return TRUTH_VALUES.get(word, value)
+
+
+def _kinds(parameter: inspect.Parameter) -> set[str]:
+    """The types of an argument that its annotation, such as `bool | None`, and its default name."""
+    annotation = parameter.annotation
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    names = {name.strip() for name in text.split("|")} if annotation is not parameter.empty else set()
+    return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
 def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:

@@ -48,7 +48,7 @@ class Filter(NamedTuple):
     def parse(cls, given: str) -> Filter:
         """From the command line. Raises UserError if it is none."""
         match = FILTER.fullmatch(given)
-        if not match:
+        if not match or (match[2] not in ("=", "!=") and not match[3].strip()):
             raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
         parsed = cls(column_of(match[1].strip(), "--filter"), match[2], match[3].strip())
         if parsed.column in NUMBERS and parsed.value and (parsed.operator == "~" or parsed.number is None):

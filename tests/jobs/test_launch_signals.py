@@ -12,16 +12,18 @@ import time
 from pathlib import Path
 
 import pytest
-from support.jobs import BIN, run, running, wait_for
+from support.jobs import BIN, ROOT, run, running, wait_for
 
 
-def begin(folder: Path, by: str, code: str) -> tuple[subprocess.Popen[bytes], Path]:
+def begin(folder: Path, by: str, code: str, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
     """Start two ranks of a program; the launcher, and the file that holds what it prints."""
     output = folder / "output"
     line = ["python", "-m", "hvdtrain", "launch", by, "-n", "2", "--", "python", "-c", code]
     own = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
     with open(output, "w") as file:
-        return subprocess.Popen(line, cwd=folder, stdout=file, stderr=file, env={**os.environ, **own}), output
+        return subprocess.Popen(
+            line, cwd=folder, stdout=file, stderr=file, env={**os.environ, **own, **environment}
+        ), output
 
 
 def pids(line: str, output: Path) -> list[int]:
@@ -42,14 +44,26 @@ def wait_gone(pids: list[int], seconds: float) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-STUBBORN = """
+LEAVING = """
 import os, signal, sys, time, subprocess
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
 child = subprocess.Popen(["sleep", "600"])
+in_a_session = subprocess.Popen(["sleep", "600"], start_new_session=True)
+daemon = subprocess.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True)
 print("pid", os.getpid(), flush=True)
 print("child", child.pid, flush=True)
+print("session", in_a_session.pid, flush=True)
+print("daemon", int(daemon.stdout), flush=True)
+"""
+STUBBORN = f"""
+{LEAVING}
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(600)
 """
+
+
+def pids_of_all(output: Path) -> list[int]:
+    """The two ranks, then the processes that they have started."""
+    return [pid for line in ("pid", "child", "session", "daemon") for pid in pids(f"] {line} ", output)]
 
 
 @pytest.mark.guarantee("killed-rank")
@@ -57,7 +71,8 @@ time.sleep(600)
 def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
     """Also programs that ignore SIGTERM, and what they started themselves."""
     process, output = begin(tmp_path, by, STUBBORN)
-    ranks, children = pids("pid", output), pids("child", output)
+    everything = pids_of_all(output)
+    ranks = everything[:2]
     began = time.monotonic()
     os.kill(ranks[1], signal.SIGKILL)
     assert process.wait(30) == 128 + signal.SIGKILL
@@ -65,16 +80,62 @@ def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
     text = output.read_text()
     number = next(int(line[1]) for line in text.splitlines() if line.endswith(f"pid {ranks[1]}"))
     assert f"hvdtrain: rank {number} on {os.uname().nodename} was killed by SIGKILL; ending the others" in text
-    wait_gone([*ranks, *children], max(5 - took, 0.5))
+    wait_gone(everything, max(5 - took, 0.5))
 
 
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_launcher_leaves_no_process(tmp_path, by):
     process, output = begin(tmp_path, by, STUBBORN)
-    found = pids("pid", output) + pids("child", output)
+    everything = pids_of_all(output)
     process.kill()
     process.wait()
-    wait_gone(found, 5)
+    wait_gone(everything, 5)
+
+
+def agent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+@pytest.mark.parametrize(
+    "by",
+    ["local", pytest.param("mpirun", marks=pytest.mark.matrix), pytest.param("horovodrun", marks=pytest.mark.matrix)],
+)
+def test_a_killed_agent_leaves_no_process(tmp_path, by):
+    """Its program dies with it; the processes that the program has started are orphans of the launcher."""
+    process, output = begin(tmp_path, by, STUBBORN)
+    everything = pids_of_all(output)
+    os.kill(agent_of(everything[1]), signal.SIGKILL)
+    assert process.wait(30) != 0
+    wait_gone(everything, 1)
+
+
+@pytest.mark.parametrize("by", ["local", pytest.param("mpirun", marks=pytest.mark.matrix)])
+def test_a_job_that_ends_well_leaves_no_process(tmp_path, by):
+    process, output = begin(tmp_path, by, LEAVING)
+    assert process.wait(30) == 0
+    wait_gone(pids_of_all(output), 1)
+
+
+def test_agents_that_have_not_connected_end_with_their_launcher(tmp_path):
+    """An agent that starts when its launcher is gone waits for it for a moment, not for --start-timeout."""
+    (tmp_path / "sitecustomize.py").write_text(LATE_AGENT)
+    process, _ = begin(tmp_path, "local", "", PYTHONPATH=f"{tmp_path}:{ROOT}")
+    agents = [tmp_path / "agent-0", tmp_path / "agent-1"]
+    wait_for(lambda: all(path.exists() and path.read_text() for path in agents), 20)
+    process.kill()
+    process.wait()
+    (tmp_path / "go").touch()
+    wait_gone([int(path.read_text()) for path in agents], 8)
+
+
+LATE_AGENT = """
+import os, time
+if b"hvdtrain.jobs.agent" in open("/proc/self/cmdline", "rb").read():
+    with open("agent-" + os.environ["HVDTRAIN_RANK"], "w") as file:
+        file.write(str(os.getpid()))
+    while not os.path.exists("go"):
+        time.sleep(0.05)
+"""
 
 
 # A handler may run during print, so lines are written without print's buffer.
@@ -110,7 +171,7 @@ def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
     """The second time after 0.2 s; ranks that do not end by themselves are killed."""
     stubborn = STUBBORN.replace("SIGTERM, signal.SIG_IGN", "SIGINT, lambda *_: os.write(1, b'SIGINT\\n')")
     process, output = begin(tmp_path, "local", stubborn.replace("time.sleep(600)", "while True: time.sleep(1)"))
-    ranks, children = pids("pid", output), pids("child", output)
+    everything = pids_of_all(output)
     process.send_signal(signal.SIGINT)
     wait_for(lambda: output.read_text().count("SIGINT") == 2, 10, output.read_text)
     time.sleep(0.3)
@@ -118,7 +179,7 @@ def test_ctrl_c_stops_the_job_and_again_ends_it(tmp_path):
     process.send_signal(signal.SIGINT)
     assert process.wait(30) == 128 + signal.SIGINT
     assert "hvdtrain: ended by SIGINT" in output.read_text()
-    wait_gone([*ranks, *children], 5)
+    wait_gone(everything, 5)
 
 
 def test_sigterm_repeated_at_once_is_one_request(tmp_path):

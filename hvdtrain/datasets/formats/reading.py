@@ -220,4 +220,4 @@ def read_class_names(folder: Path) -> tuple[str, ...]:
     if not path.exists():
         return ()
     with wrap_errors(path, "give it one class name on each line"):
-        return tuple(line.strip() for line in path.read_text().rstrip().splitlines())
+        return tuple(line.strip() for line in path.read_text("utf-8-sig").rstrip().splitlines())

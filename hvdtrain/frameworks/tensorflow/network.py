@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from hvdtrain.frameworks.batches import mask_names
+from hvdtrain.frameworks.preparation import is_keras_3
 from hvdtrain.frameworks.tensorflow.batch_norm import BatchNormalization, SumOverRanks
+from hvdtrain.frameworks.user_code import no_model
 from hvdtrain.interfaces import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import ShapedNetwork
+from hvdtrain.tasks.user import UserTask
 
 POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
 
@@ -188,3 +193,38 @@ class WeightLayout:
             by_channel = value.reshape(-1, *self._permuted[name])
             return by_channel.transpose(2, 3, 1, 0).reshape(value.shape[1], value.shape[0])
         return value.transpose(2, 3, 1, 0) if value.ndim == 4 else value.T
+
+
+@contextlib.contextmanager
+def building(precision: str) -> Iterator[None]:
+    """Layers made inside compute in this precision, and draw random numbers from generators whose state can be set."""
+    random, before = tf.keras.backend.experimental, tf.keras.mixed_precision.global_policy()
+    has_generators = random.is_tf_random_generator_enabled()
+    random.enable_tf_random_generator()
+    tf.keras.mixed_precision.set_global_policy(POLICIES[precision])
+    try:
+        yield
+    finally:
+        tf.keras.mixed_precision.set_global_policy(before)
+        if not has_generators:
+            random.disable_tf_random_generator()
+
+
+def task_model(task: UserTask) -> tf.keras.Model:
+    """What a task's model() returns. Raises UserError for anything but a model of Keras 2 that computes only."""
+    model = task.call("model")
+    if not isinstance(model, tf.keras.Model):
+        if is_keras_3(type(model)):
+            problem = f"returned {type(model).__name__}, a model of Keras 3"
+            raise task.error("model", problem, "make it by tf.keras, which is Keras 2 here (docs/own.md)")
+        raise no_model(task, model, "tensorflow")
+    for method in ("train_step", "compute_loss"):
+        if getattr(type(model), method) is not getattr(tf.keras.Model, method):
+            problem = f"returned {type(model).__name__}, whose own {method}() only Keras' fit would call"
+            raise task.error("model", problem, "compute its loss in losses(), and by add_loss()")
+    if getattr(model, "optimizer", None):
+        task.advice.append(
+            f"--model {task.name}: model() returned a compiled model, whose optimizer, loss and metrics are not used: "
+            "give --optimizer and --lr, losses() and metrics()"
+        )
+    return model

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +11,17 @@ import tensorflow as tf
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows, statistics_by_rank
-from hvdtrain.frameworks.preparation import is_keras_3
-from hvdtrain.frameworks.tensorflow.network import POLICIES, KerasNetwork, WeightLayout, channel_last, scale_pixels
+from hvdtrain.frameworks.tensorflow.network import (
+    KerasNetwork,
+    WeightLayout,
+    building,
+    channel_last,
+    scale_pixels,
+    task_model,
+)
 from hvdtrain.frameworks.tensorflow.optimizer import FIRST_REPLICA
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
-from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
+from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, nothing_to_train
 from hvdtrain.interfaces import Batch
 from hvdtrain.networks.description import Weights, check_weights
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -144,18 +150,27 @@ class TaskObjective(TaskOutputs, Objective):
         """Parameters that get no gradient."""
         self._generators: list[tf.Variable] = []
         """The states of the model's generators of random numbers, in the order in which they were made."""
+        self._made: list[tuple[tf.Variable, np.ndarray]] = []
+        """Variables of the model, with the values that they were made with."""
         tf.keras.utils.set_random_seed(self._seed % (1 << 32))
         if strategy.runtime.elastic:
             # Horovod identifies gradients by names that contain Keras' numbers of layers, and in an elastic job
             # processes that built different numbers of models must agree on them.
             tf.keras.backend.reset_uids()
-        with tf.variable_creator_scope(self._create_variable), building(POLICIES[strategy.config.precision]):
-            self.model = self._make_model()
+        with tf.variable_creator_scope(self._create_variable), building(strategy.config.precision):
+            self.model = task_model(task)
             rows = tuple(map(tf.constant, task.first_rows()))
-            inputs, targets = rows[: task.inputs], rows[task.inputs :]
-            self._first_outputs(inputs)
+            self._first_outputs(rows[: task.inputs], training=False)
+            before = self._values()
+            with tf.GradientTape() as tape:  # makes the layers, too, that are called in training only
+                losses = self._try_out(rows)
         self._name_variables()
-        self._try_out(inputs, targets)
+        self._find_unused(tape, losses)
+        if strategy.config.shards:
+            self._check_shards(before)
+        for variable, value in before + self._made:
+            variable.assign(value)
+        self._compile(*rows)
 
     def _create_variable(self, following: Any, **options: Any) -> tf.Variable:
         """Make a variable of the model. Of statistics and generators, each rank has the values of its first device."""
@@ -165,25 +180,25 @@ class TaskObjective(TaskOutputs, Objective):
         variable = following(**options)
         if is_state:
             self._generators.append(variable)
+        elif tf.executing_eagerly():
+            self._made.append((variable, variable.numpy()))
         return variable
 
-    def _make_model(self) -> tf.keras.Model:
-        model = self._task.call("model")
-        if isinstance(model, tf.keras.Model):
-            return model
-        if is_keras_3(type(model)):
-            raise self._task.error(
-                "model", f"returned {type(model).__name__}, a model of Keras 3",
-                "make it by tf.keras, which is Keras 2 here (docs/own.md)",
-            )  # fmt: skip
-        raise no_model(self._task, model, "tensorflow")
-
-    def _first_outputs(self, inputs: Tensors) -> None:
-        """Build the model."""
+    def _first_outputs(self, inputs: Tensors, training: bool) -> Any:
+        """Build the layers that are called in training, or in an evaluation."""
         try:
-            self._outputs(inputs, training=False)
+            return self._outputs(inputs, training)
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
+
+    def _values(self) -> list[tuple[tf.Variable, np.ndarray]]:
+        """The variables that the model has so far, with their values."""
+        variables = [variable for variable, _ in self._made]
+        self._made.clear()
+        with contextlib.suppress(ValueError):  # Keras lists none before all parts of a model are built
+            known = set(map(id, variables))
+            variables += [variable for variable in self.model.variables if id(variable) not in known]
+        return [(variable, variable.numpy()) for variable in variables]
 
     def _name_variables(self) -> None:
         """Name variables by their place in the model: Keras' own names contain the number of models made before."""
@@ -201,27 +216,34 @@ class TaskObjective(TaskOutputs, Objective):
                 problem = f"returned a model with a variable of type {variable.dtype.name}"
                 raise self._task.error("model", problem, "use float32, and --precision for others")
 
-    def _try_out(self, inputs: Tensors, targets: Tensors) -> None:
-        """Compute losses, metrics and gradients once, and find the parameters without gradients."""
-        before = {name: variable.numpy() for name, variable in self.statistics.items()}
-        with tf.GradientTape() as tape:
-            outputs = self._outputs(inputs, training=True)
-            losses = self._losses_of(outputs, targets)
+    def _try_out(self, rows: Tensors) -> tf.Tensor:
+        """Compute losses and metrics once; returns the losses."""
+        inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
+        outputs = self._first_outputs(inputs, training=True)
+        losses = self._with_added(outputs, targets)
         self._metrics_of(outputs, targets)
+        return losses
+
+    def _find_unused(self, tape: tf.GradientTape, losses: tf.Tensor) -> None:
+        """Find the parameters without gradients."""
         variables = list(self.parameters.values())
         local_copies = map(tf.distribute.get_strategy().experimental_local_results, variables)
         gradients = tape.gradient(losses, [copies[0] for copies in local_copies])
         if all(gradient is None for gradient in gradients):
             raise no_gradient(self._task)
         self._unused = [variable for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
-        for name, value in before.items():
-            self.statistics[name].assign(value)
-        self._compile(*inputs, *targets)
+
+    def _check_shards(self, before: list[tuple[tf.Variable, np.ndarray]]) -> None:
+        """Raise UserError for a model that has changed its parameters: each shard would begin with others."""
+        if any(variable.trainable and not np.array_equal(variable.numpy(), value) for variable, value in before):
+            problem = "returned a model that changes its parameters when it is called, as spectral normalization does"
+            raise self._task.error("model", problem, "leave out --shards")
 
     def _compile(self, *rows: tf.Tensor) -> None:
-        """Make a graph of an evaluation, which fails for methods that need the values of tensors."""
+        """Make graphs of training and evaluation, which fail for methods that need the values of tensors."""
         try:
-            tf.function(self.evaluate).get_concrete_function(*rows)
+            for function in (self.losses, self.evaluate):
+                tf.function(function).get_concrete_function(*rows)
         except Exception as error:
             cause = _problem(error)
             raise UserError(
@@ -238,7 +260,7 @@ class TaskObjective(TaskOutputs, Objective):
 
     def losses(self, *rows: tf.Tensor) -> tf.Tensor:
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
-        losses = self._losses_of(self._outputs(inputs, training=True), targets)
+        losses = self._with_added(self._outputs(inputs, training=True), targets)
         if self._unused:  # a gradient of zeros, so that every strategy treats it like the others
             losses += 0 * tf.add_n([tf.reduce_sum(variable) for variable in self._unused])
         return losses
@@ -247,6 +269,14 @@ class TaskObjective(TaskOutputs, Objective):
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
         outputs = self._outputs(inputs, training=False)
         return self._losses_of(outputs, targets), self._metrics_of(outputs, targets), None
+
+    def _with_added(self, outputs: Any, targets: Tensors) -> tf.Tensor:
+        """The losses of rows in training, each with what regularizers and add_loss() add to the mean of a batch."""
+        added = self.model.losses  # of the latest call, so before the task may call it again
+        if odd := [loss for loss in added if loss.shape.rank]:
+            problem = f"returned a model that adds a loss of shape {tuple(odd[0].shape)}"
+            raise self._task.error("model", problem, "give add_loss() a scalar, the mean over the rows")
+        return sum((tf.cast(loss, tf.float32) for loss in added), self._losses_of(outputs, targets))
 
     def _losses_of(self, outputs: Any, targets: Tensors) -> tf.Tensor:
         return tf.cast(super()._losses_of(outputs, targets), tf.float32)
@@ -285,21 +315,6 @@ class TaskObjective(TaskOutputs, Objective):
     def check(self, weights: Weights) -> None:
         variables = self.parameters | self.statistics
         check_weights(weights, {name: tuple(variable.shape) for name, variable in variables.items()})
-
-
-@contextlib.contextmanager
-def building(policy: str) -> Iterator[None]:
-    """Layers made inside compute by this policy, and draw random numbers from generators whose state can be set."""
-    random, before = tf.keras.backend.experimental, tf.keras.mixed_precision.global_policy()
-    has_generators = random.is_tf_random_generator_enabled()
-    random.enable_tf_random_generator()
-    tf.keras.mixed_precision.set_global_policy(policy)
-    try:
-        yield
-    finally:
-        tf.keras.mixed_precision.set_global_policy(before)
-        if not has_generators:
-            random.disable_tf_random_generator()
 
 
 def _kind(variable: tf.Variable) -> str:

@@ -49,6 +49,8 @@ class TensorFlowOptimizer:
                 gradient += self._config.weight_decay * variable
             slots = [slots[i].handle for slots in self.slots.values()]
             self._update(variable.handle, slots, gradient, lr)
+            if variable.constraint is not None:  # as Keras' optimizers do
+                tf.raw_ops.AssignVariableOp(resource=variable.handle, value=variable.constraint(variable))
 
     def _update(self, variable: tf.Tensor, slots: list[tf.Tensor], gradient: tf.Tensor, lr: tf.Tensor) -> None:
         ops, config = tf.raw_ops, self._config

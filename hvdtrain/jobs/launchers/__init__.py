@@ -6,11 +6,13 @@ Each makes command lines from a `Job`, and never strings for a shell.
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
-from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, variables
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, passed_on, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
 from hvdtrain.system import rank_info
 
@@ -101,4 +103,24 @@ LAUNCHERS = {
 
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    return (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)
+    specs = (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)
+    if launcher in ("horovodrun", "mpirun"):
+        _check_length(launcher, specs[0], {**passed_on(environment), **specs[0].variables})
+    return specs
+
+
+MAX_COMMAND_BYTES = 120 << 10
+"""The kernel's limit for one argument or variable (MAX_ARG_STRLEN, 128 KiB), less what a launcher adds."""
+
+
+def _check_length(launcher: str, spec: LaunchSpec, given: Mapping[str, str]) -> None:
+    """Raise UserError for a command line that the launcher cannot pass on to the ranks.
+
+    Open MPI gives each rank all arguments in one variable. horovodrun gives a shell all arguments and variables as one.
+    """
+    assigned = [f"{name}={value}" for name, value in given.items()] if launcher == "horovodrun" else []
+    length = len(os.fsencode(shlex.join([*assigned, *spec.command])))
+    if length > MAX_COMMAND_BYTES:
+        what = "arguments and variables" if assigned else "arguments"
+        reason = f"launch {launcher}: the {what} have {length >> 10} KiB, and it passes on {MAX_COMMAND_BYTES >> 10}"
+        raise UserError(reason, "write them to a file that the program reads, or use launch local or srun")

@@ -201,10 +201,11 @@ class SweepRecord:
 
     @classmethod
     def read(cls, folder: Path) -> SweepRecord:
-        """That of a folder, whatever its command is. Raises UserError if there is none, or it is damaged."""
-        if not (folder / FILE).exists():
+        """That of a folder, whatever its command is. Raises UserError if it has no trials, or is damaged."""
+        command, trials = _recorded(folder / FILE) if (folder / FILE).exists() else ([], [])
+        if not trials:
             raise UserError(f"--output {folder} holds no sweep", "name the folder of one with --output")
-        return cls(folder, _recorded(folder / FILE)[0])
+        return cls(folder, command)
 
     def add(self, trials: list[Trial]) -> None:
         """Write the record with these trials in addition. Raises UserError if that fails."""

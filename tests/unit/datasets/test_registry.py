@@ -22,6 +22,7 @@ from support.data_files import (
 
 import hvdtrain
 from hvdtrain.datasets.formats import reading
+from hvdtrain.datasets.formats.reading import read_class_names
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 
@@ -49,6 +50,14 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
     found = load_dataset(str(tmp_path))
     assert np.array_equal(found.train.arrays[0], expected) and np.array_equal(found.test.arrays[0], expected[:2])
     assert found.train.arrays[0].flags.c_contiguous and found.train.arrays[0].dtype == np.dtype("float32")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_class_names_of_any_editor(encoding: str, end: str, tmp_path: Path) -> None:
+    """Some write a byte order mark first."""
+    (tmp_path / "classes.txt").write_bytes(f"Käse{end}b{end}".encode(encoding))
+    assert read_class_names(tmp_path) == ("Käse", "b")
 
 
 def test_one_npz_in_a_folder_or_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

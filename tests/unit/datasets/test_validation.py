@@ -10,7 +10,7 @@ from support.data_files import BYTES, FLOATS, assert_rejected, save_npz, write_o
 
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import ArraySource
-from hvdtrain.datasets.validation import suspicious
+from hvdtrain.datasets.validation import suspicious, valid_images
 from hvdtrain.interfaces import Dataset
 
 
@@ -83,6 +83,26 @@ def test_data_that_is_probably_wrong(images: np.ndarray, labels: np.ndarray, pro
     assert len(found) == len(problems), found
     for problem, text in zip(problems, found, strict=True):
         assert text.startswith("--data mine: ") and problem in text
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3, 4])
+@pytest.mark.parametrize("size", [(5, 5), (20, 18), (32, 8)])
+def test_few_channels_may_be_last(channels: int, size: tuple[int, int]) -> None:
+    last = np.random.default_rng(0).integers(0, 255, (3, *size, channels), np.uint8)
+    first = np.ascontiguousarray(last.transpose(0, 3, 1, 2))
+    for images in (first, last):
+        np.testing.assert_array_equal(valid_images("train", images), first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "warned"),
+    [((20, 18, 5), 1), ((28, 28, 12), 1), ((512, 7, 7), 0), ((16, 4, 4), 0), ((6, 28, 28), 0), ((4, 8, 2), 0)],
+)
+def test_images_whose_channels_were_probably_last(shape: tuple[int, ...], warned: int) -> None:
+    images = valid_images("train", np.linspace(0, 255, 8 * np.prod(shape)).astype(np.uint8).reshape(8, *shape))
+    source = ArraySource(images, LABELS)
+    assert images.shape[1:] == shape
+    assert len(suspicious(Dataset("mine", source, source, tuple("0123")))) == warned
 
 
 def test_built_in_data_is_not_suspicious() -> None:

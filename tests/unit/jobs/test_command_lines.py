@@ -176,3 +176,28 @@ def test_elastic_command_line():
         *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet"),
     ]
     assert spec.variables["HVDTRAIN_ELASTIC"] == "1", "by which training becomes elastic"
+
+
+@pytest.mark.parametrize(
+    ("by", "arguments", "variable", "passes"),
+    [
+        (["mpirun"], 100, 0, True),
+        (["mpirun"], 140, 0, False),
+        (["horovodrun"], 100, 0, True),
+        (["horovodrun"], 140, 0, False),
+        (["horovodrun"], 70, 70, False),
+        (["horovodrun", "--mpi"], 140, 0, False),
+        (["local"], 140, 70, True),
+        (["srun"], 140, 70, True),
+    ],
+)
+def test_a_command_line_that_a_launcher_cannot_pass_on_is_an_error(by, arguments, variable, passes):
+    """In KiB, which all launchers were tried with; it otherwise ends in the launcher's own traceback."""
+    extra = ["--env", f"LONG={'x' * (variable << 10)}"] if variable else []
+    options = launch.parse([*by, "-n", "2", *extra, "--", "train", *(["y" * 1023] * arguments)])
+    described = launch.describe(options)
+    if passes:
+        build(by[0], described, ENVIRONMENT)
+    else:
+        with pytest.raises(UserError, match=f"launch {by[0]}: .* KiB"):
+            build(by[0], described, ENVIRONMENT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 
@@ -12,6 +13,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
 from hvdtrain.jobs.hosts import Host, SshAccess
 from hvdtrain.jobs.job import passed_on
+from hvdtrain.system.stacks import versions_here
 
 
 def test_hosts_that_cannot_be_reached_are_named(monkeypatch, tmp_path):
@@ -109,6 +111,43 @@ def test_credentials_reach_hosts_without_appearing_on_a_command_line(tmp_path, m
     assert not os.path.exists(path)
     log = (tmp_path / "log").read_text()
     assert "node1" in log and PASSWORD not in log
+
+
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "",
+        "\\n",
+        "Welcome!\\n",
+        "5\\n",
+        "null\\n",
+        "[]\\n",
+        '{"torch": 1}\\n',
+        '{"a"',
+        "\\377\\376\\n",
+        "\\033[31m\\n",
+        "[" * 9999,
+    ],
+)
+def test_a_host_that_runs_something_else_is_named(tmp_path, monkeypatch, printed):
+    """As with a forced command in authorized_keys."""
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with pytest.raises(UserError, match=r"^node1: ssh does not run what it is asked to: it printed") as raised:
+        hosts.check_hosts(["node1"])
+    assert str(raised.value).isprintable() and len(str(raised.value)) < 300
+    (check,) = hosts.inspect(["node1"])  # as the doctor and restarts do
+    assert check.problem and check.remedy
+
+
+def test_a_shell_may_print_more_than_the_versions(tmp_path, monkeypatch):
+    (tmp_path / "versions").write_text(json.dumps(versions_here()))
+    text = f"#!/bin/sh\necho Welcome\ncat '{tmp_path}/versions'\nprintf '\\nBye \\377'\n"
+    (tmp_path / "ssh").write_text(text)
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    hosts.check_hosts(["node1"])
 
 
 def test_variables_with_secrets_are_not_passed_on():

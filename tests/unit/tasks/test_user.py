@@ -58,6 +58,28 @@ def test_arguments_are_literals_or_texts():
         assert make_task("t.py:Task", Task, ("name=1or2",)).task.name == "1or2"
 
 
+class Flags(Task):
+    def __init__(self, flag=False, typed: bool | None = None, text="a", word: str | None = None, free=None, **more):
+        self.values = {**vars(), **more}
+
+
+@pytest.mark.parametrize("text", ["true", "True", "TRUE", "false", "False", "FALSE"])
+def test_arguments_are_true_or_false(text):
+    names = ("flag", "typed", "free", "more")
+    task = make_task("t.py:Flags", Flags, [f"{name}={text}" for name in names])
+    expected = text.lower() == "true"
+    assert all(task.task.values[name] is expected and task.options[name] is expected for name in names)
+    assert make_task("t.py:Flags", Flags, ("typed=None",)).task.values["typed"] is None
+    task = make_task("t.py:Flags", Flags, [f"{name}={text.lower()}" for name in ("text", "word")])
+    assert (task.task.values["text"], task.task.values["word"]) == (text.lower(),) * 2
+
+
+@pytest.mark.parametrize("name", ["flag", "typed"])
+@pytest.mark.parametrize("value", ["no", "off", "maybe", "2", "''"])
+def test_what_is_neither_true_nor_false_is_refused(name, value):
+    assert_refused(Flags, f"--set {name}=", settings=(f"{name}={value}",))
+
+
 def test_an_object_is_a_task():
     assert make_task("Task", Task(width=9)).task.width == 9
 

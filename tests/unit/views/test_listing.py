@@ -66,6 +66,11 @@ def test_filters_and_order(runs, capsys, options, names):
         (["--filter", "accuracy>high"], "--filter accuracy>high: accuracy is a number"),
         (["--filter", "accuracy>nan"], "--filter accuracy>nan: accuracy is a number"),
         (["--filter", "ranks~2"], "--filter ranks~2: ranks is a number"),
+        *(
+            (["--filter", f"accuracy{sign} "], f"accuracy{sign} : no comparison")
+            for sign in ("<", "<=", ">", ">=", "~")
+        ),
+        (["--filter", "name>"], "--filter name>: no comparison"),
         (["elsewhere"], "elsewhere: no such folder; give a run's folder"),
     ],
 )

@@ -53,6 +53,8 @@ def test_the_table_shows_trials_of_others_and_why_they_failed(tmp_path, capsys):
     assert "lr 0.1" in printed and "0.5000" in printed and "sweep.md, sweep.csv" in printed
     page = (tmp_path / "sweep.md").read_text()
     assert "- lr=0.2,seed=0: rank 1" in page and "lr=0.3,seed=0:" not in page
-    with pytest.raises(SystemExit):
-        sweep.main(["--table", "--output", str(tmp_path / "lr=0.1,seed=0")])
-    assert "holds no sweep" in capsys.readouterr().err
+    (tmp_path / "lr=0.3,seed=0" / "sweep.json").write_text('{"command": ["train"], "trials": []}')
+    for folder in ("lr=0.1,seed=0", "lr=0.3,seed=0"):
+        with pytest.raises(SystemExit) as ended:
+            sweep.main(["--table", "--output", str(tmp_path / folder)])
+        assert (ended.value.code, "holds no sweep" in capsys.readouterr().err) == (2, True)

@@ -1,0 +1,296 @@
+"""What a Keras model may do besides computing: a task's steps end at the weights of Keras' fit."""
+
+from __future__ import annotations
+
+import os
+import random
+from unittest import mock
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, assert_close, batches, made
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
+
+
+@pytest.fixture(autouse=True)
+def own_environment():
+    with mock.patch.dict(os.environ):  # a learner sets variables of its framework
+        yield
+
+
+def dense(**options):
+    return tf.keras.layers.Dense(FEATURES, **options)
+
+
+def l2(factor=0.1):
+    return tf.keras.regularizers.L2(factor)
+
+
+class AddedLoss(tf.keras.layers.Layer):
+    """Adds the mean of something of its rows to the loss, and in training the mean of something else."""
+
+    def call(self, x, training=None):
+        self.add_loss(tf.reduce_mean(x**2))
+        if training:
+            self.add_loss(0.5 * tf.reduce_mean(tf.abs(x)))
+        return x
+
+
+class Auxiliary(tf.keras.layers.Layer):
+    """Layers that are called in training only, or never, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.main, self.unused, self.frozen = dense(), dense(), dense()
+        self.frozen.trainable = False
+        self.branch = tf.keras.Sequential([dense(kernel_regularizer=l2()), tf.keras.layers.BatchNormalization()])
+
+    def call(self, x, training=None):
+        x = self.frozen(self.main(x))
+        return x + self.branch(x, training=True) if training else x
+
+
+class Counter(tf.keras.layers.Layer):
+    """Scales by the number of its calls in training."""
+
+    def build(self, shape):
+        self.calls = self.add_weight(name="calls", shape=(), dtype="int64", initializer="zeros", trainable=False)
+
+    def call(self, x, training=None):
+        if training:
+            self.calls.assign_add(1)
+        return x * (1 + tf.cast(self.calls, x.dtype) / 10)
+
+
+class Normalized(tf.keras.layers.Layer):
+    """Normalizes its kernel in each call in training, as spectral normalization does."""
+
+    def build(self, shape):
+        self.kernel = self.add_weight(name="kernel", shape=(FEATURES, FEATURES))
+
+    def call(self, x, training=None):
+        if training:
+            self.kernel.assign(self.kernel / tf.norm(self.kernel))
+        return x @ self.kernel
+
+
+class Shared(tf.keras.layers.Layer):
+    """One layer in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = dense(kernel_regularizer=l2())
+
+    def call(self, x):
+        return self.layer(tf.tanh(self.layer(x)))
+
+
+def functional():
+    """A model as a layer, with a loss of its own."""
+    inputs = tf.keras.Input((FEATURES,))
+    outputs = dense(kernel_constraint=tf.keras.constraints.MaxNorm(0.5))(inputs)
+    model = tf.keras.Model(inputs, outputs)
+    model.add_loss(0.1 * tf.reduce_mean(outputs**2))
+    return model
+
+
+def recurrent():
+    layers = tf.keras.layers
+    lstm = layers.LSTM(FEATURES, kernel_regularizer=l2(), recurrent_constraint=tf.keras.constraints.UnitNorm())
+    return tf.keras.Sequential([layers.Reshape((2, FEATURES // 2)), lstm])
+
+
+# Pieces of models, and whether rows pass them one by one: else shards and parts of a step compute something else.
+PIECES = {
+    "regularizers": (lambda: dense(kernel_regularizer=l2(), bias_regularizer=tf.keras.regularizers.L1(0.1)), True),
+    "activity": (lambda: dense(activity_regularizer=l2()), True),
+    "activity layer": (lambda: tf.keras.layers.ActivityRegularization(0.1, 0.1), True),
+    "added loss": (AddedLoss, True),
+    "largest norm": (lambda: dense(kernel_constraint=tf.keras.constraints.MaxNorm(0.5)), True),
+    "not negative": (lambda: dense(kernel_constraint="non_neg", bias_constraint="non_neg"), True),
+    "functional": (functional, True),
+    "recurrent": (recurrent, True),
+    "shared": (Shared, True),
+    "unused": (lambda: Auxiliary(), False),
+    "batch norm": (lambda: tf.keras.layers.BatchNormalization(gamma_regularizer=l2()), False),
+    "still batch norm": (lambda: tf.keras.layers.BatchNormalization(trainable=False), True),
+    "layer norm": (lambda: tf.keras.layers.LayerNormalization(gamma_constraint="unit_norm"), True),
+    "counter": (Counter, False),
+    "normalized": (Normalized, False),
+}
+
+
+class Values(tf.keras.Model):
+    """A dict of values and of complex numbers."""
+
+    def __init__(self, body, last):
+        super().__init__()
+        self.body, self.last, self.other = body, last, tf.keras.layers.Dense(CLASSES)
+
+    def call(self, x, training=None):
+        x = self.body(x, training=training)
+        return {"values": tf.complex(self.last(x), self.other(x))}
+
+
+def cross_entropy(labels, logits):
+    return tf.nn.sparse_softmax_cross_entropy_with_logits(tf.reshape(labels, [-1]), logits)
+
+
+def squares(labels, values):
+    """The squared distances of rows to one-hot labels."""
+    expected = tf.one_hot(tf.reshape(labels, [-1]), CLASSES)
+    return tf.reduce_sum((tf.math.real(values) - expected) ** 2 + (tf.math.imag(values) - expected) ** 2, 1)
+
+
+# Makes a model of a body and a last layer; the losses of its outputs, for fit and for a task.
+HEADS = {
+    "logits": (lambda body, last: tf.keras.Sequential([body, last]), cross_entropy),
+    "complex": (Values, {"values": squares}),
+}
+
+
+def model_maker(pieces, head="logits"):
+    def model():
+        layers = [layer for name in pieces for layer in (PIECES[name][0](), tf.keras.layers.Activation("tanh"))]
+        return HEADS[head][0](tf.keras.Sequential(layers), tf.keras.layers.Dense(CLASSES))
+
+    return model
+
+
+def losses_of(head):
+    function = HEADS[head][1]
+    if callable(function):
+        return lambda outputs, labels: function(labels, outputs)
+    return lambda outputs, labels: function["values"](labels, outputs["values"])
+
+
+def learner(model, losses=None, **options):
+    losses = losses or losses_of("logits")
+    config = Config(**{"framework": "tensorflow", "strategy": "single", "lr": LR, "weight_decay": 0.0, **options})
+    strategy = TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess())
+    return TensorFlowLearner(made(model, losses), None, strategy)
+
+
+def in_order(weights):
+    """Names of variables in the order of `model.variables`."""
+    return sorted(weights, key=lambda name: int(name.partition(".")[0]))
+
+
+def reference(model, head, weights, nesterov):
+    """Keras' fit from these weights on; returns the weights after it."""
+    trained = model()
+    trained(ROWS[0][:4], training=True)
+    states = [variable for variable in trained.variables if "StateVar" not in variable.name]
+    names = in_order(weights)
+    for variable, name in zip(states, names, strict=True):
+        variable.assign(weights[name])
+    optimizer = tf.keras.optimizers.SGD(LR, 0.9, nesterov)
+    trained.compile(optimizer, HEADS[head][1], run_eagerly=True)
+    trained.fit(*ROWS, batch_size=SIZE, shuffle=False, verbose=0)
+    return dict(zip(names, [variable.numpy() for variable in states], strict=True))
+
+
+def check(pieces, head="logits", resumes=False, **options):
+    """Three steps of a task, also with an evaluation and a resume between them, and those of fit."""
+    model, losses = model_maker(pieces, head), losses_of(head)
+    trained = learner(model, losses, **options)
+    expected = reference(model, head, trained.weights(), options.get("nesterov", False))
+    *early, last = batches(options.get("shards", 0))
+    for batch in early:
+        trained.train_step(batch)
+    if resumes:
+        trained.eval_step(ROWS)
+        before, trained = trained, learner(model, losses, **options)
+        trained.load(before.weights())
+        trained.load_optimizer_state(before.optimizer_state())
+    trained.train_step(last)
+    assert_close(trained.weights(), expected)
+
+
+OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
+BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"shards": 3, "nesterov": True}, {"accumulate": 3, "clip_norm": 1e6})
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_models_train_as_in_keras_fit(number):
+    chosen = random.Random(number)
+    by_row = number % 2
+    names = [name for name, (_, alone) in PIECES.items() if alone or not by_row]
+    chosen.shuffle(names)
+    names = sorted(names[: len(names) // 3], key="activity layer".__eq__)
+    head, options = chosen.choice(list(HEADS)), chosen.choice(BY_ROW if by_row else OPTIONS)
+    check(names, head, resumes=number in (0, 1), **options)
+
+
+@pytest.mark.parametrize("pieces", [("unused", "normalized", "batch norm"), ("not negative", "regularizers")])
+def test_pieces_train_as_in_keras_fit(pieces):
+    check(pieces)
+
+
+def test_the_trial_before_training_leaves_the_model_as_it_was():
+    values = []
+
+    def model():
+        built = model_maker([name for name in PIECES if name != "unused"])()
+        built(ROWS[0], training=False)
+        values.extend(built.get_weights())
+        return built
+
+    weights = learner(model).weights()
+    for name, expected in zip(in_order(weights), values, strict=True):
+        assert np.array_equal(weights[name], expected), name
+    of_branch = learner(model_maker(["unused"])).weights()
+    moving = [value for name, value in of_branch.items() if "moving" in name]
+    assert len(moving) == 2 and not moving[0].any() and (moving[1] == 1).all()
+
+
+class OwnStep(tf.keras.Sequential):
+    def train_step(self, data):
+        return super().train_step(data)
+
+
+class LossOfRows(tf.keras.layers.Layer):
+    def call(self, x):
+        self.add_loss(tf.reduce_sum(x, 1))
+        return x
+
+
+class EagerInTraining(tf.keras.layers.Layer):
+    def call(self, x, training=None):
+        return x * x.numpy().sum() if training else x
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "named"),
+    [
+        (lambda: OwnStep([dense()]), {}, "train_step()"),
+        (lambda: tf.keras.Sequential([dense(), LossOfRows()]), {}, "(4,)"),
+        (lambda: model_maker(["normalized"])(), {"shards": 2}, "parameters"),
+        (lambda: tf.keras.Sequential([dense(), EagerInTraining()]), {}, "graph"),
+    ],
+)
+def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, options, named):
+    with pytest.raises(UserError) as caught:
+        learner(model, **options)
+    assert named in caught.value.reason
+
+
+def test_that_a_compiled_models_optimizer_is_not_used_is_said():
+    def compiled():
+        model = model_maker(["shared"])()
+        model.compile("adam", "mse")
+        return model
+
+    def advice(model):
+        task = made(model, losses_of("logits"))
+        config = Config(framework="tensorflow", strategy="single")
+        TensorFlowLearner(task, None, TensorFlowStrategy(config, RuntimeOptions(device="cpu"), SingleProcess()))
+        return task.problems(task.dataset)
+
+    assert len(advice(compiled)) == 1 and not advice(model_maker(["shared"]))
