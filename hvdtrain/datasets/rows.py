@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,11 +50,29 @@ def describe_forms(forms: Forms) -> str:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
+    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's.
+
+    It has the byte order of this machine, as tensors have.
+    """
     for method in ("numpy", "asnumpy"):
         if hasattr(value, method):
-            return np.asarray(getattr(value, method)())
-    return np.asarray(value)
+            value = getattr(value, method)()
+            break
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def has_numbers(array: np.ndarray) -> bool:
+    """Whether it is of a type that tensors have too: longdouble is none."""
+    return array.dtype.kind in "biuf" and array.dtype.itemsize <= np.dtype(np.float64).itemsize
+
+
+def describe_types(values: Iterable[Any], arrays: Iterable[np.ndarray]) -> str:
+    """What values are that are no rows, by their types: `str, longdouble`."""
+    pairs = zip(values, arrays, strict=True)
+    return ", ".join(
+        array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs
+    )
 
 
 class ArraySource:
@@ -117,10 +135,11 @@ class RowChecks:
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
-        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
-        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
-            kinds = ", ".join(type(value).__name__ for value in item) if isinstance(item, tuple | list) else ""
-            raise Malformed(f"is {kinds or type(item).__name__}; return a tuple of arrays and numbers")
+        values = item if isinstance(item, tuple | list) else (item,)
+        arrays = tuple(map(as_array, values))
+        if not arrays or not all(map(has_numbers, arrays)):
+            kinds = describe_types(values, arrays) or type(item).__name__
+            raise Malformed(f"is {kinds}; return a tuple of arrays and numbers, of at most 64 bits")
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:

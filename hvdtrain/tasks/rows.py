@@ -22,6 +22,7 @@ from hvdtrain.datasets.rows import (
     as_array,
     describe_forms,
     forms_of,
+    has_numbers,
     read_rows,
     replace_bad,
 )
@@ -78,7 +79,7 @@ class AugmentedRows(RowReader):
 
     def _valid(self, value: Any, rows: int) -> np.ndarray:
         array = as_array(value)
-        if array.dtype.kind not in "biuf":
+        if not has_numbers(array):
             raise self._error(f"returned an array of type {array.dtype}", "return arrays of numbers of equal shapes")
         if array.ndim == 0 or len(array) != rows:
             raise self._error(f"returned an array of shape {array.shape} for {rows} rows", "return as many rows")

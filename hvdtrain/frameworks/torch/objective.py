@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
 from hvdtrain.frameworks.batches import network_rows, pad_rows
-from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels, trained_parameters, unchanged
+from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels, trained_parameters, unchanged, why_not_saved
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
@@ -141,6 +141,9 @@ class TaskObjective(TaskOutputs, Objective):
         tensors = tuple(map(to_tensor, self._task.first_rows()))
         inputs, targets = tensors[: self.inputs], tensors[self.inputs :]
         self._complete(inputs)
+        problem, remedy = why_not_saved(self.model)
+        if problem:
+            raise self._task.error("model", f"returned a model whose {problem}", remedy)
         self._begin_training()
         with unchanged(self.model):
             outputs = self._first_outputs(inputs)
@@ -150,6 +153,8 @@ class TaskObjective(TaskOutputs, Objective):
                 raise no_gradient(self._task)
             trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+            raise self._task.error("model", "returned a model with sparse gradients", "leave out sparse=True")
         return any(gradient is None for gradient in gradients)
 
     def _complete(self, inputs: Tensors) -> None:

@@ -15,6 +15,8 @@ from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
+    as_real,
+    from_real,
     load_module,
     module_weights,
     trained_parameters,
@@ -76,9 +78,8 @@ class TorchHorovod(TorchStrategy):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
-        hvd.broadcast_parameters(model.state_dict() | unlisted_buffers(model), root_rank=0)
-        if optimizer.state:  # Horovod would fill an empty state by a step, which decays the weights
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        tensors = model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer)
+        hvd.broadcast_parameters({name: _in_known_type(tensor) for name, tensor in tensors.items()}, root_rank=0)
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
         if config.op == "adasum":  # it combines each gradient by itself, and the updates
@@ -98,7 +99,7 @@ class TorchHorovod(TorchStrategy):
         return self._hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
-            compression=getattr(self._hvd.Compression, self.config.compression),
+            compression=_Compression(getattr(self._hvd.Compression, self.config.compression)),
             backward_passes_per_step=self.config.accumulate,
             op=getattr(self._hvd, self.config.op.capitalize()),
             groups=groups,
@@ -118,6 +119,36 @@ class TorchHorovod(TorchStrategy):
             optimizer.step()
         else:
             super().update(optimizer, scaler)
+
+
+class _Compression:
+    """Horovod's compression by --compression, and before it gradients in types that Horovod has."""
+
+    def __init__(self, compression: Any) -> None:
+        self._compression = compression
+
+    def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        real = as_real(gradient)
+        sent, context = self._compression.compress(real.float() if real.dtype is torch.bfloat16 else real)
+        return sent, (context, gradient.dtype)
+
+    def decompress(self, received: torch.Tensor, context: Any) -> torch.Tensor:
+        inner, dtype = context
+        values = self._compression.decompress(received, inner)
+        return from_real(values, dtype)
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The tensors in the state of an optimizer, by names that are the same on all ranks."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    states = (optimizer.state.get(parameter, {}) for parameter in parameters)
+    named = ((f"state.{number}.{key}", value) for number, state in enumerate(states) for key, value in state.items())
+    return {name: value for name, value in named if isinstance(value, torch.Tensor)}
+
+
+def _in_known_type(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor in a type that Horovod has."""
+    return tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else as_real(tensor)
 
 
 def _send_incomplete_groups(optimizer: Any) -> None:
@@ -209,7 +240,7 @@ class TorchDDP(TorchStrategy):
         if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
             self.group.cannot_time_gradients()
         with self.group.communicating:
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            flat = _flatten(gradients)
             torch.distributed.all_reduce(flat)
             _distribute(flat.div_(self.group.size), gradients)
 
@@ -219,10 +250,17 @@ def _gradients(optimizer: Any) -> list[torch.Tensor]:
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
+def _flatten(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """All gradients in one array, real, (n,); in float32 where all are in bfloat16, which NumPy lacks."""
+    flat = torch.cat([as_real(gradient).flatten() for gradient in gradients])
+    return flat.float() if flat.dtype is torch.bfloat16 else flat
+
+
 def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-    """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    """Write what `flat` holds, the elements of all gradients as from `_flatten`, into the gradients."""
+    sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
+    for gradient, part in zip(gradients, flat.split(sizes), strict=True):
+        gradient.copy_(from_real(part.view(as_real(gradient).shape), gradient.dtype))
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -247,6 +285,6 @@ class TorchAllreduce(TorchStrategy):
 
     def reduce(self, optimizer: Any) -> None:
         gradients = _gradients(optimizer)
-        flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
+        flat = _flatten(gradients).cpu()
         self.group.allreduce(flat.numpy())
         _distribute(flat.div_(self.group.size), gradients)
