@@ -142,7 +142,7 @@ def start_run(
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
         arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
-    with RunLock() as lock:
+    with RunLock() as lock, contextlib.closing(learner):
         folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, memory, replays)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
         if is_finished:

@@ -167,6 +167,9 @@ class TorchSteps(Learner):
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
 
+    def close(self) -> None:
+        self._strategy.close()
+
 
 class TorchLearner(TorchSteps):
     """A PyTorch module, trained with one strategy; images of networks as data are in memory format channels_last."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -56,6 +58,9 @@ class TorchStrategy(Strategy):
         """Update the parameters from the gradients."""
         scaler.step(optimizer)
 
+    def close(self) -> None:
+        """Combine no more gradients of the model."""
+
 
 class TorchHorovod(TorchStrategy):
     """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward made them."""
@@ -73,8 +78,8 @@ class TorchHorovod(TorchStrategy):
             group.require_adasum()
         super().__init__(config, runtime, group)
         self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
-        self._reducer: Any = None
-        """Horovod's optimizer, if it combines the gradients."""
+        self._distributed: Any = None
+        """Horovod's optimizer."""
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
@@ -83,20 +88,20 @@ class TorchHorovod(TorchStrategy):
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
         if config.op == "adasum":  # it combines each gradient by itself, and the updates
-            distributed = self._distributed(optimizer, model, None)
+            distributed = self._make_distributed(optimizer, model, None)
             distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
             return distributed
         # Horovod makes its object from the parameters alone, without other attributes of the optimizer. So it makes one
         # that only combines gradients, and the optimizer itself makes the updates.
         parameters = trained_parameters(model)
         carrier = torch.optim.SGD(parameters.values(), lr=0.0)
-        self._reducer = self._distributed(carrier, model, self._groups(parameters))
+        self._make_distributed(carrier, model, self._groups(parameters))
         if self.runtime.timeline:
-            _record_messages(self._reducer)
+            _record_messages(self._distributed)
         return optimizer
 
-    def _distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
-        return self._hvd.DistributedOptimizer(
+    def _make_distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
+        self._distributed = self._hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
             compression=_Compression(getattr(self._hvd.Compression, self.config.compression)),
@@ -104,21 +109,26 @@ class TorchHorovod(TorchStrategy):
             op=getattr(self._hvd, self.config.op.capitalize()),
             groups=groups,
         )
+        return self._distributed
 
     def _groups(self, parameters: dict[str, nn.Parameter]) -> Groups:
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         return [[parameters[name] for name in names] for names in gradient_groups(self.config, sizes, self.group.size)]
 
     def reduce(self, optimizer: Any) -> None:
-        if self._reducer:
-            _send_incomplete_groups(self._reducer)
-            self._reducer.synchronize()
+        if self._distributed and self.config.op != "adasum":  # which combines the updates in step()
+            _send_incomplete_groups(self._distributed)
+            self._distributed.synchronize()
 
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        if self.config.op == "adasum":  # step() itself combines the updates; gradients were not reduced
+        if self.config.op == "adasum":
             optimizer.step()
         else:
             super().update(optimizer, scaler)
+
+    def close(self) -> None:
+        if self._distributed:  # its hooks stay at the parameters
+            self._distributed.set_backward_passes_per_step(math.inf)
 
 
 class _Compression:
@@ -197,6 +207,8 @@ class TorchDDP(TorchStrategy):
         super().__init__(config, runtime, TorchDistributedGroup(torch, backend))
         self._last_gradient = 0.0
         """When backward made the latest gradient; `time.perf_counter`."""
+        self._unhook: list[Callable[[], None]] = []
+        """Removes the hooks at the parameters."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         # DistributedDataParallel reduces inside backward: in the graph, or as float32 and not by shard.
@@ -212,9 +224,11 @@ class TorchDDP(TorchStrategy):
             # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
             # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-            return nn.parallel.DistributedDataParallel(
+            wrapped = nn.parallel.DistributedDataParallel(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
+        self._unhook.append(wrapped._remove_autograd_hooks)
+        return wrapped
 
     def _watch_gradients(self, model: nn.Module, device: str) -> None:
         """Note the time of each gradient: backward, which also combines them, ends later by what that takes alone."""
@@ -227,7 +241,11 @@ class TorchDDP(TorchStrategy):
 
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(note_time)
+                self._unhook.append(parameter.register_post_accumulate_grad_hook(note_time).remove)
+
+    def close(self) -> None:
+        for unhook in self._unhook:
+            unhook()
 
     def reduce(self, optimizer: Any) -> None:
         if self.runtime.cuda_graph:
