@@ -20,7 +20,6 @@ stack_extras() {
     (source "setup/stacks/$STACK/stack.conf" && tr , '\n' <<<"$EXTRAS" | grep -vx -e dev -e onnx | paste -sd ,)
 }
 
-pinned() { sed -n -E "s/^$1==([^ ;]+).*/\1/p" "$constraints" | tail -n 1; }
 pip_install() { "$VENV/bin/python" -m pip install -q "$@"; }
 
 # The folder of site-packages in which PyPI's CUDA libraries lie.
@@ -61,8 +60,9 @@ for_cuda_13() {
 python3 -m venv "$VENV"
 case $STACK-$DEVICE in
     all-cpu | pytorch-cpu)
-        # PyPI's build would bring along CUDA: an error is better.
-        : "${torch:=$(pinned torch)+cpu}" "${extra_index:=https://download.pytorch.org/whl/cpu}"
+        # PyPI's build would bring along CUDA: an error is better. Each Python has a pin of its own.
+        sed -i -E 's/^torch==[^ ;+]+/&+cpu/' "$constraints"
+        : "${extra_index:=https://download.pytorch.org/whl/cpu}"
         ;;
     tensorflow-cpu) ;;
     all-cuda)

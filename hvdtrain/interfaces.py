@@ -355,7 +355,7 @@ class Checkpoint:
     data: str
     """Fingerprint of the training data."""
     score: float = 0.0
-    """Greater is better; 0 if it was not measured. Test accuracy, or what falls with the test loss."""
+    """Greater is better; 0 if it was not measured: `Score.order`."""
     classes: tuple[str, ...] = field(default_factory=tuple)
     init: str = ""
     """How the weights were initialized."""
@@ -363,6 +363,8 @@ class Checkpoint:
     """With --shards, what decided the bits besides options and data: `training.arithmetic.record`."""
     other_ranks: tuple[Weights, ...] = ()
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
+    score_choice: str = ""
+    """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
 
 
 class ElasticMemory(Protocol):

@@ -11,19 +11,12 @@ setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$1
 shift
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
-tool=$cache/audit-$(sha256sum <"$setup/audit.lock" | cut -c 1-16)
 
 die() { printf 'audit: %s\n' "$*" >&2; exit 1; }
 
-if [[ ! -x $tool/bin/pip-audit ]]; then
-    rm -rf "$tool"
-    "$venv/bin/python" -m venv "$tool"
-    said=$("$tool/bin/python" -m pip install -q --disable-pip-version-check --retries 1 --timeout 20 \
-        --require-hashes -r "$setup/audit.lock" 2>&1) || {
-        rm -rf "$tool"
-        die "pip-audit cannot be installed (${said##*$'\n'}); check the network, and try again"
-    }
-fi
+# shellcheck source=setup/tool.sh
+source "$setup/tool.sh"
+ensure_tool audit
 
 known=()
 while read -r name _; do

@@ -14,6 +14,8 @@ stack=$setup/stacks/$(<"$venv/.hvdtrain-stack")
 constraints=$venv/.hvdtrain-constraints # of an environment with the system's PyTorch
 [[ -f $constraints ]] || constraints=$stack/constraints.txt
 report=$venv/.hvdtrain-report.json
+exec 7>"$venv/.hvdtrain-install.lock" # as `make wheel` installs, too
+flock 7
 if [[ -e $report ]]; then
     echo "set-up: $venv has packages that were not compared with the lock: run make setup" >&2
     exit 1

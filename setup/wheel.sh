@@ -10,7 +10,6 @@ setup=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 venv=$(cd "$1" && pwd)
 folder=${2:-dist}
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/hvdtrain
-tool=$cache/wheel-$(cat "$setup/wheel.lock" <("$venv/bin/python" -V) | sha256sum | cut -c 1-16)
 # What the environment or the machine provides: MPI, the frameworks, CUDA.
 provided=('libmpi*' 'libopen-*' 'libtorch*' 'libc10*' 'libmxnet*' 'libtensorflow*' 'libnccl*' 'libcud*' 'libcublas*' 'libnv*'
     'libamdhip*' 'librccl*')
@@ -18,17 +17,8 @@ provided=('libmpi*' 'libopen-*' 'libtorch*' 'libc10*' 'libmxnet*' 'libtensorflow
 step() { printf '==> %s\n' "$*"; }
 die() { printf 'wheel: %s\n' "$*" >&2; exit 1; }
 
-# In an environment of its own, with its own lock.
-ensure_tool() {
-    local said
-    [[ ! -x $tool/bin/auditwheel ]] || return 0
-    rm -rf "$tool"
-    "$venv/bin/python" -m venv "$tool"
-    said=$("$tool/bin/python" -m pip install -q --disable-pip-version-check --require-hashes -r "$setup/wheel.lock" 2>&1) || {
-        rm -rf "$tool"
-        die "auditwheel cannot be installed (${said##*$'\n'}); check the network, and try again"
-    }
-}
+# shellcheck source=setup/tool.sh
+source "$setup/tool.sh"
 
 # Of the folders in which a library looks for others, keep those relative to its own.
 keep_relative_paths() {
@@ -44,7 +34,7 @@ keep_relative_paths() {
     done < <(find "$1" -name '*.so' -print0)
 }
 
-ensure_tool
+ensure_tool wheel
 work=$(mktemp -d "${TMPDIR:-/tmp}/hvdtrain-wheel.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 # Files in the wheel have the date of Horovod's release.
@@ -65,5 +55,7 @@ private=("$venv/" "$(cd "$setup/.." && pwd)/" "$cache/" horovod-build.)
 found=$(PYTHONSAFEPATH='' "$venv/bin/python" "$setup/wheels.py" search "$wheel" "${private[@]}") ||
     die "the wheel contains paths of this machine: $found"
 mkdir -p "$folder"
-mv -f "$wheel" "$folder/"
+# A rename, so that nobody sees a part of it, also if two build one at once.
+mv "$wheel" "$folder/.$$.whl"
+mv -f "$folder/.$$.whl" "$folder/${wheel##*/}"
 step "$folder/${wheel##*/} ($(($(stat -c %s "$folder/${wheel##*/}") / 1000)) kB)"

@@ -11,6 +11,7 @@ from typing import Literal
 from hvdtrain import __version__
 from hvdtrain.config.option import option, positional, read_arguments
 from hvdtrain.config.options import Framework
+from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.export import (
     Comparison,
@@ -42,8 +43,8 @@ class ExportOptions:
     """Write a trained network in a format that other programs run, and compare its logits with hvdtrain's own."""
 
     checkpoint: Path = positional()
-    """A run's folder, of which the newest checkpoint is used, or a checkpoint."""
-    output: str = positional()
+    """A run's folder, of which the newest checkpoint is used, RUN/best for its best one, or a checkpoint."""
+    output: str = positional(is_path=True)
     """MODEL.onnx for ONNX, MODEL.pt2 for PyTorch (torch.export), FOLDER/ for TensorFlow (SavedModel)."""
     framework: Literal["recorded", Framework] = option("recorded")
     """Framework with whose logits an ONNX model is compared; by default the one that wrote the checkpoint."""
@@ -53,6 +54,9 @@ class ExportOptions:
     """NAME=VALUE for an argument of the task's class, as in training; may be given several times."""
     force: bool = option(False)
     """Replace the file or SavedModel that is there already."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
 
 
 @exit_status()

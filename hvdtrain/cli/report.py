@@ -11,7 +11,7 @@ from hvdtrain.runs.run import finished_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.files import write_outputs
 from hvdtrain.system.text import printable
-from hvdtrain.views.report.content import LEGEND, Report
+from hvdtrain.views.report.content import Report
 from hvdtrain.views.report.pages import FILES, check_pages, csv_page, html_page, markdown_page
 from hvdtrain.views.table import paragraph
 
@@ -39,7 +39,7 @@ def show_report(runs: list[Path], output: Path) -> None:
     print(*map(paragraph, report.findings), sep="\n")
     print(f"\n{report.terminal_table().terminal()}")
     if any(group.fastest for group in report.groups):
-        print(f"\n{LEGEND}")
+        print(f"\n{report.legend}")
     if unfinished:
         print(f"\nwithout {len(unfinished)} unfinished: {'; '.join(unfinished)}")
     print(f"\nwritten to {printable(str(output))}: {', '.join(pages)}")

@@ -14,28 +14,36 @@ from rich.text import Text
 from hvdtrain.runs.run import find_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
-from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, run_lines, sort_runs
+from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, metric_names, run_lines, sort_runs
 from hvdtrain.views.run_view import read_runs
 from hvdtrain.views.terminal.figures import Output
+
+LINES_AROUND = 4
+"""Of the table: headings, the count, and the prompts before and after."""
 
 
 @exit_status()
 def main(argv: list[str]) -> None:
     """Print the table, or JSON; ends the process with a nonzero status if there is no such folder."""
     options = parse(argv)
-    filters = [Filter.parse(condition) for condition in options.filter]
-    column_of(options.sort.removeprefix("-"), "--sort")
     views = read_runs(find_runs(options.folder))
+    metrics = metric_names(views)
+    filters = [Filter.parse(condition, metrics) for condition in options.filter]
+    column_of(options.sort.removeprefix("-"), "--sort", metrics)
     chosen = [view for view in views if all(condition.accepts(view) for condition in filters)]
     ordered = sort_runs(chosen, options.sort, options.reverse)
     if options.json:
         print(json.dumps([view.values for view in ordered], indent=1, allow_nan=False))
         return
     output = Output()
+    room = output.console.height - LINES_AROUND if output.is_terminal and not options.all else len(ordered)
+    shown = ordered[: max(room, 1)]
     if ordered:
-        output.print(run_lines(ordered, output.width, output.plain))
+        output.print(run_lines(shown, output.width, output.plain))
     if output.is_terminal or not ordered:
-        rest = f" ({len(views) - len(ordered)} left out by --filter)" if len(views) > len(ordered) else ""
+        parts = [f"{len(ordered) - len(shown)} more with --all"] * (len(ordered) > len(shown))
+        parts += [f"{len(views) - len(ordered)} left out by --filter"] * (len(views) > len(ordered))
+        rest = f" ({'; '.join(parts)})" if parts else ""
         output.print([Text(f"{counted(ordered)} in {printable(str(options.folder))}{rest}", "dim")])
 
 
@@ -58,6 +66,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--filter", action="append", default=[], metavar="CONDITION",
         help="only runs that meet it, as state=failed, strategy=horovod, 'accuracy>0.9', name~fashion; any number",
     )  # fmt: skip
+    parser.add_argument("--all", action="store_true", help="in a terminal, also runs for which it has no line")
     parser.add_argument("--json", action="store_true", help="print a JSON list, in which null is what is not known")
     return parser.parse_args(_joined(argv))
 

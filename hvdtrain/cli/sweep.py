@@ -217,4 +217,4 @@ def _show(rows: list[Combination], output: Path) -> None:
     for sentence in _sentences(SweepRecord.read(output).trials, output):
         print(f"\n{paragraph(sentence)}")
     written = ["sweep.md", "sweep.csv", *([PLOT] if (output / PLOT).is_file() else [])]
-    print(f"\n{paragraph(pages.DEFINITION)}\nwritten to {printable(str(output))}: {', '.join(written)}")
+    print(f"\n{paragraph(pages.definition(rows))}\nwritten to {printable(str(output))}: {', '.join(written)}")

@@ -39,7 +39,11 @@ def show(options: argparse.Namespace) -> int:
     from hvdtrain.views.terminal.figures import Output
     from hvdtrain.views.terminal.follow import follow
 
-    return follow(awaited_run(run) if options.wait else _run(run), Output())
+    return follow(awaited_run(run, _say) if options.wait else _run(run), Output())
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _run(path: Path) -> Path:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
-import time
 from typing import Any
 
 import numpy as np
@@ -28,14 +27,17 @@ from hvdtrain.errors import PeerLost, TrainingError, UserError
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.phases import collective
-from hvdtrain.system.processes import TICK_S, RunningTime
+from hvdtrain.system.processes import TICK_S, RunningLimit, RunningTime
 
 CHUNK_BYTES = 1 << 18
 """Size of the pieces that are summed as they arrive: small enough to be in the processor's cache still."""
+OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays")
+"""What ranks do together, for the header of each and for messages."""
 SILENCE_S = 1800.0
 """How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
 SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
+NOTHING = np.empty(0, np.uint8)
 
 
 class RingGroup(CommunicationTime):
@@ -62,8 +64,8 @@ class RingGroup(CommunicationTime):
         self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
-            deadline = time.monotonic() + start_timeout_s
-            self._next, self._previous = connect_neighbors(rank, address, token, deadline)
+            with RunningLimit(start_timeout_s) as limit:  # a job may be suspended for longer
+                self._next, self._previous = connect_neighbors(rank, address, token, limit)
 
     def free_address(self) -> str:
         """host:port on the interface that the ring uses, where another server can listen; no other program gets it."""
@@ -79,41 +81,62 @@ class RingGroup(CommunicationTime):
         cuts = [len(values) * i // size for i in range(size + 1)]
         parts = [values[a:b] for a, b in itertools.pairwise(cuts)]
         with self.communicating:
+            header = _header(0, values)
             for step in range(size - 1):
-                self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True)
+                self._exchange(parts[(rank - step) % size], parts[(rank - step - 1) % size], add=True, header=header)
+                header = NOTHING
             for step in range(size - 1):
                 self._exchange(parts[(rank - step + 1) % size], parts[(rank - step) % size], add=False)
 
-    def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool) -> None:
-        """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds."""
-        outgoing, sent, received = out.view(np.uint8).data, 0, 0
+    def _exchange(self, out: np.ndarray, into: np.ndarray, add: bool, header: np.ndarray = NOTHING) -> None:
+        """Send `out` to the next rank while `into` arrives from the previous one; `add` adds to what `into` holds.
+
+        header: what `_header` returns, in the first exchange of an operation; the previous rank's is compared with it.
+        """
+        outgoing, head, theirs = out.view(np.uint8).data, header.view(np.uint8).data, np.empty_like(header)
+        sent = received = -len(head)  # headers come first
         step = CHUNK_BYTES // into.itemsize * into.itemsize
         while sent < len(outgoing) or received < into.nbytes:
-            start = received // step * step
+            start = max(received, 0) // step * step
             end = min(start + step, into.nbytes)
             chunk = into[start // into.itemsize : end // into.itemsize]
             target = self._scratch[: end - start] if add else chunk.view(np.uint8)
-            moved = self._send(outgoing[sent:])
-            arrived = self._receive(target.data[received - start :])
+            moved = self._send(*_rest(head, outgoing, sent))
+            arrived = self._receive(*_rest(theirs.view(np.uint8).data, target.data, received, start))
+            if received < 0 <= received + arrived:
+                self._check(header, theirs)
             sent, received = sent + moved, received + arrived
             if add and arrived and received == end:
                 chunk += target.view(into.dtype)
             if not moved and not arrived:
                 self._wait(writing=sent < len(outgoing), reading=received < into.nbytes)
 
-    def _send(self, data: memoryview) -> int:
+    def _check(self, header: np.ndarray, theirs: np.ndarray) -> None:
+        """Raise TrainingError unless the previous rank has begun the same operation.
+
+        A script that leaves its loop on one rank only is elsewhere: gradients would be read as something else.
+        """
+        if (theirs != header).any():
+            previous = (self.rank - 1) % self.size
+            raise TrainingError(
+                f"rank {previous} and rank {self.rank} are not at the same place of their program: rank {previous} "
+                f"begins {_described(theirs)}, rank {self.rank} {_described(header)}",
+                "let all ranks make the same calls; leave a training loop on every rank after the same step",
+            )
+
+    def _send(self, *data: memoryview) -> int:
         try:
-            return self._next.send(data) if data else 0
+            return self._next.sendmsg(data) if any(data) else 0
         except BlockingIOError:
             return 0
         except OSError as error:
             raise self._lost(self.rank + 1, error) from None
 
-    def _receive(self, target: memoryview) -> int:
-        if not target:
+    def _receive(self, *targets: memoryview) -> int:
+        if not any(targets):
             return 0
         try:
-            count = self._previous.recv_into(target)
+            count = self._previous.recvmsg_into(targets)[0]
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -133,7 +156,8 @@ class RingGroup(CommunicationTime):
             clock.tick()
             if clock.seconds >= self._timeout_s:
                 raise self._lost(self.rank + (-1 if reading else 1), f"no data for {self._timeout_s:g} s")
-        if events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
+        has_data = reading and events.get(self._previous.fileno(), 0) & select.POLLIN  # it may say why the rank ends
+        if not has_data and events.get(self._next.fileno(), 0) & (select.POLLRDHUP | select.POLLHUP | select.POLLERR):
             raise self._lost(self.rank + 1, "it closed the connection")
 
     def _lost(self, rank: int, why: object) -> PeerLost:
@@ -156,14 +180,16 @@ class RingGroup(CommunicationTime):
         rank, size = self.rank, self.size
         packed = [b""] * size
         packed[rank] = encode(value)
+        header = _header(1)
         for step in range(size - 1):
-            packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size])
+            packed[(rank - step - 1) % size] = self._exchange_bytes(packed[(rank - step) % size], header)
+            header = NOTHING
         return [decode(message) for message in packed]
 
-    def _exchange_bytes(self, out: bytes) -> bytes:
+    def _exchange_bytes(self, out: bytes, header: np.ndarray) -> bytes:
         """Send bytes to the next rank; returns those of the previous rank, which may differ in length."""
         length = np.empty(1, np.int64)
-        self._exchange(np.array([len(out)], np.int64), length, add=False)
+        self._exchange(np.array([len(out)], np.int64), length, add=False, header=header)
         if not 0 <= length[0] <= MESSAGE_BYTES:
             raise self._lost(self.rank - 1, f"it sends {length[0]} bytes, more than a rank sends")
         into = np.empty(int(length[0]), np.uint8)
@@ -176,19 +202,37 @@ class RingGroup(CommunicationTime):
 
     @collective
     def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
-        nothing = np.empty(0, np.uint8)
+        header = _header(2, values)
         if self.rank != root:
-            self._exchange(nothing, values, add=False)
+            self._exchange(NOTHING, values, add=False, header=header)
+            header = NOTHING
         if (self.rank + 1) % self.size != root:
-            self._exchange(values, nothing, add=False)
+            self._exchange(values, NOTHING, add=False, header=header)
 
     @collective
     def close(self) -> None:
         if self.size > 1:
-            with contextlib.suppress(TrainingError):  # a neighbor may have passed this barrier and exited already
+            with contextlib.suppress(PeerLost):  # a neighbor may have passed this barrier and exited already
                 self.gather(None)  # a barrier: no rank closes a connection that its neighbor still uses
             self._next.close()
             self._previous.close()
+
+
+def _header(operation: int, values: np.ndarray = NOTHING) -> np.ndarray:
+    """What announces one of OPERATIONS on an array: the same on every rank."""
+    return np.array([operation, values.nbytes, ord(values.dtype.char)], np.int64)
+
+
+def _rest(head: memoryview, data: memoryview, done: int, start: int = 0) -> tuple[memoryview, ...]:
+    """The buffers after `done` bytes, which count from the end of the head. start: number of the data's first byte."""
+    return (head[len(head) + done :], data) if done < 0 else (data[done - start :],)
+
+
+def _described(header: np.ndarray) -> str:
+    """What a header announces."""
+    operation, size, _ = header.tolist()
+    name = OPERATIONS[operation] if 0 <= operation < len(OPERATIONS) else "what no rank sends"
+    return f"{name} of {size} bytes" if size else name
 
 
 def start(hang_timeout_s: float = 0) -> RingGroup:

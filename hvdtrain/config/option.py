@@ -13,7 +13,7 @@ import json
 import math
 import os
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
@@ -23,6 +23,7 @@ import msgspec
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.command import Parser
+from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.text import did_you_mean
 
 NUMBER_LIMIT = 1 << 53
@@ -65,6 +66,8 @@ class Option:
     calls: with different values, ranks would wait for each other for ever."""
     by_script: bool = False
     """Whether a script with a training loop of its own decides it instead; the record of its runs leaves it out."""
+    of_network: bool = False
+    """Whether only networks as data have it; the record of a task leaves it out, as the task decides it."""
     affects_speed: bool = False
     """Whether it decides how long a step takes, so that only runs with the same value compare in speed."""
     only_distributes: bool = False
@@ -73,6 +76,8 @@ class Option:
     """Whether it says where a run is, so that every run has a value of its own."""
     in_sweep: str = ""
     """If a sweep gives it to each trial itself: what to do instead."""
+    is_path: bool = False
+    """Whether its text is a path of this host, as those of type `Path` always are."""
     is_positional: bool = False
     is_repeated: bool = False
     """Whether each of its values, if it has several, is given after the option's name."""
@@ -80,7 +85,9 @@ class Option:
     """Whether a bool has no form with --no- in front."""
 
     def problem(self, value: Any) -> str:
-        """Why the number is out of the option's range; empty if it is not, or if the value is not a number."""
+        """Why a number is out of the option's range, or a path is a URL; empty if it is neither."""
+        if (isinstance(value, Path) or self.is_path) and is_url(value):
+            return NOT_LOCAL
         if isinstance(value, bool) or not isinstance(value, int | float):
             return ""
         # Written so that NaN is caught.
@@ -100,9 +107,9 @@ def option(default: Any, group: str = "", **facts: Any) -> Any:
     return dataclasses.field(default=default, metadata={Option: Option(group, **facts)})
 
 
-def positional() -> Any:
-    """A positional argument, as a field of a dataclass of options."""
-    return dataclasses.field(metadata={Option: Option(is_positional=True)})
+def positional(**facts: Any) -> Any:
+    """A positional argument, as a field of a dataclass of options. facts: fields of `Option`."""
+    return dataclasses.field(metadata={Option: Option(is_positional=True, **facts)})
 
 
 def facts(kind: type) -> dict[str, Option]:
@@ -162,15 +169,16 @@ class OptionParser(Parser):
         super().__init__(prog=program, usage=usage, description=description.replace("%", "%%"), **settings)
         self._several: set[str] = set()
 
-    def add(self, kind: type, defaults: Any = None) -> None:
-        """Add the options of a dataclass. defaults: of this class, those that --help shows."""
+    def add(self, kind: type, defaults: Any = None, hidden: Collection[str] = ()) -> None:
+        """Add the options of a dataclass. defaults: of this class, those that --help shows; it omits those hidden."""
         groups: dict[str, Any] = {}
         for field in dataclasses.fields(kind):
             about = facts(kind)[field.name]
             if about.group and about.group not in groups:
                 groups[about.group] = self._group(about.group)
             default = getattr(defaults, field.name) if defaults else field.default
-            self._add(groups.get(about.group, self), field.name, about, kind, default)
+            text = argparse.SUPPRESS if field.name in hidden else _help(texts(kind)[field.name], default)
+            self._add(groups.get(about.group, self), field.name, about, kind, text)
 
     def parse(self, argv: list[str]) -> dict[str, Any]:
         """The options that are given, by their names in Python. Raises UserError."""
@@ -182,11 +190,11 @@ class OptionParser(Parser):
         known = [group for group in self._action_groups if group.title == title]
         return known[0] if known else self.add_argument_group(title)
 
-    def _add(self, group: Any, name: str, about: Option, kind: type, default: Any) -> None:
+    def _add(self, group: Any, name: str, about: Option, kind: type, text: str) -> None:
         of_type = types(kind)[name]
         is_tuple = get_origin(of_type) is tuple
         item = get_args(of_type)[0] if is_tuple else of_type
-        settings: dict[str, Any] = {"help": _help(texts(kind)[name], default), "default": argparse.SUPPRESS}
+        settings: dict[str, Any] = {"help": text, "default": argparse.SUPPRESS}
         self._several |= {name} if is_tuple else set()
         if item is bool:
             settings["action"] = "store_true" if about.is_switch else argparse.BooleanOptionalAction
@@ -209,6 +217,8 @@ def _dashed(word: str) -> str:
 
 
 def _argument(name: str, kind: Any, text: str) -> Any:
+    if Path in _alternatives(kind) and is_url(text):
+        raise invalid(name, text, NOT_LOCAL)
     try:
         return from_text(text, kind)
     except ValueError:

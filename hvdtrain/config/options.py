@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from hvdtrain.config import validity
 from hvdtrain.config.option import Resume, invalid, option
+from hvdtrain.config.score import AUTO, check_choice
 
 Framework = Literal["mxnet", "torch", "tensorflow"]
 TITLES: dict[str, str] = {"mxnet": "MXNet", "torch": "PyTorch", "tensorflow": "TensorFlow"}
@@ -68,13 +69,13 @@ class Config:
     """Network: lenet, cifar_lenet, mlp, resnet20, NETWORK.toml, or FILE.py:NAME; or a task, FILE.py:CLASS."""
     set: tuple[str, ...] = option((), MODEL, is_repeated=True, resume=Resume.NETWORK, by_script=True)
     """NAME=VALUE for an argument of the task's class; may be given several times."""
-    data: str = option("digits", DATA, resume=Resume.SAME, by_script=True, affects_speed=True)
+    data: str = option("digits", DATA, resume=Resume.SAME, by_script=True, of_network=True, affects_speed=True)
     """digits, fashion-mnist, mnist, cifar10, synthetic, or your own: a folder, a file, or FILE.py:NAME."""
-    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True)
+    image_size: str = option("", DATA, resume=Resume.DATA, by_script=True, of_network=True)
     """Size HEIGHTxWIDTH, or shape CHANNELSxHEIGHTxWIDTH, to which image files are resized; by default their own."""
     on_bad_row: Literal["stop", "skip"] = option("stop", DATA)
     """If a row of the data cannot be read: stop the job, or give the row weight zero."""
-    init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True)
+    init: Literal["book", "xavier", "he"] = option("xavier", MODEL, resume=Resume.SAME, by_script=True, of_network=True)
     """Initial weights: N(0, 0.01^2), Glorot's uniform distribution, or He's normal one; biases are zero."""
     seed: int = option(0, MODEL, minimum=0, resume=Resume.SAME, in_sweep="use --seeds N for the seeds 0 to N-1")
     """Random seed of the initial weights and the order of samples."""
@@ -106,7 +107,7 @@ class Config:
     """Factor by which the step schedule multiplies the learning rate."""
     lr_step_epochs: int = option(5, OPTIMIZER, above=0, by_script=True)
     """Epochs between two changes of the step schedule."""
-    batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True)
+    batch_norm: Literal["local", "sync"] = option("local", MODEL, by_script=True, of_network=True)
     """Rows by whose mean and variance batch normalization trains: each rank's own, or those of all ranks."""
     precision: Literal["fp32", "bf16", "fp16"] = option(
         "fp32",
@@ -182,7 +183,7 @@ class RuntimeOptions:
     name: str = option("", RUN, is_place=True, in_sweep="it names each trial's run by its options")
     """Name of this run's folder; by default data, framework, strategy, number of ranks and time."""
     resume: Path | None = option(None, RUN, is_place=True, in_sweep="it resumes trials by itself")
-    """Run folder or checkpoint to resume; the recorded options become the defaults."""
+    """Run folder, its best checkpoint (RUN/best), or a checkpoint to resume; recorded options become the defaults."""
     auto_resume: bool = option(False, RUN, is_place=True, in_sweep="it resumes trials by itself")
     """Resume the run --name if it has a checkpoint, else start it: for jobs that are restarted automatically."""
     device: Literal["auto", "cpu", "gpu"] = option("auto", MACHINE)
@@ -207,6 +208,9 @@ class RuntimeOptions:
     """Seconds between checkpoints, written at the next logging step within 1 % of the time; 0 for none by time."""
     keep: int = option(3, RUN, minimum=1, per_rank=True)
     """Number of newest checkpoints to keep, in addition to the best."""
+    score: str = option(AUTO, RUN)
+    """Figure of evaluations that says which checkpoint is the best: max:METRIC, min:METRIC or min:loss; auto takes the
+    metric accuracy if there is one, else the lowest loss."""
     hang_timeout: float = option(0.0, WATCH, minimum=0, per_rank=True)
     """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
     check_sync: int = option(0, WATCH, minimum=0)
@@ -229,6 +233,7 @@ class RuntimeOptions:
     def __post_init__(self) -> None:
         if self.timeline:
             StepRange.parse(self.timeline)
+        check_choice(self.score)
         validity.check_runtime(self)
 
     @property

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config import option as values
+from hvdtrain.config import validity
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
 from hvdtrain.errors import UserError
+from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
 from hvdtrain.system.python_files import is_reference, is_script
 from hvdtrain.system.text import did_you_mean, printable
@@ -22,6 +24,13 @@ KINDS: dict[str, Any] = {**values.types(Config), **values.types(RuntimeOptions)}
 """The type of each option of training, by its name in Python."""
 FACTS: dict[str, values.Option] = {**values.facts(Config), **values.facts(RuntimeOptions)}
 """What each option of training says about itself, by its name in Python."""
+PROGRAM = (
+    "Train with data parallelism: a network on images, or FILE.py:CLASS, a task of your own, which is short for "
+    "--model FILE.py:CLASS."
+)
+SCRIPT = "Train with data parallelism by the loop of this script."
+NOT_FOR_SCRIPTS = {"model", *validity.NOT_IN_SCRIPTS, *(name for name, about in FACTS.items() if about.by_script)}
+"""Options that a script with a loop of its own rejects."""
 REMEDY = "give a folder under runs/, or one of its checkpoints"
 Options = Config | RuntimeOptions
 
@@ -96,7 +105,7 @@ def recorded(path: Path) -> Config:
 
 def run_folder(path: Path) -> Path:
     """The folder of the run at `path`, which is that folder or a checkpoint in it."""
-    return path if os.path.isfile(path / "config.json") else path.parent.parent
+    return run_of_best(path) or (path if os.path.isfile(path / "config.json") else path.parent.parent)
 
 
 def check_recorded(folder: Path, expected: Mapping[str, Any]) -> None:
@@ -258,13 +267,16 @@ class CommandLine:
 
 def _parser(program: str, defaults: Config | None = None) -> OptionParser:
     """The parser of a training command line. defaults: those that --help shows."""
-    parser = OptionParser(program, "Train LeNet with data parallelism.", add_help=False)
+    parser = OptionParser(program, SCRIPT if is_script(program) else PROGRAM, add_help=False)
+    if not is_script(program):
+        parser.usage = f"{program} [FILE.py:CLASS] [OPTIONS]"
+    hidden = NOT_FOR_SCRIPTS if is_script(program) else ()
     # The caller prints: on one rank, and with the defaults of the recipe or the run.
     text = "Show this text, and exit."
     parser.add_argument("-h", "--help", action="store_true", default=argparse.SUPPRESS, help=text)
     parser.add(TrainingCommand)
-    parser.add(Config, defaults)
-    parser.add(RuntimeOptions)
+    parser.add(Config, defaults, hidden)
+    parser.add(RuntimeOptions, hidden=hidden)
     return parser
 
 

@@ -22,6 +22,13 @@ MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
 
+NOT_IN_SCRIPTS = ("elastic", "cuda_graph")
+"""Options of `RuntimeOptions` that a script with a loop of its own cannot have."""
+SCRIPT_REMEDIES = {
+    "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
+    "precision": "leave it out, and compute in torch.autocast",
+}
+"""What to do instead of an option that a script with a loop of its own decides, where that is not plain."""
 SHARDED = "--strategy single, horovod, ring, mpi or (PyTorch) ddp, in the framework's default --api"
 
 
@@ -48,11 +55,13 @@ def check_launched(runtime: Any, name: str, request: str) -> None:
 
 
 def check_ranges(options: Any) -> None:
-    """Check each number of a dataclass of options by the range that its option allows."""
+    """Check each number of a dataclass of options by the range that its option allows, and each path."""
     for name, about in facts(type(options)).items():
-        if problem := about.problem(value := getattr(options, name)):
-            texts = choices(types(options.__class__)[name])
-            raise invalid(name, value, problem, f"give another number, or {', '.join(texts)}" if texts else "")
+        value = getattr(options, name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if problem := about.problem(item):
+                texts = choices(types(options.__class__)[name])
+                raise invalid(name, item, problem, f"give another number, or {', '.join(texts)}" if texts else "")
 
 
 def check_framework(config: Any) -> None:
@@ -124,20 +133,17 @@ def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) 
     for name, about in facts(type(config)).items():
         if about.by_script and getattr(config, name) != getattr(type(config), name):
             reason = f"--{key(name)}: {script} decides it by itself"
-            raise UserError(reason, "leave it out, and change the script", option=name)
+            raise UserError(reason, SCRIPT_REMEDIES.get(name, "leave it out, and change the script"), option=name)
     if is_other_script:
         reason = f"the run is of {config.model}, not of {script}"
         raise UserError(reason, "rename it, or start a new run", option="model")
     if config.model not in (type(config).model, script):
         raise invalid("model", config.model, f"{script} makes its model by itself", "leave it out")
-    for name, text, is_given in (
-        ("elastic", "--elastic", runtime.elastic),
-        ("cuda_graph", "--cuda-graph", runtime.cuda_graph),
-        ("op", "--op adasum", config.op == "adasum"),
-    ):
-        if is_given:
-            reason = f"{text}: a script with its own loop cannot have it"
-            raise UserError(reason, "leave it out, or write a task", option=name)
+    given = {name: f"--{key(name)}" for name in NOT_IN_SCRIPTS if getattr(runtime, name)}
+    given |= {"op": "--op adasum"} if config.op == "adasum" else {}
+    for name, text in given.items():
+        reason = f"{text}: a script with its own loop cannot have it"
+        raise UserError(reason, "leave it out, or write a task", option=name)
 
 
 def check_rows(config: Any, samples: int, unit: str, ranks: int, devices: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,13 +11,17 @@ import numpy as np
 
 from hvdtrain.datasets.built_in import IDX_FILES, find_file
 from hvdtrain.datasets.formats.array_files import HDF5_SUFFIXES, NPY_FILES, load_hdf5, load_npy
-from hvdtrain.datasets.formats.image_files import load_image_folder
+from hvdtrain.datasets.formats.image_files import SUFFIXES, load_image_folder
 from hvdtrain.datasets.formats.in_memory import read_idx, read_npz
 from hvdtrain.datasets.formats.reading import ImageSize, Malformed, wrap_errors
 from hvdtrain.datasets.formats.tar_shards import SHARD, load_tar_shards
 from hvdtrain.datasets.rows import LoadedArrays, LoadedSources
 from hvdtrain.errors import UserError
+from hvdtrain.system.text import printable
 
+MAX_LISTED = 3
+"""Of the names in a folder, in a message."""
+OWN_READER = "read it in a function of FILE.py (--data FILE.py:NAME) or in a task"
 FORMATS = (
     f"train.npz and test.npz with images and labels, one .npz file with x_train, y_train, x_test and y_test, IDX files "
     f"named as MNIST's ({IDX_FILES[0]}), {NPY_FILES[0]} and so on, folders train/CLASS and test/CLASS of images, "
@@ -49,7 +54,7 @@ def load_path(name: str, path: Path, skip: bool = False, resized: ImageSize = No
 def _format(name: str, path: Path) -> str:
     """What a path holds: `images`, `tar`, `npy`, `hdf5`, `idx` or `npz`."""
     if path.is_file():
-        return "hdf5" if path.suffix in HDF5_SUFFIXES else "npz"
+        return _format_of_file(name, path)
     with wrap_errors(path, "check the path and its permissions"):
         names = os.listdir(path)
     archives = [file for file in names if file.endswith(".npz") and not file.startswith(".")]
@@ -65,8 +70,43 @@ def _format(name: str, path: Path) -> str:
     if len(kinds) > 1:
         raise UserError(f"{name}: holds data in several formats ({', '.join(kinds)})", "leave one of them there")
     if not kinds:
-        raise UserError(f"{name}: holds {len(archives)} .npz files, and no other data", f"give {FORMATS}")
+        raise _no_format(name, path, names)
     return kinds[0]
+
+
+def _format_of_file(name: str, path: Path) -> str:
+    """`hdf5` or `npz`. Raises UserError for a file that is neither."""
+    if path.suffix in HDF5_SUFFIXES:
+        return "hdf5"
+    if path.suffix != ".npz" and not zipfile.is_zipfile(path):
+        kind = f"a {path.suffix} file" if path.suffix else "a file of another format"
+        raise UserError(f"{name}: is {printable(kind)}, which is not read", f"{OWN_READER}, or give {FORMATS}")
+    return "npz"
+
+
+def _no_format(name: str, path: Path, names: list[str]) -> UserError:
+    """The error of a folder that holds no data in any format."""
+    shown = sorted(file for file in names if not file.startswith("."))
+    classes = [file for file in shown if _holds_images(path / file)]
+    if classes:
+        remedy = "move them into a folder train, and images to test with into a folder test with the same classes"
+        return UserError(f"{name}: holds folders of images ({_listed(classes)}), but no folder train", remedy)
+    archives = [file for file in shown if file.endswith(".npz")]
+    if len(archives) > 1:
+        remedy = "name them train.npz and test.npz, or give the path of one that has all arrays"
+        return UserError(f"{name}: holds {len(archives)} .npz files ({_listed(archives)})", remedy)
+    return UserError(f"{name}: holds no data of a known format ({_listed(shown) or 'it is empty'})", f"give {FORMATS}")
+
+
+def _listed(names: list[str]) -> str:
+    return printable(", ".join(names[:MAX_LISTED])) + ", ..." * (len(names) > MAX_LISTED)
+
+
+def _holds_images(folder: Path) -> bool:
+    try:
+        return any(file.lower().endswith(SUFFIXES) for file in os.listdir(folder))
+    except OSError:
+        return False
 
 
 def _named(folder: Path, suffixes: tuple[str, ...]) -> Iterator[Path]:

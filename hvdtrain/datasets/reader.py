@@ -44,7 +44,9 @@ class Reader:
         self._sources: dict[Part, Source] = {"train": dataset.train, "test": dataset.test}
         self._in_processes = {part for part, source in self._sources.items() if _needs_process(source)}
         self.workers = _auto(self._sources.values()) if workers == "auto" else workers
-        if self._in_processes and loader_spec is None:
+        self.reads_ahead = not self._in_processes or loader_spec is not None
+        """Whether it has workers, if it is given any."""
+        if not self.reads_ahead:
             self.workers = 0
         self._loader_spec, self._seed, self._check = loader_spec if self._in_processes else None, seed, check
         self._processes: list[WorkerProcess] = []

@@ -130,7 +130,8 @@ class RowReader(abc.ABC):
 class RowChecks:
     """What rows must be like: arrays of numbers, as tasks have them.
 
-    `row` and `batch` raise Malformed or UserError for what they are not.
+    `row` and `batch` raise Malformed or UserError for what they are not: RowError with its own remedy where the code
+    that makes rows is wrong, and not one row.
     """
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
@@ -139,7 +140,7 @@ class RowChecks:
         arrays = tuple(map(as_array, values))
         if not arrays or not all(map(has_numbers, arrays)):
             kinds = describe_types(values, arrays) or type(item).__name__
-            raise Malformed(f"is {kinds}; return a tuple of arrays and numbers, of at most 64 bits")
+            raise RowError(f"{place}: is {kinds}", "return a tuple of arrays and numbers, of at most 64 bits")
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
@@ -161,10 +162,10 @@ class ImagesAndLabels(RowChecks):
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise Malformed(f"is of type {type(item).__name__}; return a tuple of image and label")
+            raise RowError(f"{place}: is of type {type(item).__name__}", "return a tuple of image and label")
         image, label = map(as_array, item)
         if label.dtype.kind not in "iu" or label.size != 1:
-            raise Malformed(f"has a label of type {label.dtype} and shape {label.shape}; return an integer")
+            raise RowError(f"{place}: has a label of type {label.dtype} and shape {label.shape}", "return an integer")
         if image.ndim not in (2, 3):
             raise Malformed(f"the image has shape {image.shape}, not (height, width) or with channels")
         number = int(label.reshape(()))

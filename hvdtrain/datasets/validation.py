@@ -67,10 +67,11 @@ def check_same_shape(name: str, dataset: Dataset) -> None:
     """
     train, test = dataset.input_shape, dataset.test[np.zeros(1, np.int64)][0].shape[1:]
     if train != test:
-        raise UserError(
-            f"{name}: train images are {text(train)}, test images {text(test)}",
-            "resize them to one shape, image files by --image-size",
-        )
+        gray, color = (text((channels, *train[1:])) for channels in (1, 3))
+        remedy = f"give --image-size {gray} for gray or {color} for color images, or save all of them as one of these"
+        if train[1:] != test[1:]:
+            remedy = "resize them to one shape, image files by --image-size"
+        raise UserError(f"{name}: train images are {text(train)}, test images {text(test)}", remedy)
 
 
 def valid_labels(where: str, labels: np.ndarray, images: int, classes: int | None) -> np.ndarray:

@@ -89,6 +89,7 @@ def statistics_by_rank(network: ShapedNetwork, config: Config) -> frozenset[str]
 def scale_of_rows(ranks: int) -> float:
     """The power of two by which a row weighs more on one of several ranks than in one process, rounded up.
 
-    fp16's loss scale is divided by it at the start: several ranks would skip other first steps than one process.
+    fp16's loss scale is divided by it, at the start and after a resume: several ranks would skip other steps than one
+    process.
     """
     return float(1 << (ranks - 1).bit_length())

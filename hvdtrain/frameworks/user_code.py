@@ -6,6 +6,7 @@ The errors, and the checks that need no tensors, are the same for all frameworks
 from __future__ import annotations
 
 import abc
+from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, ClassVar, SupportsFloat
 
@@ -116,7 +117,9 @@ def nothing_to_train(task: UserTask) -> UserError:
 
 
 def failing_model(task: UserTask, inputs: Iterable[Any], error: Exception) -> UserError:
-    """The model does not take these arrays."""
+    """The model does not take these arrays. Raises the error itself where it is the end of a debugger."""
+    if isinstance(error, BdbQuit):
+        raise error
     shapes = _describe(inputs)
     message = " ".join(str(error).split())
     problem = f"returned a model that fails on inputs {shapes} ({message:.300})"

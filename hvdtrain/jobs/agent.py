@@ -28,11 +28,13 @@ from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
 from hvdtrain.system import agent_pipe, network, rank_info, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
+    ProcessIdentity,
     adopt_orphans,
     end_descendants,
     end_with_parent,
     reap_orphans,
     shell_status,
+    start_remedy,
     would_end,
 )
 from hvdtrain.system.rank_info import START_TIMEOUT_S
@@ -112,10 +114,11 @@ class Agent:
         """Register this rank and wait for the others; the program's environment, or None if the job does not start."""
         # The address that connects to the supervisor: no other network can reach this port.
         address = channel.local_address
-        store = gloo.Store(address) if self._runs_store else None
+        store = gloo.Store(address, ranks=self._rank.size) if self._runs_store else None
         channel.send(
             **self._rank._asdict(),
             host=rank_info.host_name(),
+            place=ProcessIdentity.current().place,
             pid=os.getpid(),
             address=address,
             port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
@@ -160,7 +163,7 @@ class Agent:
         store_port = port + 1  # above the ports on which rank 0 listens for other strategies
         interface = self._options.interface
         if self._runs_store:
-            gloo.Store(network.address_of(interface) if interface else "", store_port)
+            gloo.Store(network.address_of(interface) if interface else "", store_port, self._rank.size)
         return {**os.environ, **gloo.environment(self._rank, address, store_port, interface)}
 
     @property
@@ -208,8 +211,7 @@ class Agent:
                 pass_fds=descriptors,
             )
         except OSError as error:
-            reason = f"cannot start {self._program[0]} ({error.strerror})"
-            raise UserError(reason, "check that it is on PATH") from None
+            raise UserError(f"cannot start {self._program[0]} ({error.strerror})", start_remedy(error)) from None
 
     def _run_until_end(self) -> int:
         assert self._process

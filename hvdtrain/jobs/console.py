@@ -16,6 +16,8 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
+from hvdtrain.system.text import fitted
+
 QUEUE_BYTES = 1 << 24
 """How much waits for a reader before the ranks do."""
 STALLED_S = 10.0
@@ -164,6 +166,16 @@ class Console:
         number = {"stdout": 1, "stderr": 2}[stream]
         self._streams[number].write(number, data)
 
+    def print_lines(self, stream: str, label: str, lines: list[bytes]) -> None:
+        """Print lines, each after a label; in a terminal, long ones break between words."""
+        width = _terminal_width({"stdout": 1, "stderr": 2}[stream])
+        if width is None:
+            self.print(stream, b"".join(label.encode() + line + b"\n" for line in lines))
+            return
+        texts = (f"{label}{line.decode(errors='surrogateescape')}" for line in lines)
+        printed = "".join(f"{fitted(text, width, len(label) + 2)}\n" for text in texts)
+        self.print(stream, printed.encode(errors="surrogateescape"))
+
     def store(self, file: Path, data: bytes) -> None:
         """Write to a file of --output-dir."""
         self._files.write(file, data)
@@ -190,6 +202,14 @@ class Console:
         """Wait until everything is written, as far as somebody reads it."""
         for sink in self._sinks:
             sink.flush()
+
+
+def _terminal_width(descriptor: int) -> int | None:
+    """Columns of a terminal; None for what is none."""
+    try:
+        return os.get_terminal_size(descriptor).columns
+    except OSError:
+        return None
 
 
 def _open_closed_streams() -> None:

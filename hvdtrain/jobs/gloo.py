@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import threading
 from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
@@ -66,14 +67,18 @@ class Store:
     cannot be opened.
     """
 
-    def __init__(self, address: str, port: int = 0) -> None:
+    def __init__(self, address: str, port: int = 0, ranks: int = 1) -> None:
         try:
-            self._server = _Server((address, port), _Handler)
+            self._server = _Server((address, port), ranks + MAX_CONNECTIONS)
         except OSError as error:
             reason = f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})"
             raise UserError(reason, "set MASTER_ADDR and another MASTER_PORT on all ranks") from None
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+
+MAX_CONNECTIONS = 512
+"""Of the rendezvous server, beyond one for each rank: of more, the oldest are closed. Ranks keep none open."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -82,9 +87,12 @@ class _Server(ThreadingHTTPServer):
     # those of 256 ranks are lost, and clients were seen to wait for more than a minute.
     request_queue_size = socket.SOMAXCONN
 
-    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+    def __init__(self, address: tuple[str, int], max_connections: int) -> None:
         self.values: dict[str, bytes] = {}
-        super().__init__(address, handler)
+        self._open: dict[socket.socket, None] = {}
+        """Connections in the order in which they came."""
+        self._max_connections = max_connections
+        super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         """As HTTPServer does, without resolving this host's name, which may take seconds.
@@ -95,6 +103,22 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = "", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open[request] = None
+        if len(self._open) > self._max_connections:
+            oldest = next(iter(self._open.copy()))
+            self._open.pop(oldest, None)
+            with contextlib.suppress(OSError):  # its thread has closed it meanwhile
+                oldest.shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """No traceback for a caller that breaks its connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -14,11 +14,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts, protocol
 from hvdtrain.jobs.agent import GRACE_S
+from hvdtrain.jobs.agent_server import MAX_STRANGERS
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
-from hvdtrain.system import credentials, rank_info
-from hvdtrain.system.processes import adopt_orphans, end_descendants
+from hvdtrain.system import credentials, rank_info, resources
+from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy
 from hvdtrain.system.run_end import LAST_LINES
 
 LEAVE_S = 1.0
@@ -27,6 +28,8 @@ CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
 """What is set for the agents; the token goes into a file where variables show on command lines."""
 
 
+OWN_FILES = 32
+"""Files that the launcher opens beyond those for each rank."""
 AGENT_VARIABLE = rank_info.VARIABLES[rank_info.LAUNCH][0]
 """Agents set it for their programs."""
 
@@ -58,6 +61,7 @@ class JobProcesses:
 
         Raises UserError if one cannot be started.
         """
+        resources.allow_files(_files(self._launcher, self._job), self._job.ranks + MAX_STRANGERS)
         adopt_orphans()
         control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
         for spec in specs:
@@ -110,6 +114,11 @@ class JobProcesses:
         await asyncio.to_thread(end_descendants, AGENT_VARIABLE)
 
 
+def _files(launcher: str, job: Job) -> int:
+    """How many files the launcher opens: for each rank its connection, its --output-dir and the pipes of its agent."""
+    return OWN_FILES + job.ranks * (1 + (2 if job.output_dir else 0) + (3 if launcher == "local" else 0))
+
+
 class LauncherProcess:
     """A launcher such as mpirun, or with `launch local` the agent of one rank."""
 
@@ -130,11 +139,11 @@ class LauncherProcess:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
+                preexec_fn=resources.restore_files,
                 start_new_session=True,  # Ctrl-C goes to the supervisor, which forwards it to the ranks
             )
         except OSError as error:
-            reason = f"{spec.command[0]} cannot be started ({error.strerror})"
-            raise UserError(reason, "check that it is on PATH") from None
+            raise UserError(f"{spec.command[0]} cannot be started ({error.strerror})", start_remedy(error)) from None
         return cls(process, launcher, spec.rank)
 
     async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:

@@ -24,6 +24,7 @@ from typing import IO, Any
 from hvdtrain.errors import UserError
 from hvdtrain.system.credentials import proof
 from hvdtrain.system.network import notice_lost_hosts
+from hvdtrain.system.processes import RunningLimit
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
 """Environment variable: the supervisor's addresses and port, as in 10.0.0.1,192.168.0.1:4711."""
@@ -150,18 +151,19 @@ def connect(token: str, timeout_s: float) -> Channel:
     Raises UserError if none of the addresses leads to it within timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
-    began, errors = time.monotonic(), dict[str, Exception]()
-    while time.monotonic() < began + timeout_s:
-        for address in addresses.split(","):
-            try:
-                connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
-                return authenticate(connection, token)
-            except (OSError, ValueError, KeyError, Closed) as error:
-                errors[address] = error
-        refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
-        if refused and time.monotonic() > began + REFUSED_S:
-            break
-        time.sleep(0.2)
+    errors = dict[str, Exception]()
+    with RunningLimit(timeout_s) as limit:  # a job may be suspended for longer
+        while not limit.is_over:
+            for address in addresses.split(","):
+                try:
+                    connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
+                    return authenticate(connection, token)
+                except (OSError, ValueError, KeyError, Closed) as error:
+                    errors[address] = error
+            refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
+            if refused and limit.passed_s > REFUSED_S:
+                break
+            time.sleep(0.2)
     tried = "; ".join(f"{address}:{port}: {error or 'it does not know this job'}" for address, error in errors.items())
     raise UserError(
         f"the launcher cannot be reached ({tried})",

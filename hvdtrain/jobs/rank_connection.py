@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from hvdtrain.jobs import protocol
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.protocol import UNREAD_BYTES, Message
+from hvdtrain.system import stacks
 from hvdtrain.system.run_end import Failure
 
 OUTPUT = {"stdout", "stderr"}
@@ -74,6 +75,26 @@ class RankConnection:
         self.send(end=True)
 
 
+def conflict_of(ranks: Mapping[int, RankConnection]) -> Failure | None:
+    """Why the ranks of a job cannot run together: versions differ, or a host has several names.
+
+    Its ranks then have the same local rank, and would use the same cores and the same GPU.
+    """
+    seen: dict[tuple[str, str, int], RankConnection] = {}
+    for _, rank in sorted(ranks.items()):
+        differs = stacks.version_difference(rank.hello["versions"], ranks[0].hello["versions"])
+        if differs:
+            reason = f"{rank.name} differs from {ranks[0].name}: {differs}"
+            return Failure(reason, "run make setup on both, from the same checkout", at_start=True)
+        place = rank.hello["place"]  # empty where the kernel does not tell it
+        other = seen.setdefault((rank.host, place, rank.hello["local_rank"]), rank)
+        if place and other is not rank:
+            count = sum(rank.hello["place"] == place for rank in ranks.values())
+            reason = f"{other.name} and rank {rank.number} have the same local rank: the host has several names"
+            return Failure(reason, f"name it once, with all its slots: -H {rank.host}:{count}", at_start=True)
+    return None
+
+
 async def received(reader: asyncio.StreamReader) -> AsyncIterator[tuple[Message, int]]:
     """The messages of an agent, each with its size in bytes, until the connection ends or breaks."""
     with contextlib.suppress(OSError, ValueError):
@@ -91,7 +112,7 @@ class RankOutput:
     """Prints whole lines only, so that lines of different ranks do not mix."""
 
     def __init__(self, rank: int, console: Console) -> None:
-        self._label, self._console = f"[{rank}] ".encode(), console
+        self._label, self._console = f"[{rank}] ", console
         self.tail: deque[str] = deque(maxlen=TAIL_LINES)
         """The last lines that are not empty."""
         self._incomplete = {"stdout": b"", "stderr": b""}
@@ -126,5 +147,5 @@ class RankOutput:
 
     def _print(self, stream: str, lines: list[bytes]) -> None:
         if lines:
-            self._console.print(stream, b"".join(self._label + line + b"\n" for line in lines))
+            self._console.print_lines(stream, self._label, lines)
             self.tail.extend(line.decode(errors="replace") for line in lines if line.strip())

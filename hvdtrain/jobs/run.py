@@ -39,6 +39,7 @@ from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.run_end import Failure, RunEnd, newest_checkpoint
+from hvdtrain.system.run_steps import last_step
 
 ON_END_LIMIT_S = 60.0
 """How long the command of --on-end may take."""
@@ -269,7 +270,7 @@ class Restarts:
             return
         if self._run and self._run.checkpoint and len(self._attempts) == 1:
             attempt.checkpoint = entry_of(folder / "checkpoints" / os.path.basename(self._run.checkpoint))
-        attempt.step = run_end.last_step(folder, attempt.began)
+        attempt.step = last_step(folder, attempt.began)
         if os.path.isdir(folder):
             text = json.dumps([made.record() for made in self._attempts], indent=1)
             with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted

@@ -25,9 +25,9 @@ from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.job import Job, LaunchSpec
 from hvdtrain.jobs.job_processes import LEAVE_S, JobProcesses, LauncherProcess
 from hvdtrain.jobs.protocol import Message
-from hvdtrain.jobs.rank_connection import RankConnection, received
+from hvdtrain.jobs.rank_connection import RankConnection, conflict_of, received
 from hvdtrain.jobs.signals import Signals, interrupted_status
-from hvdtrain.system import agent_pipe, rank_info, stacks
+from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status, signal_name
@@ -189,14 +189,12 @@ class Supervisor:
             )
 
     def _begin(self) -> None:
-        """All ranks have registered: start them if their versions are identical."""
+        """All ranks have registered: start them if they fit together."""
+        conflict = conflict_of(self._ranks)
+        if conflict:
+            self._fail(conflict, UserError.exit_status)
+            return
         first = self._ranks[0]
-        for rank in self._ranks.values():
-            differs = stacks.version_difference(rank.hello["versions"], first.hello["versions"])
-            if differs:
-                reason = f"{rank.name} differs from {first.name}: {differs}"
-                self._fail_at_start(reason, "run make setup on both, from the same checkout")
-                return
         address, port = str(first.hello["address"]), int(first.hello["port"])
         self._processes.all_registered()
         rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}

@@ -166,8 +166,7 @@ def _prune(folder: Path, keep: int, checked: Path) -> None:
         return
     is_whole = functools.cache(lambda entry: entry.path == checked or checkpoint_folder.is_whole(entry.path))
     newest = list(itertools.islice(filter(is_whole, reversed(known)), keep))
-    by_score = sorted(known, key=lambda entry: (entry.score, entry.written), reverse=True)
-    best = next(filter(is_whole, by_score))
+    best = next(filter(is_whole, checkpoint_folder.best_first(known)), None)
     for entry in known:
         if entry.written < newest[-1].written and entry != best:
             # Renamed first, so that none is seen while parts of it are missing.
@@ -239,6 +238,7 @@ def _check_values(saved: Checkpoint) -> None:
         saved.optimizer_name,
         saved.data,
         saved.init,
+        saved.score_choice,
         *saved.classes,
     )
     if (
@@ -303,15 +303,23 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
 def newest(path: Path) -> tuple[Path, Checkpoint]:
     """The checkpoint at `path`, or the newest whole one of the line that the run in that folder continues.
 
-    Damaged ones are logged. Raises UserError if none is whole.
+    path: that folder, or `best` below it for the whole one of the best score. Damaged ones are logged. Raises UserError
+    if none is whole.
     """
-    folder = path / "checkpoints" if os.path.isdir(path / "checkpoints") else path
-    candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
+    run = checkpoint_folder.run_of_best(path)
+    place = run or path
+    folder = place / "checkpoints" if os.path.isdir(place / "checkpoints") else place
+    if run:
+        candidates = [entry.path for entry in checkpoint_folder.best_first(checkpoint_folder.current_line(folder))]
+    else:
+        candidates = [path] if os.path.isfile(path / MANIFEST) else _candidates(folder)
     for candidate in candidates:
         try:
             return candidate, load(candidate)
         except Damaged as error:
             log.warning("damaged checkpoint: %s", error)
+    if run and not candidates:
+        raise UserError(f"{path}: no evaluation has given a checkpoint of {run} a score", f"give {run} for the newest")
     raise UserError(
         f"{path}: no intact checkpoint there ({len(candidates)} damaged)",
         "give a run's folder or one of its checkpoints",

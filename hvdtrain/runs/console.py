@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn,
 from rich.text import Text
 
 from hvdtrain.errors import UserError
-from hvdtrain.system.text import printable
+from hvdtrain.system.text import fitted, printable
 
 log = logging.getLogger("hvdtrain")
 """The package's logger."""
@@ -32,6 +33,14 @@ class RankLog(logging.FileHandler):
 
     def handleError(self, record: logging.LogRecord) -> None:
         pass
+
+
+class TerminalFormatter(logging.Formatter):
+    """Breaks lines between words where standard error is a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        return fitted(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text
 
 
 def open_log(folder: Path, rank: int, quiet: bool) -> None:
@@ -54,7 +63,7 @@ def open_log(folder: Path, rank: int, quiet: bool) -> None:
     log.addHandler(file)
     if rank == 0 and not quiet:
         screen = logging.StreamHandler(sys.stderr)
-        screen.setFormatter(logging.Formatter("%(message)s"))
+        screen.setFormatter(TerminalFormatter("%(message)s"))
         log.addHandler(screen)
 
 
@@ -160,8 +169,9 @@ class ProgressBar:
         self._progress.update(self._task, completed=step, where=where, text=text)
 
     def print(self, text: str) -> None:
-        """Print a line above the bar, as it is."""
-        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        """Print a line above the bar, in lines of the terminal that break between words."""
+        lines = fitted(text, self._progress.console.width)
+        self._progress.console.print(lines, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Remove the bar."""

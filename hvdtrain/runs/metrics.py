@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import functools
-import json
+import itertools
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
 from hvdtrain.runs.console import log
+from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded, last_bytes
 from hvdtrain.runs.step_times import StepTime, from_record
 from hvdtrain.system.files import LINES_BYTES, open_regular
 from hvdtrain.system.text import finite_number, to_json
@@ -28,14 +26,21 @@ EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 CURVES = {
     "loss": ("train", "loss"),
     "test loss": ("test", "loss"),
-    "accuracy": ("test", "accuracy"),
     "images/s": ("train", "images_per_s"),
     "learning rate": ("train", "lr"),
 }
-"""Curves by their names: kind of record, and name of the value."""
+"""Curves by their names: kind of record, and name of the value. The others are metrics, by their names."""
+NOT_METRICS = EVALUATION_NAMES | CURVES.keys()
+"""Values of a `test` record that are no metrics, and names by which curves are not those of metrics."""
+MAX_METRICS, MAX_NAME = 50, 100
+"""Of more metrics, or of one with a longer name, views do not show the rest."""
 CHUNK_BYTES = 1 << 22
-MAX_SHOWN_BYTES = 1 << 28
-"""Of a larger file, views do not show the rest."""
+MAX_SHOWN_BYTES, MAX_SHOWN = 1 << 28, 1 << 20
+"""Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 300
+bytes for each record."""
+MAX_KINDS = 16
+MAX_TIMES = 1 << 20
+"""Of ranks in logging steps, for views of ranks: some 140 bytes each."""
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not a record."""
 BLOCK_BYTES = 1 << 14
@@ -44,7 +49,6 @@ MAX_END_BYTES = 1 << 20
 """What is read at most from the end: an evaluation that is further from it is not found."""
 HASH = re.compile("[0-9a-f]{16}")
 """What `training.consistency.checksum` gives."""
-INF = float("inf")
 
 Values = dict[str, Any]
 
@@ -138,7 +142,8 @@ class History(NamedTuple):
 
     train_loss: Curve
     test_loss: Curve
-    test_accuracy: Curve
+    metrics: dict[str, Curve]
+    """Those of the evaluations, by name."""
     ranks: list[StepTime]
     """By rank: the sums over the intervals with the last one's number of ranks."""
 
@@ -148,19 +153,19 @@ class MetricsReader:
 
     A record takes the place of those of its kind at or after its epoch: those are of steps that a resumed run repeats.
     Steps do not tell which, as another batch size renumbers them. Lines that are not records are skipped, as a killed
-    job may leave an incomplete one. limit: bytes of the file that are read at most.
+    job may leave an incomplete one. limit, most: bytes and records of the file that are read at most.
     """
 
-    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES) -> None:
-        self._path, self._limit = path, limit
+    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES, most: int = MAX_SHOWN) -> None:
+        self._path, self._limit, self._most = path, limit, most
         self.error: OSError | None = None
         """Why the file could not be read."""
         self._reset(None)
 
     def _reset(self, identity: tuple[int, int] | None) -> None:
         self._identity, self._offset, self._part = identity, 0, b""
-        self._kept: dict[str, list[tuple[float, int, Values]]] = {}
-        self._number = 0
+        self._kept: dict[str, LinesByEpoch] = {}
+        self._number = self._size = 0
 
     def read(self) -> MetricsReader:
         """Read what was appended; a file that was replaced or cut is read again. Returns this reader."""
@@ -172,7 +177,7 @@ class MetricsReader:
                 if identity != self._identity or status.st_size < self._offset:
                     self._reset(identity)
                 file.seek(self._offset)
-                while self._offset < self._limit and (content := file.read(CHUNK_BYTES)):
+                while self._offset < self._limit and self._size < self._most and (content := file.read(CHUNK_BYTES)):
                     self._offset += len(content)
                     self._add_lines(content)
         except OSError as error:
@@ -189,47 +194,79 @@ class MetricsReader:
 
     def _add(self, line: bytes) -> None:
         self._number += 1
-        record = _decoded(line)
+        record = decoded(line)
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             return
         if not isinstance(record.get("step"), int):
             return
         epoch = record.get("epoch")
         at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
-        of_kind = self._kept.setdefault(record["kind"], [])
-        while of_kind and of_kind[-1][0] >= at:
-            of_kind.pop()
-        of_kind.append((at, self._number, record))
+        if self._size < self._most and (record["kind"] in self._kept or len(self._kept) < MAX_KINDS):
+            self._size += self._kept.setdefault(record["kind"], LinesByEpoch()).add(at, self._number, line)
 
-    def of_kind(self, kind: str) -> list[Values]:
+    def of_kind(self, kind: str) -> Records:
         """The records of one kind: `train`, `test`, `ranks` or `checkpoint`."""
-        return [record for _, _, record in self._kept.get(kind, [])]
+        return Records(self._kept[kind].lines if kind in self._kept else [])
 
     def all(self) -> list[Values]:
         """The records of all kinds, in the order in which they were written."""
-        numbered = sorted((number, record) for kept in self._kept.values() for _, number, record in kept)
-        return [record for _, record in numbered]
+        numbered = sorted(row for kept in self._kept.values() for row in zip(kept.numbers, kept.lines, strict=True))
+        return [decoded(line) for _, line in numbered]
+
+    def metrics(self) -> list[str]:
+        """The names of the metrics of evaluations."""
+        names: dict[str, None] = {}
+        for record in self.of_kind("test"):
+            names.update(dict.fromkeys(metrics_of(record)))
+            if len(names) >= MAX_METRICS:
+                break
+        return list(names)[:MAX_METRICS]
 
     def curve(self, name: str) -> Curve:
-        """The finite values of one of CURVES."""
-        kind, key = CURVES[name]
-        records = self.of_kind(kind)
-        columns = _column(records, "epoch"), [record["step"] for record in records], _column(records, key)
-        rows = [row for row in zip(*columns, strict=True) if row[0] is not None and row[2] is not None]
-        return Curve(*map(list, zip(*rows, strict=True))) if rows else Curve([], [], [])
+        """The finite values of one of CURVES, or of a metric."""
+        kind, key = CURVES.get(name, ("test", name))
+        return self._curves(kind, [key])[key]
 
-    def rank_times(self, most: int = 1 << 62) -> list[RankTimes]:
-        """The logging steps that measured the time of ranks.
+    def _curves(self, kind: str, names: list[str]) -> dict[str, Curve]:
+        """The finite values of these names in records of a kind."""
+        curves = {name: Curve([], [], []) for name in names}
+        for record in self.of_kind(kind):
+            epoch = finite_number(record.get("epoch"))
+            for name, curve in curves.items() if epoch is not None else ():
+                value = finite_number(record.get(name))
+                if epoch is not None and value is not None:
+                    curve.epochs.append(epoch)
+                    curve.steps.append(record["step"])
+                    curve.values.append(value)
+        return curves
+
+    def rank_times(self, most: int = MAX_TIMES) -> list[RankTimes]:
+        """The logging steps that measured the time of ranks, of as many ranks as the newest one.
 
         most: of more logging steps, every second, third, ... up to the newest is taken.
         """
-        records = self.of_kind("train")
-        chosen = records[::-1][:: max(-(-len(records) // most), 1)][::-1]
-        return [
-            RankTimes(record["step"], finite_number(record.get("epoch")), times)
-            for record in chosen
-            if (times := from_record(record))
-        ]
+        records, size = self.of_kind("train")[::-1], self._newest_size()
+        most = min(most, max(MAX_TIMES // max(size, 1), 1))
+        chosen = records[:: max(-(-len(records) // most), 1)][::-1]
+        return [interval for interval in self._measured(chosen) if len(interval.times) == size]
+
+    def _measured(self, records: Records) -> Iterator[RankTimes]:
+        """Those of records of logging steps that have the times of ranks."""
+        for record in records:
+            if times := from_record(record):
+                yield RankTimes(record["step"], finite_number(record.get("epoch")), times)
+
+    def _newest_size(self) -> int:
+        """The number of ranks of the newest logging step that measured them; 0 if none did."""
+        newest = next(self._measured(self.of_kind("train")[::-1]), None)
+        return len(newest.times) if newest else 0
+
+    def _warm(self, size: int) -> Iterator[list[StepTime]]:
+        """The times of so many ranks, without those of the first logging step if others were measured too."""
+        intervals = (interval.times for interval in self._measured(self.of_kind("train")))
+        first = next(intervals, [])
+        others = itertools.chain([next(intervals, first)], intervals)
+        return (times for times in others if len(times) == size)
 
     def hashes(self) -> dict[int, SavedHash]:
         """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
@@ -245,36 +282,29 @@ class MetricsReader:
 
         A run may have continued with another number of ranks.
         """
-        measured = [interval.times for interval in self.rank_times()]
-        intervals = [times for times in measured[1:] or measured if len(times) == len(measured[-1])]
-        if any(time.communicate is None for times in intervals for time in times):
-            intervals = [[StepTime(time.total - time.data, None, time.data) for time in times] for times in intervals]
-        ranks = [functools.reduce(StepTime.plus, times) for times in zip(*intervals, strict=True)]
-        return History(self.curve("loss"), self.curve("test loss"), self.curve("accuracy"), ranks)
+        size = self._newest_size()
+        unknown = any(time.communicate is None for times in self._warm(size) for time in times)
+        ranks: list[StepTime] = []
+        for times in self._warm(size):
+            if unknown:
+                times = [StepTime(time.total - time.data, None, time.data) for time in times]
+            ranks = [sums.plus(time) for sums, time in zip(ranks, times, strict=True)] if ranks else times
+        tested = self._curves("test", ["loss", *self.metrics()])
+        return History(self.curve("loss"), tested.pop("loss"), tested, ranks)
 
 
-def _decoded(line: bytes) -> Any:
-    """The JSON value of a line; None for what is none."""
-    try:
-        return msgspec.json.decode(line)
-    except (ValueError, RecursionError):  # such as NaN, which the standard library reads
-        try:
-            return json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-
-
-def _column(records: list[Values], name: str) -> list[float | None]:
-    """The finite numbers of that name; quicker than `finite_number` for what nearly all of them are."""
-    values = [record.get(name) for record in records]
-    return [value if type(value) is float and -INF < value < INF else finite_number(value) for value in values]
+def metrics_of(record: Values) -> dict[str, float]:
+    """The finite metrics of a `test` record, or of the object `metrics` of a result, by name."""
+    numbers = {name: finite_number(value) for name, value in record.items() if name not in NOT_METRICS}
+    finite = [(name, number) for name, number in numbers.items() if number is not None and len(name) <= MAX_NAME]
+    return dict(finite[:MAX_METRICS])
 
 
 def read(path: Path) -> list[Values]:
     """The records of a metrics.jsonl, see `MetricsReader`. Raises OSError if it cannot be read, or is too large."""
     if os.path.getsize(path) > LINES_BYTES:
         raise OSError(errno.EFBIG, f"larger than {LINES_BYTES >> 20} MiB", str(path))
-    reader = MetricsReader(path, LINES_BYTES).read()
+    reader = MetricsReader(path, LINES_BYTES, LINES_BYTES).read()
     if reader.error:
         raise reader.error
     return reader.all()
@@ -294,22 +324,11 @@ def last_records(path: Path) -> dict[str, Values]:
         size *= 8
 
 
-def last_bytes(path: Path, most: int) -> bytes:
-    """The end of a file, at most that many bytes; empty where it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - most, 0))
-            return file.read(most)
-    except OSError:
-        return b""
-
-
 def _newest(content: bytes, kind: str) -> Values | None:
     mark, end = f'"kind": "{kind}"'.encode(), len(content)
     while (at := content.rfind(mark, 0, end)) >= 0:
         begin, stop = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
-        record = _decoded(content[begin : stop if stop >= 0 else len(content)])
+        record = decoded(content[begin : stop if stop >= 0 else len(content)])
         if isinstance(record, dict) and record.get("kind") == kind:
             return record
         end = begin  # not `at`: a line with the mark many times would be parsed as often

@@ -1,4 +1,4 @@
-"""Figures: how all of them are drawn and look, and the plot of a run: loss and accuracy over epochs."""
+"""Figures: how all of them are drawn and look, and the plot of a run: loss and a metric over epochs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import contextlib
 import io
 import textwrap
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from hvdtrain.config.score import ACCURACY, score_of
 from hvdtrain.runs import metrics
 from hvdtrain.system.text import printable
 
@@ -32,6 +33,8 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "path",  # an SVG in <img> cannot use the fonts of the page
 }
 DOTS_PER_INCH = 120
+MIN_ACCURACY_SPAN = 0.1
+"""Of an axis of accuracies."""
 
 
 @contextlib.contextmanager
@@ -64,34 +67,54 @@ def encode(figure: Figure, form: Literal["png", "svg"]) -> bytes:
     return file.getvalue()
 
 
-def plot_metrics(folder: Path, title: str) -> Path:
-    """Draw training loss, test loss and test accuracy into `folder/metrics.png`; returns its path.
+def plot_metrics(folder: Path, title: str, choice: str = "") -> Path:
+    """Draw training loss, test loss and a metric into `folder/metrics.png`; returns its path.
 
-    Raises OSError if it cannot be written.
+    choice: the value of --score, which decides the metric. Raises OSError if it cannot be written.
     """
     records = metrics.read(folder / "metrics.jsonl")
     path = folder / "metrics.png"
     with drawing():
         figure = new_figure(7, 4)
-        _draw(figure, records, textwrap.shorten(printable(title), 80, placeholder=" ..."))
+        _draw(figure, records, textwrap.shorten(printable(title), 80, placeholder=" ..."), choice)
         path.write_bytes(encode(figure, "png"))
     return path
 
 
-def _draw(figure: Figure, records: list[dict[str, Any]], title: str) -> None:
+def widened(low: float, high: float) -> tuple[float, float]:
+    """The ends of an axis of accuracies, over at least MIN_ACCURACY_SPAN of them, so that small changes look small."""
+    if high - low >= MIN_ACCURACY_SPAN or not 0 <= low <= high <= 1:
+        return low, high
+    bottom = min(max((low + high - MIN_ACCURACY_SPAN) / 2, 0.0), 1.0 - MIN_ACCURACY_SPAN)
+    return bottom, bottom + MIN_ACCURACY_SPAN
+
+
+def widened_limits(limits: Sequence[float], values: Sequence[float]) -> tuple[float, float]:
+    """The limits of an axis of accuracies with these least and greatest values, by `widened`, with a margin."""
+    low, high = widened(*values)
+    margin = (high - low) * 0.05
+    return min(limits[0], low - margin), max(limits[1], high + margin)
+
+
+def _draw(figure: Figure, records: list[dict[str, Any]], title: str, choice: str) -> None:
     left = figure.subplots()
     right = left.twinx()
     right.grid(visible=False)
-    lines = []
+    tested = next((metrics.metrics_of(record) for record in reversed(records) if record["kind"] == "test"), {})
+    score, lines = score_of(None, tested, choice), []
+    metric = score.name if score else next(iter(tested), "")
     for axis, kind, name, style, color in (
         (left, "train", "loss", "-", BLUE),
         (left, "test", "loss", "o-", ORANGE),
-        (right, "test", "accuracy", "s--", GREEN),
+        *([(right, "test", metric, "s--", GREEN)] if metric else []),
     ):
         chosen = [record for record in records if record["kind"] == kind and {"epoch", name} <= record.keys()]
         x, y = ([record[key] for record in chosen] for key in ("epoch", name))
-        lines += axis.plot(x, y, style, color=color, markersize=4, label=f"{kind} {name}")
+        lines += axis.plot(x, y, style, color=color, markersize=4, label=printable(f"{kind} {name}"))
     left.set(xlabel="epoch", ylabel="loss (nats)", title=title)
     left.set_ylim(bottom=0)
-    right.set(ylabel="accuracy", ylim=(0, 1.01))
+    right.set(ylabel=printable(metric))
+    right.yaxis.set_visible(bool(metric))
+    if metric == ACCURACY and tested[metric] <= 1:
+        right.set_ylim(0, 1.01)
     left.legend(handles=lines, loc="center right")

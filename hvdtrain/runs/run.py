@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.config.options import STYLES, Config
-from hvdtrain.config.sources import to_record
+from hvdtrain.config.score import ACCURACY, Score, score_of
+from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import History, MetricsReader
@@ -168,7 +169,8 @@ class Run:
     @functools.cached_property
     def settings(self) -> dict[str, str]:
         """Options that are equal in all repetitions, with layers, device, OMP_NUM_THREADS and machine, as text."""
-        settings = {name: as_text(value) for name, value in self.options.items() if name not in NOT_SETTINGS}
+        names = [name for name in self.options if name not in NOT_SETTINGS and not self._is_of_code(name)]
+        settings = {name: as_text(self.options[name]) for name in names}
         if network := self.config.table("network").values:
             settings[LAYERS] = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:8]
         settings["device"] = (self.config.text("device") or "unknown").split(":")[0]  # cuda:0 and cuda:1 are the same
@@ -178,11 +180,48 @@ class Run:
         )
         return settings
 
+    def _is_of_code(self, option: str) -> bool:
+        """Whether a task or a script decides it instead."""
+        about = FACTS.get(option)
+        return self.is_user_code and about is not None and (option not in self.recorded.values or about.of_network)
+
     @functools.cached_property
     def identity(self) -> tuple[Any, ...]:
         """Equal for runs that are repetitions of each other."""
         place = self.options["framework"], self.strategy_and_style, self.ranks, self.devices
         return (*place, *self.settings.items())
+
+    @functools.cached_property
+    def is_user_code(self) -> bool:
+        """Whether a task or a script of the user's was trained, which have data of their own."""
+        return "task" in self.config.table("network").values
+
+    @property
+    def data(self) -> str:
+        """The value of --data; empty for a task or a script."""
+        return "" if self.is_user_code else self.recorded.text("data")
+
+    @property
+    def unit(self) -> str:
+        """What a row is."""
+        return "rows" if self.is_user_code else "images"
+
+    @functools.cached_property
+    def tested(self) -> dict[str, float]:
+        """The metrics of the evaluation at its end."""
+        metrics_of = metrics.metrics_of
+        return metrics_of(self.result.table("metrics").values) or metrics_of(
+            {ACCURACY: self.result.number(ACCURACY)}  # of earlier versions
+        )
+
+    @property
+    def score(self) -> Score | None:
+        """That of the evaluation at its end."""
+        return self.score_of(self.result.number("loss"), self.tested)
+
+    def score_of(self, loss: float | None, metrics: dict[str, float]) -> Score | None:
+        """That of an evaluation, by the run's --score."""
+        return score_of(loss, metrics, self.config.table("runtime").text("score"))
 
     @property
     def images_per_s(self) -> float | None:

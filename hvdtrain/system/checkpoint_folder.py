@@ -13,7 +13,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ WEIGHTS, OPTIMIZER = "weights", "optimizer"
 """What the names of the files with arrays begin with."""
 FILES = ("weights.safetensors", "optimizer.safetensors", STATE)
 """The files of a checkpoint whose arrays are not divided over several files."""
+BEST = "best"
+"""In a run's folder, the name by which users mean its best checkpoint; there is no file of it."""
 MAX_BYTES = 1 << 28
 """The largest JSON file that is read, in bytes; those of the largest built-in network have less than 1 MB."""
 MAX_FILES = 10_000
@@ -54,6 +56,8 @@ class Entry:
     """Its number in the order of writing, from 1, over all lines of its run."""
     line: Line
     """All checkpoints that it continues, and itself."""
+    score_choice: str = ""
+    """What its score is of; only scores of the same are compared."""
 
     def is_on(self, line: Line) -> bool:
         return any(first <= self.written <= last for first, last in line)
@@ -79,6 +83,19 @@ def current_line(folder: Path) -> list[Entry]:
 def newest_whole(folder: Path) -> Entry | None:
     """The checkpoint from which the run resumes: the newest of the current line whose files are all as written."""
     return next((entry for entry in reversed(current_line(folder)) if is_whole(entry.path)), None)
+
+
+def best_first(known: Sequence[Entry]) -> list[Entry]:
+    """Those of these checkpoints, oldest first, that have a score of the kind that was measured last, best first."""
+    scored = [entry for entry in known if entry.score > 0]
+    comparable = [entry for entry in scored if entry.score_choice == scored[-1].score_choice]
+    return sorted(comparable, key=lambda entry: (entry.score, entry.written), reverse=True)
+
+
+def run_of_best(path: Path) -> Path | None:
+    """The run of which `path`, `RUN/best`, names the best checkpoint; None for another path."""
+    is_name = path.name == BEST and not os.path.lexists(path) and os.path.isdir(path.parent / "checkpoints")
+    return path.parent if is_name else None
 
 
 def next_number(folder: Path) -> int:
@@ -197,7 +214,7 @@ def entry_of(path: Path) -> Entry | None:
         if not math.isfinite(score):
             return None
         ranges = tuple((_count(first), _count(last)) for first, last in line)
-        return Entry(path, step, score, _count(history["written"]), ranges)
+        return Entry(path, step, score, _count(history["written"]), ranges, str(state.get("score_choice", "")))
     except (Damaged, *BROKEN):
         return None
 

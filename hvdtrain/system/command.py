@@ -11,10 +11,12 @@ import select
 import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe
+from hvdtrain.system.files import NOT_LOCAL, is_url
 from hvdtrain.system.rank_info import LAUNCH, VARIABLES
 from hvdtrain.system.run_end import Failure
 from hvdtrain.system.text import did_you_mean, printable
@@ -30,6 +32,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, **settings)
+        self.register("type", Path, _local_path)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The options. Raises UserError for invalid ones."""
@@ -77,6 +80,12 @@ class Parser(argparse.ArgumentParser):
             if isinstance(action, argparse._SubParsersAction):
                 for command in action.choices.values():
                     yield from command._options()
+
+
+def _local_path(text: str) -> Path:
+    if is_url(text):
+        raise argparse.ArgumentTypeError(f"{text} {NOT_LOCAL}")
+    return Path(text)
 
 
 CLOSED_PIPE_STATUS = 128 + signal.SIGPIPE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -31,6 +32,15 @@ DOTS = 1000
 """In one line of such a file: the parser's time and memory grow with the square of the parts of a dotted key."""
 LINES_BYTES = 1 << 30
 """The largest file with a JSON value in each line: a run's metrics."""
+
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+NOT_LOCAL = "is a URL, and not a path of this host; give a folder or file that is mounted here"
+
+
+def is_url(path: str | Path) -> bool:
+    """Whether a path is a URL, of which `Path` would make a folder such as `s3:`; `./s3:/` is none."""
+    return bool(URL.match(str(path)))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

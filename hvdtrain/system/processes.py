@@ -51,12 +51,11 @@ def end_descendants(variable: str = "", limit_s: float = 5.0) -> None:
     run as another user, or wait for a file server that does not respond.
     """
     deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    while reap_orphans() and time.monotonic() < deadline:
         left = [pid for pid in descendants() if not variable or _has_variable(pid, variable)]
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reap_orphans()
         if not left:
             return
         time.sleep(0.01)
@@ -69,11 +68,24 @@ def _has_variable(pid: int, name: str) -> bool:
         return False
 
 
-def reap_orphans(child: int = 0) -> None:
-    """Reap children of this process that have ended, but not `child`, whose status its Popen asks for."""
-    with contextlib.suppress(ChildProcessError):
+def reap_orphans(child: int = 0) -> bool:
+    """Reap children of this process that have ended, but not `child`, whose status its Popen asks for.
+
+    Returns whether this process has any child left.
+    """
+    try:
         while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) and ended.si_pid != child:
             os.waitpid(ended.si_pid, 0)
+    except ChildProcessError:
+        return False
+    return True
+
+
+def start_remedy(error: OSError) -> str:
+    """What to do about a program that cannot be started."""
+    if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
+        return "check that it is on PATH"
+    return "check the limits of this user and its container (ulimit -a), or start fewer ranks"
 
 
 def describe_status(status: int) -> str:
@@ -192,3 +204,40 @@ class RunningTime:
         passed, self._before = now - self._before, now
         self.seconds += min(passed, SUSPENDED_S)
         return passed > SUSPENDED_S
+
+
+class RunningLimit:
+    """A time limit of an action that blocks, for which a thread counts the time in which this process ran.
+
+    Use it in a `with` statement.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._clock, self._ended = seconds, RunningTime(), threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="limit", daemon=True)
+
+    def __enter__(self) -> RunningLimit:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _tick(self) -> None:
+        while not self._ended.wait(TICK_S):
+            self._clock.tick()
+
+    @property
+    def passed_s(self) -> float:
+        """Seconds that have passed, up to one tick."""
+        return self._clock.seconds
+
+    @property
+    def left_s(self) -> float:
+        """Seconds that are left, for timeouts: above 0, also when none are."""
+        return max(self._seconds - self._clock.seconds, 0.01)
+
+    @property
+    def is_over(self) -> bool:
+        return self._clock.seconds >= self._seconds

@@ -1,14 +1,16 @@
-"""The memory and the cores that this process may use; `--bind` gives each rank of a host cores of its own."""
+"""The memory, cores and open files that this process may use; `--bind` gives each rank of a host cores of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import format_ranks
 
@@ -41,6 +43,30 @@ def cgroups(controller: str) -> list[Path]:
         folders += [parent for parent in (inside, *inside.parents) if parent.is_relative_to(root) and parent.is_dir()]
         folders.append(root)  # in a container the path may be the host's
     return folders
+
+
+FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
+"""The limit of open files with which this process was started, which its children are to have: soft and hard."""
+
+
+def allow_files(count: int, spare: int) -> None:
+    """Raise this process's limit of open files to `count`, and `spare` more where that is allowed.
+
+    Raises UserError if the limit is below `count`, and may not be raised.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    if most < count:
+        remedy = f"raise the limit (ulimit -n {count}, or LimitNOFILE, nofile in limits.conf), or start fewer ranks"
+        raise UserError(f"{count} open files are needed, but the limit is {hard}", remedy)
+    wanted = min(count + spare, most)
+    if soft < wanted and soft != resource.RLIM_INFINITY:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def restore_files() -> None:
+    """In a child process, before its program: the limit as it was before `allow_files`."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, FILES)
 
 
 def cpu_quota() -> int:

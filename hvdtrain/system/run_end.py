@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 from hvdtrain.errors import INTERRUPTED, HvdtrainError, Stopped
 from hvdtrain.system import credentials, rank_info
 from hvdtrain.system.checkpoint_folder import Entry, newest_whole
-from hvdtrain.system.files import file_system_time, read_json, write_atomically
+from hvdtrain.system.files import read_json, write_atomically
 from hvdtrain.system.processes import describe_status
 from hvdtrain.system.rank_info import host_name
+from hvdtrain.system.run_steps import last_step, time_of_files
 from hvdtrain.system.text import finite_number, printable
 
 FILE = "end.json"
@@ -242,37 +243,14 @@ def newest_checkpoint(folder: Path | None) -> Entry | None:
     return newest_whole(folder / "checkpoints") if folder else None
 
 
-def last_step(folder: Path | None, since: float = 0.0) -> int | None:
-    """The last step that a rank has reported since then (seconds since the epoch); None where none has."""
-    # For names too long to be a path os.path.isdir is False, while pathlib raises.
-    paths = list(folder.glob("heartbeats/rank-*.json")) if folder and os.path.isdir(folder) else []
-    steps = []
-    try:
-        began = _time_of_files(paths[0].parent, since) if paths and since else 0.0
-    except OSError:
-        return None
-    for path in paths:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
-    return max((step for step in steps if step >= 0), default=None)
-
-
 def recorded_hang(folder: Path, since: float) -> RunEnd | None:
     """The end by a hang that ranks have recorded since then (seconds since the epoch); None where they have not."""
     end = RunEnd.read(folder)
     try:
-        is_new = os.path.getmtime(folder / FILE) >= _time_of_files(folder, since)
+        is_new = os.path.getmtime(folder / FILE) >= time_of_files(folder, since)
     except OSError:
         return None
     return end if end and end.status == "hung" and is_new else None
-
-
-def _time_of_files(folder: Path, at: float) -> float:
-    """A time of this host's clock by the file system's, which may differ: files are compared with each other only.
-
-    Raises OSError if no file can be created in the folder.
-    """
-    return file_system_time(folder) - (time.time() - at)
 
 
 def progress(folder: Path | None, since: float) -> str:
@@ -281,7 +259,7 @@ def progress(folder: Path | None, since: float) -> str:
     since: when it began, in seconds since the epoch.
     """
     checkpoint, step = newest_checkpoint(folder), last_step(folder, since)
-    reached = "" if step is None else f"the last step known is {step}"
+    reached = "" if step is None else f"the last step known is {step}" if step else "no step is known to be done"
     if not checkpoint:
         return f"{reached}, and no checkpoint was written yet" if reached else ""
     saved = f"the newest checkpoint is of step {checkpoint.step}; resume with --resume {folder}"

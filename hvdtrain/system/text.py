@@ -5,8 +5,12 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import textwrap
 from collections.abc import Iterable
 from typing import Any
+
+MIN_WIDTH = 20
+"""Of a terminal in which lines are broken between words."""
 
 
 def printable(text: str) -> str:
@@ -23,6 +27,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def last_line(text: str) -> str:
     """The last line that is not empty, of what another program printed, for messages."""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no message")
+
+
+def fitted(text: str, width: int, indent: int = 2) -> str:
+    """Text in lines of at most `width` columns, broken between words; of the others, each begins after `indent` spaces.
+
+    Text that moves the cursor is left as it is, and a word is not broken.
+    """
+    if len(text) <= width or width < MIN_WIDTH or not text.isprintable():
+        return text
+    wrapper = textwrap.TextWrapper(
+        width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    return "\n".join(wrapper.wrap(text))
 
 
 def format_ranks(ranks: Iterable[int]) -> str:

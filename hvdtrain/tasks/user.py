@@ -8,6 +8,7 @@ import inspect
 import os
 import traceback
 import warnings
+from bdb import BdbQuit
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,6 +74,7 @@ class UserTask(Target):
     advice: list[str] = field(default_factory=list)
     """What is probably wrong with the model, as its framework finds out."""
     kind = "task"
+    ignored_options = tuple(name for name, about in facts(Config).items() if about.of_network)
 
     @functools.cached_property
     def labels(self) -> LabelCheck:
@@ -136,7 +138,7 @@ def _report(name: str, what: str, function: Callable[..., Any], /, *arguments: A
     """
     try:
         return function(*arguments, **options)
-    except HvdtrainError:
+    except (HvdtrainError, BdbQuit):
         raise
     except Exception as error:
         message = " ".join(str(error).split())

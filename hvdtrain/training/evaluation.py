@@ -43,12 +43,6 @@ class Scores(NamedTuple):
     by_class: np.ndarray | None = None
     """int64 (classes, 2): the rows of each class, and how many of them were right; None for a task."""
 
-    @property
-    def score(self) -> float:
-        """0 or above, and greater is better: the accuracy, or a number that falls with the loss; 0 for no number."""
-        score = self.metrics.get("accuracy", 0.5 - math.atan(math.inf if self.loss is None else self.loss) / math.pi)
-        return score if math.isfinite(score) else 0.0
-
     def per_class(self) -> list[float]:
         """Accuracy of each class, NaN for a class without test images; empty for a task."""
         if self.by_class is None:

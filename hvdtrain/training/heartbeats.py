@@ -20,6 +20,8 @@ from hvdtrain.system.processes import TICK_S, RunningTime
 HEARTBEAT_S = TICK_S
 SILENT_S = 4.0
 """A rank whose heartbeat does not change for this long does not run."""
+DEBUGGERS = ("bdb", "pdb", "debugpy", "pydevd", "_pydevd_bundle")
+"""Modules that are in the stack of a thread that is debugged."""
 SILENT_WRITES = 3
 """In a slow folder, a rank must be silent for as long as this number of heartbeats take."""
 
@@ -164,6 +166,15 @@ def place_of(frame: FrameType | None) -> str:
         return "its end"
     code = frame.f_code
     return f"{Path(code.co_filename).name}:{frame.f_lineno} in {code.co_name}"
+
+
+def is_debugged(frame: FrameType | None) -> bool:
+    """Whether a debugger of Python runs or has stopped this thread: pdb and what derives from it, or debugpy."""
+    while frame is not None:
+        if str(frame.f_globals.get("__name__")).partition(".")[0] in DEBUGGERS:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def state_of(frame: FrameType | None) -> tuple[int, ...]:

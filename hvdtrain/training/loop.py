@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hvdtrain.config.score import Score, score_of
 from hvdtrain.interfaces import Batch, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.batches import Batches
@@ -79,7 +80,8 @@ class Training:
         if self.at.step == (self.at.epoch + 1) * self._run.steps_per_epoch:
             self.at = dataclasses.replace(self.at, epoch=self.at.epoch + 1, rows_in_epoch=0)
         self._ranks.stop_if_asked(self.at, self._save)
-        self._save(self.evaluate().scores.score)
+        scores = self.evaluate().scores
+        self._save(score_of(scores.loss, scores.metrics, self._run.runtime.score))
         self._saver.commit(self.at)
         self._announce(Observer.step_ended)
 
@@ -97,7 +99,7 @@ class Training:
         phases.begin(LOOP)
         return interval.checkpoint_due  # the same on every rank
 
-    def _save(self, score: float = 0.0) -> None:
+    def _save(self, score: Score | None = None) -> None:
         self._announce(Observer.saved, self._saver.save(self.at, score))
 
     def _announce(self, event: Callable[..., None], *details: Any) -> None:

@@ -5,6 +5,7 @@ An error is one line, in the rank's log and on one console.
 
 from __future__ import annotations
 
+import bdb
 import contextlib
 import dataclasses
 import io
@@ -24,7 +25,7 @@ from typing import NoReturn
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
@@ -84,6 +85,9 @@ def ending_process() -> Iterator[Ending]:
         raise
     except KeyboardInterrupt as error:
         end(rank, Failure.of_exception(error), INTERRUPTED, 0.0, ending.on_end)
+    except bdb.BdbQuit:
+        left = UserError("the debugger ended", "without a terminal, as under a launcher, see Debugging in docs/own.md")
+        end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
     except Exception as error:
         log.error("%s", traceback.format_exc())
         if not log.handlers:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
@@ -15,7 +16,7 @@ from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import resources
 from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
-from hvdtrain.training.evaluation import Evaluation
+from hvdtrain.training.evaluation import Evaluation, Scores
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
@@ -30,7 +31,8 @@ class DataFigures(NamedTuple):
 
     wait_shares: list[float]
     """Share of the training time in which steps of each rank waited for data."""
-    workers: int
+    workers: int | None
+    """None where the rank can only read by itself."""
     train: int = 0
     test: int = 0
 
@@ -40,7 +42,9 @@ class DataFigures(NamedTuple):
         texts = []
         if worst >= MIN_WAIT_SHARE:
             rank = self.wait_shares.index(worst)
-            texts.append(f"rank {rank} waited for data {worst:.0%} of the time (raise --workers, now {self.workers})")
+            advice = f"raise --workers, now {self.workers}"
+            advice = "the rank reads these rows itself" if self.workers is None else advice
+            texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
         if self.train or self.test:
             texts.append(f"skipped {self.train} bad train row(s) and {self.test} of test (see logs)")
         return texts
@@ -83,6 +87,7 @@ class Reporter(Observer):
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
         self._slow_ranks = SlowRanks(run.group, run.parts_by_rank)
+        self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
 
@@ -101,9 +106,22 @@ class Reporter(Observer):
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if notice := run.target.notice(config):
             self.show(notice)
-        problems = [run.schedule_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
+        problems = (
+            [run.schedule_problem, self._workers_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
+        )
         for problem in filter(None, problems):
             log.warning("%s", printable(problem))
+
+    @property
+    def _workers_problem(self) -> str:
+        """Why --workers has no effect, and what to do; empty where it has."""
+        workers = self._run.runtime.workers
+        if workers in ("auto", 0) or self._batches.reader.reads_ahead:
+            return ""
+        return (
+            f"--workers {workers} has no effect: only the rank itself can read these rows, unless their object has the "
+            "attribute background = 'threads' and may be read in threads, or a task's file makes them"
+        )
 
     def started(self, at: Position) -> None:
         """Learn where the ranks are."""
@@ -134,11 +152,15 @@ class Reporter(Observer):
         self.evaluation = evaluation
         group, scores = self._run.group, evaluation.scores
         wait_shares = group.gather(self._throughput.take_wait_share())
-        data = DataFigures(wait_shares, self._batches.reader.workers, **self._batches.bad_rows.count(group))
+        reader = self._batches.reader
+        data = DataFigures(
+            wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)
+        )
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
             self._writer.write("ranks", step, evaluation_s=evaluation.seconds)
+        self._check_score(scores)
         if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
         epochs, part = self._run.config.epochs, at.rows_in_epoch / self._run.samples
@@ -148,6 +170,18 @@ class Reporter(Observer):
         train = self._epoch.texts(self._run.unit)
         self._epoch = EpochFigures(step)
         self.show(f"epoch {name}: {', '.join([*train[:1], *test, *train[1:], *data.texts()])}")
+
+    def _check_score(self, scores: Scores) -> None:
+        """Warn, once, if the metric that --score names is not measured."""
+        choice, measured = self._run.runtime.score, score_of(scores.loss, scores.metrics, self._run.runtime.score)
+        if self._has_warned_of_score or not measured or measured.choice == choice:
+            return
+        self._has_warned_of_score = True
+        if self._run.is_rank_0:
+            names = ", ".join((*scores.metrics, LOSS))
+            log.warning(
+                "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
+            )
 
     def saved(self, at: Position, parameters: str) -> None:
         """Record the checksum of the weights, by which others can tell whether they have the same bits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 from collections.abc import Iterable
@@ -11,7 +12,8 @@ import numpy as np
 
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
-from hvdtrain.system import rank_info
+from hvdtrain.system import checkpoint_folder, rank_info
+from hvdtrain.system.checkpoint_folder import BEST
 from hvdtrain.system.phases import RESULT, phases
 from hvdtrain.training import consistency
 from hvdtrain.training.evaluation import Scores
@@ -37,7 +39,9 @@ def finish(started: StartedRun) -> None:
         _store(run, content)
         speed = f"{started.throughput.images_per_s:,.0f} {run.unit}/s"
         texts = (_summary(evaluation.scores, content["per_class_accuracy"]), speed, f"parameters {parameters}")
-        reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}")
+        newest = content["best_checkpoint"] in (None, f"step-{content['steps']:08d}")
+        best = "" if newest else f" (best checkpoint: {run.folder / BEST}, {content['best_checkpoint']})"
+        reporter.show(f"{', '.join(filter(None, texts))}, record in {run.folder}{best}")
     run.group.close()
 
 
@@ -50,6 +54,14 @@ def _summary(scores: Scores, per_class: dict[str, float]) -> str:
     if not texts and scores.loss is not None:
         texts = [f"test loss {scores.loss:.4f}"]
     return ", ".join(texts)
+
+
+def _best_checkpoint(run: Run) -> str | None:
+    """The name of the checkpoint with the best score."""
+    with contextlib.suppress(OSError):
+        best = checkpoint_folder.best_first(checkpoint_folder.current_line(run.folder / "checkpoints"))
+        return best[0].path.name if best else None
+    return None
 
 
 def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, Any]:
@@ -72,6 +84,7 @@ def _content(started: StartedRun, scores: Scores, parameters: str) -> dict[str, 
         "compile_s": compile_s,
         "epoch_s": step_s * run.steps_per_epoch,
         "global_batch": run.global_batch,
+        "best_checkpoint": _best_checkpoint(run) if run.is_rank_0 else None,
         "outside_share": throughput.outside_share,
         "data_wait_share": wait_share,
         "bad_rows": bad_rows["train"],
@@ -92,7 +105,7 @@ def _store(run: Run, content: dict[str, Any]) -> None:
     run.lock.check()
     with must_write("the result", run.folder):
         record.write_json(run.folder / "result.json", content)
-        plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}")
+        plots.plot_metrics(run.folder, f"{run.title} in {run.config.framework}", run.runtime.score)
 
 
 class RankCores(NamedTuple):

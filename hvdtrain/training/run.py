@@ -12,6 +12,7 @@ import numpy as np
 
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.score import Score
 from hvdtrain.config.sources import to_record
 from hvdtrain.datasets import sharding
 from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
@@ -139,10 +140,10 @@ class Run:
         lr = self.learner.learning_rate
         return learning_rate(self.config, step, self.steps_per_epoch, self.group.size) if lr is None else lr
 
-    def checkpoint(self, position: Position, weights: Weights, score: float = 0.0) -> Checkpoint:
+    def checkpoint(self, position: Position, weights: Weights, score: Score | None = None) -> Checkpoint:
         """The state of training at `position`, with this rank's optimizer state only.
 
-        score: test accuracy, 0 if it was not measured there.
+        score: None if it was not measured there.
         """
         return Checkpoint(
             weights=weights,
@@ -153,7 +154,8 @@ class Run:
             framework=self.config.framework,
             optimizer_name=self.config.optimizer,
             data=self.dataset.fingerprint,
-            score=score,
+            score=score.order if score else 0.0,
+            score_choice=score.choice if score else "",
             classes=self.dataset.classes,
             init=self.config.init,
             arithmetic=self.arithmetic if self.config.shards else {},

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.score import Score
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
 from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
@@ -301,8 +302,8 @@ class Saver:
         interval_s = self._run.runtime.checkpoint_seconds
         return interval_s > 0 and max(interval_s, self._took_s / MAX_SHARE) <= time.monotonic() - self._saved_at
 
-    def save(self, position: Position, score: float = 0.0) -> str:
-        """Rank 0 writes a checkpoint; call it on every rank. score: test accuracy, 0 if it was not measured there.
+    def save(self, position: Position, score: Score | None = None) -> str:
+        """Rank 0 writes a checkpoint; call it on every rank. score: None if it was not measured there.
 
         Returns the checksum of the weights that all ranks have in common; an empty text on other ranks than 0.
 

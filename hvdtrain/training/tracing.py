@@ -153,7 +153,9 @@ class Tracing(Observer):
                 f"the ranks' clocks differ by up to {most / 1e9:,.3f} s, known to {error_s * 1e3:.2g} ms and corrected"
             )
         assert self.steps
-        path = self._run.folder / f"timeline-{self.steps.first}-{self.steps.last}.json"
+        recorded = [step.step for step in ranks[0].steps]  # not all, of a job that begins or ends within them
+        steps = StepRange(recorded[0], recorded[-1] + 1) if recorded else self.steps
+        path = self._run.folder / f"timeline-{steps.first}-{steps.last}.json"
         for text in texts:
             self._show(f"timeline: {text}")
         clocks = [{"rank": rank, "offset_s": line.offset_ns / 1e9, "error_s": line.error_ns / 1e9}

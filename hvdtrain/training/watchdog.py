@@ -5,7 +5,7 @@ whether a rank still works while the others wait, and if not, which rank holds u
 not change (its process is stopped, or its host is down), else one that is not in the framework's step while the others
 wait there for it. None of this uses Horovod, so it works where a collective never returns. The thread uses no files, so
 that it works where the run's folder does not respond. Only time in which the process runs counts: a job that was
-suspended and resumed is not hung.
+suspended and resumed is not hung, nor is one in which somebody debugs a rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, place_of, state_of
+from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, is_debugged, place_of, state_of
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.timing import StepTimer
 
@@ -131,8 +131,11 @@ class Watchdog(Observer):
         """Count the time, and notice whether the process was suspended or uses the run's folder."""
         if self._clock.tick():
             self._resumed = True
+        frame = sys._current_frames().get(self._thread)
+        if is_debugged(frame):  # so that other ranks see progress here
+            self._last, self._held_up = self._clock.seconds, True
         is_writing = phases.current.uses_folder and not phases.waits
-        state = state_of(sys._current_frames().get(self._thread)) if is_writing else ()
+        state = state_of(frame) if is_writing else ()
         if state and state != self._state and self._writing_s < WRITING_LIMIT_S:
             self._writing_s += self._clock.seconds - self._last
             self._last = self._clock.seconds

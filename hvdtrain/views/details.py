@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.runs.metrics import last_bytes
+from hvdtrain.runs.json_lines import last_bytes
 from hvdtrain.runs.records import Record, shown, tables
 from hvdtrain.runs.run import Run
 from hvdtrain.system import checkpoint_folder
@@ -22,6 +23,8 @@ TIMELINE = re.compile(r"timeline-[0-9]{1,12}-[0-9]{1,12}\.json")
 MAX_ENTRIES = 1000
 """Of a list or an object of a file, more are not read."""
 LINE = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),\d{3} ([A-Z]{1,10}) (.*)")
+LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
+"""The color of messages that are more than information."""
 LAST_BYTES = 1 << 13
 """What is read of each log for the last messages."""
 MAX_RANKS = 64
@@ -144,6 +147,30 @@ def last_messages(folder: Path, most: int) -> list[Message]:
         matches = map(LINE.fullmatch, _last_lines(path, LAST_BYTES))
         messages += [Message(match[1], rank, match[2], shown(match[3])) for match in matches if match]
     return sorted(messages, key=lambda message: message.time)[-most:]
+
+
+class SharedMessage(NamedTuple):
+    """A message, and the ranks that have it in their logs."""
+
+    message: Message
+    ranks: set[int]
+
+
+def joined_messages(messages: Sequence[Message]) -> list[SharedMessage]:
+    """What several ranks say, once; of what is only information, that of the first rank, as all log their figures."""
+    first = min((message.rank for message in messages), default=0)
+    groups: dict[tuple[str, str], SharedMessage] = {}
+    ordered: list[SharedMessage] = []
+    for message in messages:
+        if message.rank != first and message.level not in LEVELS:
+            continue
+        group = groups.get((message.level, message.text))
+        if group and message.rank not in group.ranks:
+            group.ranks.add(message.rank)
+        else:
+            groups[message.level, message.text] = SharedMessage(message, {message.rank})
+            ordered.append(groups[message.level, message.text])
+    return ordered
 
 
 def _last_lines(path: Path, most: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -14,6 +14,7 @@ from hvdtrain.runs.records import Record
 from hvdtrain.system.text import finite_number
 from hvdtrain.views import details
 from hvdtrain.views.details import flat, value_text
+from hvdtrain.views.listing import metric_names
 from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import GAP, INDENT, Cell, Column, Section, Table
 
@@ -21,8 +22,8 @@ ABSENT = object()
 """In the place of a value that a run has not."""
 CURRENT_RESULTS = ("accuracy", "loss", "steps", "images_per_s", "step")
 """Results that a run also has under the same or another name while it trains."""
-MAIN_RESULTS = ("state", "reason", "step", "training loss", "test loss", "accuracy", "images/s")
-"""That are shown also if only one run has them; other results, if all runs have them."""
+MAIN_RESULTS = ("state", "reason", "step", "training loss", "test loss", "images/s", "rows/s")
+"""That are shown also if only one run has them, as metrics are; other results, if all runs have them."""
 MAX_LAYERS = 300
 """That are compared."""
 MIN_WIDTH = 6
@@ -78,7 +79,7 @@ def differences(views: Sequence[RunView]) -> list[Differences]:
         Differences("ranks and devices", _rows([_placement(run.config.values) for run in runs])),
         Differences("versions", _rows([details.versions(run) for run in runs])),
         Differences("host", _rows([details.host(run) for run in runs])),
-        Differences("results", _result_rows([_results(view) for view in views])),
+        Differences("results", _result_rows([_results(view) for view in views], metric_names(views))),
     ]
     return [section for section in sections if section.rows]
 
@@ -108,16 +109,18 @@ def _results(view: RunView) -> dict[str, object]:
     """The results so far."""
     current: dict[str, object] = {
         "state": view.state.name, "reason": view.state.reason or ABSENT, "step": view.step,
-        "training loss": view.loss, "test loss": view.test_loss, "accuracy": view.accuracy,
-        "images/s": view.images_per_s,
+        "training loss": view.loss, "test loss": view.test_loss, **view.metrics,
+        f"{view.run.unit}/s": view.images_per_s,
     }  # fmt: skip
-    more = {name: value for name, value in details.results(view.run).items() if name not in CURRENT_RESULTS}
+    known = {*CURRENT_RESULTS, *view.metrics}
+    more = {name: value for name, value in details.results(view.run).items() if name not in known}
     return {name: value for name, value in {**current, **more}.items() if value is not None and value is not ABSENT}
 
 
-def _result_rows(runs: Sequence[dict[str, object]]) -> list[Row]:
+def _result_rows(runs: Sequence[dict[str, object]], metrics: Iterable[str]) -> list[Row]:
     rows = [row._replace(is_measured=True) for row in _rows(runs)]
-    return [row for row in rows if row.name in MAIN_RESULTS or ABSENT not in row.values]
+    names = {*MAIN_RESULTS, *metrics}
+    return [row for row in rows if row.name in names or ABSENT not in row.values]
 
 
 def _network_rows(networks: Sequence[Record]) -> list[Row]:

@@ -6,29 +6,35 @@ import math
 import operator
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.text import Text
 
+from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.views.run_view import STATES, RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
-TEXTS = ("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data")
+TEXTS = (
+    *("name", "folder", "id", "started", "state", "reason", "framework", "strategy", "model", "data"),
+    *("scored_by", "best_checkpoint"),
+)
 NUMBERS = (
     *("rank", "ranks", "step", "last_step", "epoch", "loss", "accuracy", "test_loss", "lr"),
-    *("images_per_s", "left_s"),
+    *("score", "images_per_s", "left_s"),
 )
 COLUMNS = (*TEXTS, *NUMBERS)
-"""Names of columns: those of `RunView.values`."""
-ALIASES = {"when": "started", "images/s": "images_per_s", "time_left": "left_s"}
+"""Names of columns: those of `RunView.values`. Metrics are columns of their names."""
+ALIASES = {"when": "started", "images/s": "images_per_s", "rows/s": "images_per_s", "time_left": "left_s"}
 FILTER = re.compile(r"([^=!<>~]*)(=|!=|<=|>=|<|>|~)(.*)", re.DOTALL)
 ORDERED: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+MAX_METRICS = 6
+"""Of more metrics, a terminal shows the first ones."""
 STYLES = {
     "starting": "cyan", "training": "green", "waiting": "yellow", "restarting": "yellow", "finished": "",
     "stopped": "yellow", "failed": "red", "hung": "red",
@@ -45,15 +51,19 @@ class Filter(NamedTuple):
     value: str
 
     @classmethod
-    def parse(cls, given: str) -> Filter:
-        """From the command line. Raises UserError if it is none."""
+    def parse(cls, given: str, metrics: Collection[str] = ()) -> Filter:
+        """From the command line. metrics: names of further columns. Raises UserError if it is none."""
         match = FILTER.fullmatch(given)
         if not match or (match[2] not in ("=", "!=") and not match[3].strip()):
             raise UserError(f"--filter {printable(given)}: no comparison", REMEDY)
-        parsed = cls(column_of(match[1].strip(), "--filter"), match[2], match[3].strip())
-        if parsed.column in NUMBERS and parsed.value and (parsed.operator == "~" or parsed.number is None):
+        parsed = cls(column_of(match[1].strip(), "--filter", metrics), match[2], match[3].strip())
+        if parsed.is_of_numbers and parsed.value and (parsed.operator == "~" or parsed.number is None):
             raise UserError(f"--filter {printable(given)}: {parsed.column} is a number", REMEDY)
         return parsed
+
+    @property
+    def is_of_numbers(self) -> bool:
+        return self.column not in TEXTS
 
     @property
     def number(self) -> float | None:
@@ -66,31 +76,49 @@ class Filter(NamedTuple):
 
     def accepts(self, view: RunView) -> bool:
         """Whether a run meets it. An unknown value equals only an empty one."""
-        actual = view.values[self.column]
+        actual = value_of(view, self.column)
         if self.operator in ("=", "!="):
             return self._equals(actual) == (self.operator == "=")
         if actual is None or actual == "":
             return False
         if self.operator == "~":
             return self.value.lower() in str(actual).lower()
-        return ORDERED[self.operator](actual, self.number if self.column in NUMBERS else self.value)
+        return ORDERED[self.operator](actual, self.number if self.is_of_numbers else self.value)
 
     def _equals(self, actual: Any) -> bool:
         if actual is None or actual == "" or not self.value:
             return (actual is None or actual == "") and not self.value
-        if self.column in NUMBERS:
+        if self.is_of_numbers:
             return bool(actual == self.number)
         known, value = str(actual).lower(), self.value.lower()
         # A strategy is also called without what its ranks are connected by: `horovod` for `horovod over Gloo`.
         return value == known or (self.column == "strategy" and value == known.partition(" over ")[0])
 
 
-def column_of(name: str, option: str) -> str:
-    """The column of that name. Raises UserError if there is none; option: where the name was given."""
+def value_of(view: RunView, column: str) -> Any:
+    """The value of a run in a column; None where it has none."""
+    return view.values[column] if column in COLUMNS else view.metrics.get(column)
+
+
+def metric_names(views: Iterable[RunView]) -> list[str]:
+    """The metrics of these runs: first those by which they are compared, then those that most runs have."""
+    counts = Counter(name for view in views for name in view.metrics)
+    scores = {view.score.name for view in views if view.score}
+    return sorted(counts, key=lambda name: (name not in scores, -counts[name]))
+
+
+def column_of(name: str, option: str, metrics: Collection[str] = ()) -> str:
+    """The column of that name. Raises UserError if there is none.
+
+    option: where the name was given. metrics: names of further columns.
+    """
+    if name in metrics:
+        return name
     column = ALIASES.get(name.lower(), name.lower().replace("-", "_"))
     if column not in COLUMNS:
-        hint = did_you_mean(column, [*COLUMNS, *ALIASES])
-        raise UserError(f"{option}: no column {printable(name)!r}{hint}", f"the columns are {', '.join(COLUMNS)}")
+        known = list(dict.fromkeys([*COLUMNS, *metrics]))
+        hint = did_you_mean(column, [*known, *ALIASES])
+        raise UserError(f"{option}: no column {printable(name)!r}{hint}", f"the columns are {', '.join(known)}")
     return column
 
 
@@ -99,11 +127,12 @@ def sort_runs(views: list[RunView], column: str = "-started", reverse: bool = Fa
 
     Raises UserError for an unknown column.
     """
-    name = column_of(column.removeprefix("-"), "--sort")
+    name = column_of(column.removeprefix("-"), "--sort", metric_names(views))
     views = sorted(views, key=lambda view: str(view.folder))
-    known = [view for view in views if view.values[name] not in (None, "")]
-    unknown = [view for view in views if view.values[name] in (None, "")]
-    return sorted(known, key=lambda view: _key(view.values[name]), reverse=column.startswith("-") != reverse) + unknown
+    known = [view for view in views if value_of(view, name) not in (None, "")]
+    unknown = [view for view in views if value_of(view, name) in (None, "")]
+    is_reverse = column.startswith("-") != reverse
+    return sorted(known, key=lambda view: _key(value_of(view, name)), reverse=is_reverse) + unknown
 
 
 def _key(value: Any) -> Any:
@@ -123,6 +152,11 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
         return Column(heading, priority, **layout), [text(view) for view in views]
 
     begun = None if width is None else 16  # up to the minute
+    names = metric_names(views)
+    shown = names if width is None else names[:MAX_METRICS]
+    scores = {view.score.name for view in views if view.score}
+    metrics = [column(name, 2 if name in scores else 10, _metric(name)) for name in shown]
+    losses = [column("test loss", 3 if metrics else 2, lambda view: decimal(view.test_loss))]
     table = Table.of_columns(
         [
             column("name", 0, lambda view: view.name, left=True, least=28, overflow="middle"),
@@ -133,15 +167,31 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
             column("ranks", 6, lambda view: str(view.size or "")),
             column("step", 5, steps),
             column("loss", 3, lambda view: decimal(view.loss)),
-            column("accuracy", 2, lambda view: decimal(view.accuracy)),
-            column("images/s", 4, lambda view: speed(view.images_per_s)),
+            *(losses if _has_loss_as_score(views) else []),
+            *metrics,
+            column(f"{unit_of(views)}/s", 4, lambda view: speed(view.images_per_s)),
             column("epoch", 11, lambda view: short(view.values["epoch"])),
             column("time left", 10, lambda view: duration(view.left_s)),
+            column("best checkpoint", 14, lambda view: view.values["best_checkpoint"], left=True),
             column("model", 12, lambda view: view.values["model"], left=True, least=8, overflow="middle"),
             column("data", 13, lambda view: view.values["data"], left=True, least=12, overflow="middle"),
         ]
     )
     return table.lines(width, plain)
+
+
+def _metric(name: str) -> Callable[[RunView], str]:
+    return lambda view: decimal(view.metrics.get(name))
+
+
+def _has_loss_as_score(views: Iterable[RunView]) -> bool:
+    return any(view.score and view.score.name == LOSS for view in views)
+
+
+def unit_of(views: Iterable[RunView]) -> str:
+    """What the rows of these runs are called."""
+    units = {view.run.unit for view in views}
+    return units.pop() if len(units) == 1 else "rows"
 
 
 def counted(views: Sequence[RunView]) -> str:

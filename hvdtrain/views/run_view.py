@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtrain.config.score import ACCURACY, Score
 from hvdtrain.errors import UserError
+from hvdtrain.runs.metrics import MAX_NAME, metrics_of
 from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import Run, find_runs
+from hvdtrain.runs.run import TRACES, Run, find_runs
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.heartbeats import Observation, explain
 from hvdtrain.views.rank_view import RankView, RankWatch, read_beats
@@ -99,16 +102,22 @@ class RunView:
         return self.train.number("loss")
 
     @property
-    def accuracy(self) -> float | None:
-        """Of the newest evaluation."""
-        return self._tested("accuracy")
-
-    @property
     def test_loss(self) -> float | None:
-        return self._tested("loss")
+        """Of the newest evaluation."""
+        return _first(self._result.number("loss"), self.run.last_records["test"].number("loss"))
 
-    def _tested(self, name: str) -> float | None:
-        return _first(self._result.number(name), self.run.last_records["test"].number(name))
+    @functools.cached_property
+    def metrics(self) -> dict[str, float]:
+        """Of the newest evaluation, by name; that of the score first."""
+        measured = (self.run.tested if self._result else {}) or metrics_of(self.run.last_records["test"].values)
+        score = self.run.score_of(None, measured)
+        names = sorted(measured, key=lambda name: score is None or name != score.name)
+        return {shown(name, MAX_NAME): measured[name] for name in names}
+
+    @functools.cached_property
+    def score(self) -> Score | None:
+        """Of the newest evaluation."""
+        return self.run.score_of(self.test_loss, self.metrics)
 
     @property
     def _result(self) -> Record:
@@ -142,10 +151,12 @@ class RunView:
             "name": self.name, "folder": printable(str(self.folder)), "id": self.run.config.text("id"),
             "started": self.started, "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
             "framework": options.text("framework"), "strategy": self.run.strategy, "model": options.text("model"),
-            "data": options.text("data"), "ranks": self.size, "step": self.step, "last_step": self.last_step,
-            "epoch": self.train.number("epoch"), "loss": self.loss, "accuracy": self.accuracy,
-            "test_loss": self.test_loss, "lr": self.train.number("lr"), "images_per_s": self.images_per_s,
-            "left_s": self.left_s,
+            "data": self.run.data, "ranks": self.size, "step": self.step, "last_step": self.last_step,
+            "epoch": self.train.number("epoch"), "loss": self.loss, "accuracy": self.metrics.get(ACCURACY),
+            "test_loss": self.test_loss, "metrics": self.metrics, "score": self.score and self.score.value,
+            "scored_by": self.score.name if self.score else "", "lr": self.train.number("lr"),
+            "images_per_s": self.images_per_s, "unit": self.run.unit, "left_s": self.left_s,
+            "best_checkpoint": self._result.text("best_checkpoint"),
         }  # fmt: skip
 
 
@@ -219,7 +230,18 @@ def find_state(run: Run, ranks: list[RankView], size: int, step_s: float = 0.0) 
         return RunState("failed", f"no heartbeat of any rank since {since}: they were killed, or their hosts are down")
     if _lock_age(run.folder) < STARTING_S:
         return RunState("starting")
+    if problem := _unreadable(run.folder):
+        return RunState("waiting", f"its folder cannot be read ({problem})")
     return RunState("failed", "it ended before its first step")
+
+
+def _unreadable(folder: Path) -> str:
+    """Why the files of a run cannot be read; empty where they can."""
+    try:
+        hidden = [name for name in TRACES if name in os.listdir(folder) and not os.access(folder / name, os.R_OK)]
+    except OSError as error:
+        return str(error.strerror)
+    return f"{hidden[0]}: {os.strerror(errno.EACCES)}" if hidden else ""
 
 
 def _newest(ranks: list[RankView]) -> float:
@@ -274,12 +296,16 @@ def _meant(path: Path) -> str:
     return ""
 
 
-def awaited_run(path: Path) -> Path:
-    """The same; waits until there is one."""
+def awaited_run(path: Path, say: Callable[[str], None]) -> Path:
+    """The same; waits until there is one. say: prints what is waited for, once."""
+    has_said = False
     while True:
         try:
             return chosen_run(path)
-        except UserError:
+        except UserError as error:
+            if not has_said:
+                say(f"waiting for a run: {error.reason} yet (Ctrl-C leaves)")
+            has_said = True
             time.sleep(POLL_S)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 
 import pytest
 import yaml
+from support.doctor import as_root, unshared
 from support.jobs import BIN, ROOT
 
 DOCKER = ROOT / "docker"
@@ -136,6 +138,32 @@ def test_cuda_compiler_is_of_the_release_of_the_cuda_that_pytorch_brings():
         version = re.fullmatch(r"nvidia-[a-z-]+==([\d.]+) --hash=sha256:[0-9a-f]{64}", pin)
         assert version, pin
         assert version[1] in locked, pin
+
+
+@as_root
+@pytest.mark.parametrize(
+    ("version", "expected"), [("", ["2.14.1+cpu", "2.15.0+cpu"]), ("2.9.0+cpu", ["2.9.0+cpu"] * 2)]
+)
+def test_the_image_keeps_each_python_s_pin_of_pytorch(tmp_path, version, expected):
+    """Up to set-up, with the image's folders in a namespace."""
+    for name in ("docker", "setup"):
+        shutil.copytree(ROOT / name, tmp_path / name)
+    file = tmp_path / "setup" / "stacks" / "pytorch" / "constraints.txt"
+    file.write_text('torch==2.14.1 ; python_version < "3.11"\ntorch==2.15.0 ; python_version >= "3.11"\ntorchx==1\n')
+    program(tmp_path / "setup" / "environment.sh", "exit 7")
+    program(tmp_path / "python3", "")
+    mounts = "mount -t tmpfs none /opt; mount -t tmpfs none /etc/ld.so.conf.d; mkdir -p /opt/venv"
+    command = unshared("-m", f"{mounts}; cd {shlex.quote(str(tmp_path))}")
+    variables = {
+        "STACK": "pytorch",
+        "DEVICE": "cpu",
+        "TORCH_VERSION": version,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    done = subprocess.run([*command, "docker/environment.sh"], env={**os.environ, **variables})
+    assert done.returncode == 7
+    assert re.findall(r'^torch==(\S+) ; python_version (?:<|>=) "3.11"$', file.read_text(), re.M) == expected
+    assert "torchx==1\n" in file.read_text()
 
 
 def test_compose_shares_a_key_and_the_image_holds_no_secret():

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -176,3 +177,27 @@ def test_the_doctor_checks_hosts_on_another_port(hosts, tmp_path):
     words = [sys.executable, "-m", "hvdtrain", "doctor", "--only", "ssh", "--hosts", "host2", *ssh]
     status, output = hosts.run("host1", words, tmp_path)
     assert (status, "host2: ssh works" in output) == (0, True), output
+
+
+MADE = """
+import sys, time
+from pathlib import Path
+from support.cluster import Hosts
+hosts = Hosts(Path(sys.argv[1]), 2)
+hosts.up()
+print(*hosts.processes("host1"), *hosts.processes("host2"), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_hosts_end_with_the_test_run_that_made_them(hosts, tmp_path, end):
+    """Also where it cannot clean up."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
+    words = [sys.executable, "-c", MADE, str(tmp_path)]
+    process = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True)
+    processes = [f"/proc/{pid}" for pid in process.stdout.readline().split()]
+    assert len(processes) >= 6 and all(map(os.path.exists, processes))  # of each host the first one, and two sshd
+    process.send_signal(end)
+    process.communicate()
+    wait_for(lambda: not any(map(os.path.exists, processes)), 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -42,6 +43,22 @@ def test_a_failure_is_reported_with_the_rank_s_last_lines(tmp_path):
     assert re.search(rf"^{report}\n(  (out|err) of 1\n){{2}}  what was wrong\n", output, re.MULTILINE), output
 
 
+def test_fewer_open_files_than_the_ranks_need(tmp_path):
+    status, output = run(["bash", "-c", f"ulimit -n 64; exec {shlex.join(local('', ranks=24))}"], tmp_path)
+    assert status == 2, output
+    assert "open files are needed, but the limit is 64; raise the limit (ulimit -n " in output
+    assert len(output.splitlines()) < 4, output  # with the warning that there are fewer cores than ranks
+
+
+def test_the_launcher_raises_its_own_limit_of_open_files(tmp_path):
+    """Up to the hard one; programs keep theirs."""
+    code = "import resource; print(resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    command = local(code, "--output-dir", "logs", ranks=8)
+    status, output = run(["bash", "-c", f"ulimit -Sn 64; exec {shlex.join(command)}"], tmp_path)
+    assert status == 0, output
+    assert sum(line.endswith("] 64") for line in output.splitlines()) == 8, output
+
+
 def test_a_program_that_does_not_exist(tmp_path):
     status, output = run(["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "no-such-program"], tmp_path)
     assert status == 2, output
@@ -67,6 +84,18 @@ def test_a_launcher_of_another_mpi(tmp_path):
     assert process.returncode == 2
     assert "mpirun started rank 0 of 1 on" in process.stderr
     assert ", but 2 ranks were requested" in process.stderr
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("by", "status"), [("horovodrun", 2), ("mpirun", 0)])
+def test_one_host_under_two_names(tmp_path, by, status):
+    """horovodrun takes them for two hosts, and gives both ranks the local rank 0; Open MPI knows that they are one."""
+    code = "import os; print('local', os.environ['LOCAL_RANK'])"
+    hosts = ["-n", "2", "-H", "localhost:1,127.0.0.1:1"]
+    command = ["python", "-m", "hvdtrain", "launch", by, *hosts, "--", "python", "-c", code]
+    found, output = run(command, tmp_path, timeout_s=60)
+    assert found == status, output
+    assert {line[-1] for line in output.splitlines() if "] local " in line} == (set() if status else {"0", "1"}), output
 
 
 def test_a_launcher_that_fails(tmp_path):

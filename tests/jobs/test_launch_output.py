@@ -63,7 +63,8 @@ def test_an_output_file_that_nobody_reads_keeps_no_job(tmp_path):
     (tmp_path / "logs").mkdir()
     os.mkfifo(tmp_path / "logs" / "rank-0.stdout")
     process = start(launch("import time; print('begun', flush=True); time.sleep(60)", "--output-dir", "logs"), tmp_path)
-    wait_for(lambda: "begun" in process.stdout.readline(), 20)
+    for _ in range(2):
+        wait_for(lambda: "begun" in process.stdout.readline(), 20)
     process.terminate()
     status, _ = finish(process, 20)
     assert status == 128 + signal.SIGTERM

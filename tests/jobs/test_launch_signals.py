@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from support.jobs import BIN, ROOT, run, running, wait_for
+from support.signaled_job import CASES, run_signaled
 
 
 def begin(folder: Path, by: str, code: str, **environment: str) -> tuple[subprocess.Popen[bytes], Path]:
@@ -236,10 +238,29 @@ def test_the_time_limit_stops_the_ranks(tmp_path):
     assert "the time limit of 1 s is reached" in output
 
 
-@pytest.mark.parametrize("number", [35, 40, 64])
-def test_a_real_time_signal_ends_a_rank_as_any_other(tmp_path, number):
+def test_a_real_time_signal_ends_a_rank_as_any_other(tmp_path):
     """Python has no names for most of them."""
-    code = f"import os, time; time.sleep(60 * (os.environ['RANK'] == '0')); os.kill(os.getpid(), {number})"
+    code = "import os, time; time.sleep(60 * (os.environ['RANK'] == '0')); os.kill(os.getpid(), 40)"
     status, output = run(local(code), tmp_path, timeout_s=30)
-    assert status == 128 + number
-    assert f"rank 1 on {os.uname().nodename} was killed by SIGRT" in output and "Traceback" not in output
+    assert status == 128 + 40
+    assert f"rank 1 on {os.uname().nodename} was killed by SIGRTMIN+6; ending the others" in output
+
+
+def problems_of(folder: Path, cases: list[tuple[str, str, int]]) -> dict[tuple[str, str, int], str]:
+    """What goes wrong in jobs that get a signal: case by case, a few at a time."""
+    with ThreadPoolExecutor(6) as pool:
+        jobs = pool.map(lambda case: run_signaled(folder / "-".join(map(str, case)), *case), cases)
+        return {case: job.problem for case, job in zip(cases, jobs, strict=True) if job.problem}
+
+
+def test_signals_to_each_process_in_each_phase(tmp_path):
+    """Each process ends, none is left, nothing hangs."""
+    numbers = iter((signal.SIGQUIT, 64, signal.SIGHUP, signal.SIGSEGV, 35, signal.SIGKILL, signal.SIGSTOP, 40))
+    cases = [(process, phase, int(next(numbers))) for process, phases in CASES.items() for phase in phases]
+    assert problems_of(tmp_path, cases) == {}
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize(("process", "phase"), [(process, phase) for process in CASES for phase in CASES[process]])
+def test_all_signals_to_each_process_in_each_phase(tmp_path, process, phase):
+    assert problems_of(tmp_path, [(process, phase, number) for number in range(1, 65)]) == {}

@@ -1,7 +1,8 @@
 """Several hosts and a Slurm cluster on one machine, for tests: Linux namespaces, which need root.
 
 Each host has a name, a network interface eth0 on a bridge, loopback, /dev/shm, processes, and an sshd that accepts one
-key made for it. The machine's own network, names and keys stay unchanged.
+key made for it. The machine's own network, names and keys stay unchanged. No namespace has a name: all end with the
+process of the test, however that ends.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from hvdtrain.system.processes import end_with_parent
 from support.jobs import BIN, ROOT, finish, wait_for
 
 NETWORK = "10.77.31"
@@ -85,7 +87,8 @@ class Hosts:
 
     def __init__(self, folder: Path, count: int) -> None:
         self.folder, self.names = folder, [f"host{number}" for number in range(1, count + 1)]
-        self._mark = f"hvdtrain-{os.getpid()}-{secrets.token_hex(2)}"
+        self._networks: dict[str, int] = {}
+        """A process in the network of each host, and in that of the switch."""
         self._first: dict[str, int] = {}
 
     def up(self) -> None:
@@ -98,34 +101,43 @@ class Hosts:
         (folder / "hosts").write_text("\n".join(["127.0.0.1 localhost", *lines, ""]))
         (folder / "sshd_config").write_text(SSHD.format(folder=folder))
         (folder / "ssh_config").write_text(SSH.format(folder=folder))
-        switch = f"{self._mark}-switch"
-        _do("ip", "netns", "add", switch)
-        _do("ip", "-n", switch, "link", "add", "br0", "type", "bridge")
-        _do("ip", "-n", switch, "link", "set", "br0", "up")
+        self._new_network("switch")
+        self._ip("switch", "link", "add", "br0", "type", "bridge")
+        self._ip("switch", "link", "set", "br0", "up")
         for name in self.names:
-            self._add(name, switch)
+            self._add(name)
+
+    def _new_network(self, name: str) -> None:
+        own = os.readlink("/proc/self/ns/net")
+        process = subprocess.Popen(["unshare", "--net", "sleep", "infinity"], preexec_fn=_as_child)
+        wait_for(lambda: os.readlink(f"/proc/{process.pid}/ns/net") != own, 10)
+        self._networks[name] = process.pid
+
+    def _ip(self, name: str, *words: str) -> None:
+        """ip, in the network of a host or the switch."""
+        _do("nsenter", f"--net=/proc/{self._networks[name]}/ns/net", "ip", *words)
 
     def address(self, name: str) -> str:
         return f"{NETWORK}.{self.names.index(name) + 1}"
 
-    def _add(self, name: str, switch: str) -> None:
-        space, port = f"{self._mark}-{name}", f"to-{name}"
-        _do("ip", "netns", "add", space)
-        _do("ip", "link", "add", "eth0", "netns", space, "type", "veth", "peer", "name", port, "netns", switch)
-        _do("ip", "-n", switch, "link", "set", port, "master", "br0", "up")
-        _do("ip", "-n", space, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+    def _add(self, name: str) -> None:
+        self._new_network(name)
+        port, switch = f"to-{name}", str(self._networks["switch"])
+        self._ip(name, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
+        self._ip("switch", "link", "set", port, "master", "br0", "up")
+        self._ip(name, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
         for link in ("eth0", "lo"):
-            _do("ip", "-n", space, "link", "set", link, "up")
+            self._ip(name, "link", "set", link, "up")
         script = self.folder / f"{name}.sh"
         script.write_text(FIRST.format(folder=self.folder, name=name, port=OTHER_PORT))
         spaces = ["--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
         with open(self.folder / f"{name}.log", "w") as log:
             process = subprocess.Popen(
-                ["nsenter", f"--net=/run/netns/{space}", "unshare", *spaces, "bash", str(script)],
+                ["nsenter", f"--net=/proc/{self._networks[name]}/ns/net", "unshare", *spaces, "bash", str(script)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                preexec_fn=_as_child,
             )
         log = self.folder / f"{name}.log"
         wait_for(
@@ -162,7 +174,7 @@ class Hosts:
 
     def cable(self, name: str, plugged: bool) -> None:
         """Connect or disconnect a host from the others."""
-        _do("ip", "-n", f"{self._mark}-switch", "link", "set", f"to-{name}", "up" if plugged else "down")
+        self._ip("switch", "link", "set", f"to-{name}", "up" if plugged else "down")
 
     def processes(self, name: str) -> dict[int, str]:
         """Command lines of a host's processes, by their ids in this machine's PID namespace."""
@@ -179,11 +191,9 @@ class Hosts:
         return {name: sorted(pid for pid, line in self.processes(name).items() if mark in line) for name in self._first}
 
     def down(self) -> None:
-        for pid in self._first.values():
+        for pid in (*self._first.values(), *self._networks.values()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for name in (*self.names, "switch"):
-            subprocess.run(["ip", "netns", "del", f"{self._mark}-{name}"], capture_output=True)
 
 
 SLURM = """\
@@ -271,6 +281,12 @@ class Slurm:
         """Such as RUNNING, COMPLETED, FAILED; empty where Slurm no longer has a record of the job."""
         _, output = self.run(["scontrol", "show", "job", job, "--oneliner"])
         return next((word[9:] for word in output.split() if word.startswith("JobState=")), "")
+
+
+def _as_child() -> None:
+    """In a session of its own, which Ctrl-C does not reach, and ended by the kernel with this process."""
+    os.setsid()
+    end_with_parent()
 
 
 def _do(*words: str) -> None:

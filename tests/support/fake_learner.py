@@ -78,5 +78,5 @@ def use_fakes(monkeypatch, dataset: Dataset) -> list[FakeLearner]:
 
     monkeypatch.setattr(training, "load_target", lambda config, runtime: (NetworkTarget(NETWORK), dataset))
     monkeypatch.setattr(training, "build_learner", build)
-    monkeypatch.setattr(plots, "plot_metrics", lambda folder, title: None)
+    monkeypatch.setattr(plots, "plot_metrics", lambda folder, title, choice: None)
     return made

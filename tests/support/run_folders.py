@@ -84,6 +84,26 @@ def write_finished(folder: Path, accuracy: float = 0.875, **options: Any) -> Pat
     return folder
 
 
+def write_task_run(folder: Path, metrics: dict[str, float], loss: float = 0.5, score: str = "auto") -> Path:
+    """A run of a task of the user's that finished, as earlier versions recorded it, with the default --data."""
+    write_run(folder, model="lm.py:Task", strategy="single", ranks=1)
+    path = folder / "config.json"
+    recorded = json.loads(path.read_text())
+    recorded["network"] = {"task": "lm.py:Task", "options": {}}
+    recorded["runtime"]["score"] = score
+    path.write_text(json.dumps(recorded))
+    records = [
+        {"kind": "test", "step": step, "epoch": step / STEPS_PER_EPOCH, "loss": loss * 100 / step,
+         **{name: value * 100 / step for name, value in metrics.items()}}
+        for step in (100, 200, 300)
+    ]  # fmt: skip
+    (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    result = {"accuracy": None, "metrics": metrics, "loss": loss, "steps": 400, "images_per_s": 1200.0}
+    (folder / "result.json").write_text(json.dumps({**result, "global_batch": 64}))
+    RunEnd("finished").write(folder)
+    return folder
+
+
 class RunningRanks:
     """Writes heartbeats of ranks twice a second, and their records, as a job does. Use it in a `with` statement.
 

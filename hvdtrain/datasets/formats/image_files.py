@@ -18,7 +18,7 @@ from PIL import Image, ImageOps
 from hvdtrain.datasets.formats.reading import READABLE, ImageSize, Malformed, check_unchanged, fingerprint, wrap_errors
 from hvdtrain.datasets.rows import LoadedSources, RowSource
 from hvdtrain.errors import UserError
-from hvdtrain.networks.layers import Shape
+from hvdtrain.networks.layers import Shape, text
 from hvdtrain.system.text import printable
 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
@@ -98,12 +98,14 @@ class ImageRows(RowSource):
     those of the first image, and without anything also its size.
     """
 
-    other_shape = "give --image-size HEIGHTxWIDTH, or 1x... for gray and 3x... for color, which all images then get"
-
     def __init__(self, name: str, counts: Sequence[int], classes: int, skip: bool, resized: ImageSize) -> None:
         super().__init__(name, sum(counts), classes, skip)
         self._begins, self._resized = np.cumsum([0, *counts]), resized
         self._in_color = False
+        size = text(resized[1:]) if resized else "HEIGHTxWIDTH"
+        colors = f"1x{size} for gray or 3x{size} for color"
+        self.other_shape = f"give --image-size {colors}" if resized else f"give --image-size {size}, or {colors}"
+        self.other_shape += ", which all images then get"
         # Pillow warns of metadata that it does not need. This stays, as warnings.catch_warnings is not safe in threads.
         warnings.filterwarnings("ignore", module=r"PIL\.")
 

@@ -165,9 +165,20 @@ def _length(name: str, rows: Any) -> int:
         length = len(rows)
         rows.__getitem__  # noqa: B018  (whether it has one)
     except (TypeError, AttributeError):
-        raise UserError(
-            f"{name}: {type(rows).__name__} has no length or no rows", "give it __len__ and __getitem__"
-        ) from None
+        raise _no_rows(name, rows) from None
     if length < 1:
         raise UserError(f"{name}: has no rows", "give it at least 1")
     return length
+
+
+def _no_rows(name: str, rows: Any) -> UserError:
+    """The error of an object that has no rows by number."""
+    kind = type(rows).__name__
+    if hasattr(rows, "dataset") and hasattr(rows, "batch_size"):  # PyTorch's DataLoader
+        remedy = "give its data set, as in loader.dataset: hvdtrain makes batches, and --workers reads ahead"
+        return UserError(f"{name}: {kind} returns batches, not rows", remedy)
+    lacks = [method for method in ("__len__", "__getitem__") if not hasattr(rows, method)] or ["rows"]
+    reason = f"{name}: {kind} has no {' and no '.join(lacks)}"
+    if hasattr(rows, "__iter__"):
+        return UserError(f"{reason}, so its rows have no numbers", "give it __len__ and __getitem__, not only __iter__")
+    return UserError(reason, "give it __len__ and __getitem__")

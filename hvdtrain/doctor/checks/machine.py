@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from hvdtrain.system import resources
 from hvdtrain.system.resources import cpu_quota, memory_limit
 from hvdtrain.system.text import format_bytes
 
-SHM = Path("/dev/shm")
+SHM, MEMINFO = Path("/dev/shm"), Path("/proc/meminfo")
 SHM_MIN, SHM_PER_RANK = 32 << 20, 64 << 20
 """Bytes of shared memory below which jobs die, and that a rank with MPI or NCCL should have."""
 MEMORY_PER_RANK = 1 << 30
@@ -79,7 +80,11 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
     text = f"{SHM} has {format_bytes(free)} free of {format_bytes(size)}"
     full = "; delete files in it" if free < size // 2 else ""
     remedy = f"docker run --shm-size=1g, or mount -o remount,size=1g {SHM}{full}"
-    if not os.access(SHM, os.W_OK):
+    if room.f_flag & os.ST_RDONLY:
+        yield fail(
+            f"{SHM} is mounted read-only", f"mount -o remount,rw {SHM}, or start the container without --read-only"
+        )
+    elif not os.access(SHM, os.W_OK):
         yield fail(f"{SHM} is not writable", f"chmod 1777 {SHM}")
     elif free < SHM_MIN:
         yield fail(f"{text}, too small for MPI and NCCL", remedy)
@@ -93,10 +98,13 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
 def check_memory(context: CheckContext) -> Iterator[Finding]:
     """free memory, the cgroup's limit, swap"""
     numbers = _meminfo()
-    available, swap = numbers.get("MemAvailable", 0), numbers.get("SwapTotal", 0)
+    available, swap = numbers.get("MemAvailable"), numbers.get("SwapTotal", 0)
     limit, used = memory_limit()
     of = "free"
-    if limit and limit - used < available:
+    if available is None and not limit:
+        yield warn(f"{MEMINFO} does not tell how much memory is free", "mount -t proc proc /proc")
+        return
+    if available is None or (limit and limit - used < available):
         available, of = limit - used, f"left of the cgroup's {format_bytes(limit)}"
     needed = MEMORY_PER_RANK * context.ranks
     text = f"{format_bytes(available)} {of}, swap {format_bytes(swap)}"
@@ -112,9 +120,13 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
 
 
 def _meminfo() -> dict[str, int]:
-    """/proc/meminfo in bytes."""
-    lines = (line.replace(":", " ").split() for line in Path("/proc/meminfo").read_text().splitlines())
-    return {name: int(value) * 1024 for name, value, *_ in lines if value.isdecimal()}
+    """MEMINFO in bytes; empty where it cannot be read."""
+    try:
+        lines = MEMINFO.read_text(errors="replace").splitlines()
+    except OSError:
+        return {}
+    found = (re.match(r"(\w+):\s*([0-9]{1,18}) kB", line) for line in lines)
+    return {match[1]: int(match[2]) * 1024 for match in found if match}
 
 
 @check("machine", "rank")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -230,6 +232,43 @@ def named_parameters(block: gluon.Block) -> Parameters:
         names.setdefault(id(parameter), name)  # one that two places share has the name of the first
     parameters = enumerate(block.collect_params().values())
     return {names.get(id(parameter), f"parameter{i}"): parameter for i, parameter in parameters}
+
+
+def give_shapes_in_training(block: gluon.Block, inputs: list[mx.nd.NDArray]) -> None:
+    """Give the parameters of layers that are called in training only their shapes and first values."""
+    parameters = block.collect_params().values()
+    deferred = [parameter for parameter in parameters if parameter._deferred_init]
+    if not deferred:
+        return
+    before = [(parameter, parameter.list_data()[0].copy()) for parameter in parameters if not parameter._deferred_init]
+    with autograd.record():
+        block(*inputs)
+    mx.nd.waitall()
+    for parameter, values in before:
+        parameter.set_data(values)
+    for parameter in deferred:
+        if parameter.grad_req == "null" and not parameter._deferred_init:  # a running statistic, which has changed
+            parameter.initialize(ctx=parameter.list_ctx(), force_reinit=True)
+
+
+def is_one_graph(block: gluon.HybridBlock, inputs: list[mx.nd.NDArray]) -> bool:
+    """Whether a graph, which is made once, is all that a block does: in training, in evaluations, and in hooks."""
+    if any(map(_has_hooks, block._children.values())):
+        return False
+    graphs = []
+    for mode in (contextlib.nullcontext, autograd.record):
+        block.hybridize()  # forgets the graph
+        with mode():
+            _, outputs = block._get_graph(*inputs)
+        # the names of operations contain numbers that increase
+        nodes = json.loads(outputs.tojson())["nodes"]
+        graphs.append([{**node, "name": node["name"] if node["op"] == "null" else ""} for node in nodes])
+    return graphs[0] == graphs[1]
+
+
+def _has_hooks(block: gluon.Block) -> bool:
+    hooks = block._forward_hooks or block._forward_pre_hooks
+    return bool(hooks) or any(map(_has_hooks, block._children.values()))
 
 
 def forget_gradients(parameters: Parameters) -> None:

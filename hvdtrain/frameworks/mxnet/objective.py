@@ -23,6 +23,8 @@ from hvdtrain.frameworks.mxnet.network import (
     cross_entropy,
     fill_gradients,
     forget_gradients,
+    give_shapes_in_training,
+    is_one_graph,
     is_sparse,
     load_array,
     load_parameters,
@@ -188,7 +190,7 @@ class TaskObjective(TaskOutputs, Objective):
         self.statistics = BlockStatistics(self._untrained, contexts[0])
         if not self.parameters:
             raise nothing_to_train(task)
-        self._check_storage()
+        self._check_parameters()
         self._try_out(inputs, targets)
         if weights:
             self.load(weights)
@@ -212,18 +214,26 @@ class TaskObjective(TaskOutputs, Objective):
         try:
             self._block(*inputs)
             mx.nd.waitall()
+            give_shapes_in_training(self._block, inputs)
         except Exception as error:
             raise failing_model(self._task, inputs, error) from error
         if isinstance(self._block, gluon.HybridBlock):
             try:
-                self._block.hybridize()
+                self._block.hybridize(is_one_graph(self._block, inputs))
                 self._block(*inputs)
                 mx.nd.waitall()
             except Exception:  # its hybrid_forward works on arrays only
                 self._block.hybridize(False)
 
-    def _check_storage(self) -> None:
+    def _check_parameters(self) -> None:
+        for name, parameter in (self.parameters | self._untrained).items():
+            if parameter._deferred_init:
+                problem = f"returned a model that does not use {name}, whose shape is not known"
+                raise self._task.error("model", problem, "leave its layer out, or give it in_units or in_channels")
         for name, parameter in self.parameters.items():
+            if parameter.grad_req == "add":
+                problem = f"returned a model whose parameter {name} adds up the gradients of all steps"
+                raise self._task.error("model", problem, "give it grad_req 'write'")
             if is_sparse(parameter):
                 problem = f"returned a model whose parameter {name} is sparse"
                 raise self._task.error("model", problem, "leave out sparse_grad")

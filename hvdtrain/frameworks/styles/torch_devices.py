@@ -20,10 +20,11 @@ from torch import nn
 
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices, split_rows
-from hvdtrain.frameworks.torch.network import load_module, module_weights, unlisted_buffers
+from hvdtrain.frameworks.torch.network import load_module, module_weights, placed_tensors, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
-from hvdtrain.frameworks.torch.strategies import TorchStrategy
+from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
@@ -39,40 +40,63 @@ def _gathered(outputs: list[Any]) -> Any:
         return torch.cat(outputs)
     if isinstance(first, Mapping):
         return {name: _gathered([output[name] for output in outputs]) for name in first}
+    if not isinstance(first, tuple | list):
+        return first
     values = [_gathered(list(parts)) for parts in zip(*outputs, strict=True)]
     return type(first)(*values) if hasattr(first, "_fields") else type(first)(values)
 
 
-class CPUReplicas(nn.Module):
+class Replicas(Wrapper, nn.DataParallel):
+    """DataParallel with the methods of its module."""
+
+
+class CPUReplicas(Wrapper):
     """DataParallel's four steps over parts of the CPU, for which torch.nn.DataParallel itself does not work.
 
     As in DataParallel, the replicas' forward passes run in separate threads. On a CPU, PyTorch runs backward in one
     thread.
     """
 
+    _inner = "model"
+
     def __init__(self, model: nn.Module, devices: int) -> None:
         super().__init__()
         self.model = model
-        self._bodies = [copy.deepcopy(model) for _ in range(devices)]
+        try:
+            self._bodies = [copy.deepcopy(model) for _ in range(devices)]
+        except RuntimeError as error:  # of a tensor with a history, such as the old weight_norm's
+            raise UserError(
+                f"--strategy dataparallel: the model cannot be copied ({error!s:.100})",
+                "use torch.nn.utils.parametrizations, or another strategy",
+                option="strategy",
+            ) from error
         self._threads = ThreadPoolExecutor(devices)
 
     def forward(self, *inputs: torch.Tensor) -> Any:
         if not self.training:  # the replicas do not get the modes of the modules
             return self.model(*inputs)
         scattered = list(zip(*(tensor.tensor_split(len(self._bodies)) for tensor in inputs), strict=True))
-        # The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
-        replicas = [{name: p.clone() for name, p in self.model.named_parameters()} for _ in scattered]
-        replicas[0] |= dict(self.model.named_buffers())  # which the first replica updates, as in DataParallel
+        replicas = [self._replica(number) for number in range(len(scattered))]
         dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
         applied = self._threads.map(functools.partial(self._apply, dtype), self._bodies, replicas, scattered)
         return _gathered(list(applied))
+
+    def _replica(self, number: int) -> Tensors:
+        """The tensors of a replica; the first one changes parameters and buffers, as in DataParallel.
+
+        The gradient of a clone is added to that of the original parameter, as in DataParallel's broadcast.
+        """
+        places = placed_tensors(self.model)
+        copies = {id(p): p.clone() if number else p.view_as(p) for p in self.model.parameters()}
+        replica = {name: copies[id(tensor)] for name, tensor in places.items() if id(tensor) in copies}
+        return replica if number else places | replica
 
     @staticmethod
     def _apply(
         dtype: torch.dtype | None, body: nn.Module, parameters: dict[str, torch.Tensor], part: tuple[torch.Tensor, ...]
     ) -> torch.Tensor:
         with torch.autocast("cpu", dtype, enabled=dtype is not None):  # threads do not inherit autocast
-            return torch.func.functional_call(body, parameters, part)
+            return torch.func.functional_call(body, parameters, part, tie_weights=False)
 
 
 class TorchDataParallel(TorchStrategy):
@@ -92,7 +116,7 @@ class TorchDataParallel(TorchStrategy):
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         if device != "cpu":
-            return nn.DataParallel(model, list(range(self.devices)))
+            return Replicas(model, list(range(self.devices)))
         if not self.runtime.quiet:
             print(
                 "torch.nn.DataParallel supports GPUs only: scatter, replicate, apply and gather run over "
@@ -151,7 +175,9 @@ class TorchManualLearner(Learner):
         self._device_names, self._config = strategy.device_names, strategy.config
         self.device = self._device_names[0]
         self._objective = OBJECTIVES[target.kind](target, strategy.config, torch.preserve_format)
+        self._objective.check_copies(strategy)
         self._model = self._objective.model
+        self._check_hooks()
         tensors = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         self._names = [name for name, tensor in tensors.items() if tensor.requires_grad]
         # A tied parameter has several names, of which functional_call wants one.
@@ -161,10 +187,23 @@ class TorchManualLearner(Learner):
             for name, tensor in (self._model.state_dict(keep_vars=True) | unlisted_buffers(self._model)).items()
         }
         self.load(weights or module_weights(self._model))
+        places = {place: first[id(tensor)] for place, tensor in placed_tensors(self._model).items()}
+        self._places = {place: name for place, name in places.items() if name in self._params[0]}
         self._momentum = [{n: torch.zeros_like(params[n]) for n in self._names} for params in self._params]
 
+    def _check_hooks(self) -> None:
+        for name, parameter in self._model.named_parameters():
+            if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:
+                raise UserError(
+                    f"--strategy manual: the model has a hook on the parameter {name}, whose copies have none",
+                    "leave it out, or use another strategy",
+                    option="strategy",
+                )
+
     def _outputs(self, params: Tensors, inputs: list[torch.Tensor]) -> Any:
-        return widened(torch.func.functional_call(self._model, params, self._objective.prepared(tuple(inputs))))
+        placed = {place: params[name] for place, name in self._places.items()}
+        arguments = self._objective.prepared(tuple(inputs))
+        return widened(torch.func.functional_call(self._model, placed, arguments, tie_weights=False))
 
     def train_step(self, batch: Batch) -> torch.Tensor:
         phases.begin(FORWARD)

@@ -241,8 +241,9 @@ class TaskObjective(TaskOutputs, Objective):
 
     def _compile(self, *rows: tf.Tensor) -> None:
         """Make graphs of training and evaluation, which fail for methods that need the values of tensors."""
+        run = tf.distribute.get_strategy().run
         try:
-            for function in (self.losses, self.evaluate):
+            for function in (lambda *rows: run(self.losses, rows), self.evaluate):
                 tf.function(function).get_concrete_function(*rows)
         except Exception as error:
             cause = _problem(error)
@@ -341,4 +342,5 @@ def _problem(error: BaseException) -> str:
         if isinstance(raised, TaskError):
             return raised.problem
         raised = raised.__cause__ or raised.__context__
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1].strip()
+    text, _, _ = str(error).partition("Call arguments received by layer")  # which Keras adds
+    return (text.strip().splitlines() or [type(error).__name__])[-1].strip()

@@ -83,8 +83,8 @@ class LossScale:
     GROWTH_STEPS = 2000
 
     def __init__(self, enabled: bool, ranks: int) -> None:
-        self._enabled = enabled
-        initial = self.INITIAL / scale_of_rows(ranks)
+        self._enabled, self._rows = enabled, scale_of_rows(ranks)
+        initial = self.INITIAL / self._rows
         self.value = tf.Variable(initial if enabled else 1.0, trainable=False, aggregation=FIRST_REPLICA)
         self.good_steps = make_counter()
 
@@ -95,16 +95,16 @@ class LossScale:
         return [gradient / self.value for gradient in gradients] if self._enabled else gradients
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it: nothing in other precisions, which have no scale."""
+        """What a checkpoint keeps of it, as in one process; nothing in other precisions, which have no scale."""
         if not self._enabled:
             return {}
-        return {"loss_scale": float(self.value.numpy()), "good_steps": int(self.good_steps.numpy())}
+        return {"loss_scale": float(self.value.numpy()) * self._rows, "good_steps": int(self.good_steps.numpy())}
 
     def load(self, state: dict[str, Any]) -> None:
         """Set what `state` returned; a state without a scale leaves the initial one."""
         # Older versions wrote a scale of 1 for precisions without one.
         if self._enabled and state.get("loss_scale", 1.0) != 1.0:
-            self.value.assign(state["loss_scale"])
+            self.value.assign(state["loss_scale"] / self._rows)
             self.good_steps.assign(state.get("good_steps", 0))
 
     def update(self, finite: tf.Tensor) -> None:

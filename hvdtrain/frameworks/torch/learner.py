@@ -182,16 +182,14 @@ class TorchLearner(TorchSteps):
         if config.compile:
             choose_cache()
         self._objective = OBJECTIVES[target.kind](target, config, torch.channels_last)
+        self._objective.check_copies(strategy)
         self._inputs = StepInputs(self._objective, config.accumulate, self.device)
         self._model = self._objective.model
         if weights:
             self.load(weights)
         self._model.to(self.device)
         self._parameters = trained_parameters(self._model)
-        if self._scaler.is_enabled():
-            self._scaler.load_state_dict(
-                {**self._scaler.state_dict(), "scale": self._scaler.get_scale() / scale_of_rows(self.group.size)}
-            )
+        self._load_loss_scale(self._scaler.state_dict())
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
         self._training_model = self._wrap_model(self._objective.finds_unused)
@@ -292,9 +290,20 @@ class TorchLearner(TorchSteps):
             return self._outputs(self._model, [to_tensor(images, self.device)]).cpu().numpy()
 
     def optimizer_state(self) -> OptimizerState:
-        return read_state(self._optimizer, self._parameters, extra={"loss_scale": self._scaler.state_dict()})
+        loss_scale = _times(self._scaler.state_dict(), scale_of_rows(self.group.size))  # that of one process
+        return read_state(self._optimizer, self._parameters, extra={"loss_scale": loss_scale})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         write_state(self._optimizer, self._parameters, state)
         if state.extra.get("loss_scale"):
-            self._scaler.load_state_dict(state.extra["loss_scale"])
+            self._load_loss_scale(state.extra["loss_scale"])
+
+    def _load_loss_scale(self, state: dict[str, Any]) -> None:
+        """Set fp16's loss scale to that of one process in `state`, as it is on this number of ranks."""
+        if self._scaler.is_enabled():
+            self._scaler.load_state_dict(_times(state, 1 / scale_of_rows(self.group.size)))
+
+
+def _times(scaler: dict[str, Any], factor: float) -> dict[str, Any]:
+    """The state of a GradScaler with another scale; that of one that is switched off is empty."""
+    return {**scaler, "scale": scaler["scale"] * factor} if scaler else {}

@@ -165,6 +165,25 @@ def _plain_buffers(model: nn.Module) -> list[torch.Tensor]:
     return list(filter(_is_plain, model.buffers()))
 
 
+def placed_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by all of their places; a module in several places has one."""
+    places: dict[str, torch.Tensor] = {}
+    for name, module in model.named_modules():
+        tensors = {**module._parameters, **module._buffers}
+        places |= {f"{name}.{key}".lstrip("."): tensor for key, tensor in tensors.items() if tensor is not None}
+    return places
+
+
+def attribute_numbers(model: nn.Module) -> dict[str, int | float]:
+    """Attributes of all modules that are numbers, by name."""
+    return {
+        f"{name}.{key}".lstrip("."): value
+        for name, module in model.named_modules()
+        for key, value in vars(module).items()
+        if type(value) in (int, float)
+    }
+
+
 @contextlib.contextmanager
 def unchanged(model: nn.Module) -> Iterator[None]:
     """What happens inside leaves parameters, buffers and attributes of all modules as they were."""

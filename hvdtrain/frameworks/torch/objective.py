@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,10 +15,18 @@ from torch.nn.parameter import is_lazy
 from torch.utils._pytree import tree_map
 
 from hvdtrain.config.options import Config
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import network_rows, pad_rows
-from hvdtrain.frameworks.torch.network import TorchNetwork, scale_pixels, trained_parameters, unchanged, why_not_saved
+from hvdtrain.frameworks.torch.network import (
+    TorchNetwork,
+    attribute_numbers,
+    scale_pixels,
+    trained_parameters,
+    unchanged,
+    why_not_saved,
+)
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
-from hvdtrain.interfaces import Batch, Evaluated
+from hvdtrain.interfaces import Batch, Evaluated, Strategy
 from hvdtrain.tasks.target import NetworkTarget, step_seeds
 from hvdtrain.tasks.user import UserTask
 
@@ -57,12 +65,24 @@ class Objective:
     """Number of the arrays of `rows` that the module gets; the losses get the others."""
     eval_inputs: int
     """Number of a source's arrays that the module gets in an evaluation."""
+    assigned: Sequence[str] = ()
+    """Buffers that the module replaces by other tensors."""
     finds_unused = False
     """Whether parameters may get no gradient."""
 
     def rows(self, batch: Batch) -> tuple[np.ndarray, ...]:
         """The weights of the rows, the module's inputs, and the targets."""
         return batch.weights, *batch.arrays
+
+    def check_copies(self, strategy: Strategy) -> None:
+        """Raise UserError if copies of the module on several devices would lose what it assigns."""
+        if strategy.many_devices and self.assigned:
+            raise UserError(
+                f"--strategy {strategy.config.strategy}: the model assigns its buffer {self.assigned[0]}, which its "
+                "copies on devices would forget",
+                "let it change the buffer in place, by copy_(), or use another strategy",
+                option="strategy",
+            )
 
     def seed_step(self, step: int, part: int) -> None:
         """Seed the generators for a part of a step, so that a resumed run draws the same random numbers."""
@@ -145,6 +165,7 @@ class TaskObjective(TaskOutputs, Objective):
         if problem:
             raise self._task.error("model", f"returned a model whose {problem}", remedy)
         self._begin_training()
+        buffers, numbers = dict(self.model.named_buffers()), attribute_numbers(self.model)
         with unchanged(self.model):
             outputs = self._first_outputs(inputs)
             losses = self.losses(outputs, targets)
@@ -153,8 +174,15 @@ class TaskObjective(TaskOutputs, Objective):
                 raise no_gradient(self._task)
             trainable = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
             gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
+            self.assigned = [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]
+            counted = attribute_numbers(self.model).items() - numbers.items()
         if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             raise self._task.error("model", "returned a model with sparse gradients", "leave out sparse=True")
+        if counted:
+            self._task.advice.append(
+                f"--model {self._task.name}: the model changes {min(counted)[0]}, which no checkpoint has: let it be a "
+                "buffer, by register_buffer(), so that a resumed run continues with it"
+            )
         return any(gradient is None for gradient in gradients)
 
     def _complete(self, inputs: Tensors) -> None:

@@ -15,6 +15,7 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     as_real,
@@ -193,6 +194,30 @@ def _record_messages(optimizer: Any) -> None:
     optimizer._grouped_allreduce_grad_async, optimizer._allreduce_grad_async = recorded_group, recorded_one
 
 
+class Wrapper(nn.Module):
+    """A module around another one whose methods and attributes it has too, as the models of other strategies."""
+
+    _inner = "module"
+    """The name of the other one."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__(self._inner), name)
+
+
+class Distributed(Wrapper, nn.parallel.DistributedDataParallel):
+    """DistributedDataParallel that knows whether it was called."""
+
+    is_called = False
+    """Whether gradients of a forward pass are to be combined."""
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        self.is_called |= torch.is_grad_enabled()
+        return super().forward(*inputs, **options)
+
+
 class TorchDDP(TorchStrategy):
     """torch.nn.parallel.DistributedDataParallel: allreduces buckets of gradients while backward runs."""
 
@@ -205,6 +230,7 @@ class TorchDDP(TorchStrategy):
         on_gpu = runtime.device != "cpu" and torch.cuda.is_available()
         backend = "cpu:gloo,cuda:nccl" if on_gpu else "gloo"
         super().__init__(config, runtime, TorchDistributedGroup(torch, backend))
+        self._wrapped: Distributed | None = None
         self._last_gradient = 0.0
         """When backward made the latest gradient; `time.perf_counter`."""
         self._unhook: list[Callable[[], None]] = []
@@ -224,11 +250,11 @@ class TorchDDP(TorchStrategy):
             # Buffers: `share_local_arrays` gives rank 0's to all ranks when they are needed. PyTorch's new option
             # instead of this one would also give them at the start.
             warnings.filterwarnings("ignore", ".*broadcast_buffers", FutureWarning)
-            wrapped = nn.parallel.DistributedDataParallel(
+            self._wrapped = Distributed(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
-        self._unhook.append(wrapped._remove_autograd_hooks)
-        return wrapped
+        self._unhook.append(self._wrapped._remove_autograd_hooks)
+        return self._wrapped
 
     def _watch_gradients(self, model: nn.Module, device: str) -> None:
         """Note the time of each gradient: backward, which also combines them, ends later by what that takes alone."""
@@ -250,7 +276,15 @@ class TorchDDP(TorchStrategy):
     def reduce(self, optimizer: Any) -> None:
         if self.runtime.cuda_graph:
             self._reduce_at_once(_gradients(optimizer))
-        elif self.group.size > 1:
+            return
+        if self._wrapped and not self._wrapped.is_called:  # else ranks would drift apart without a word
+            raise UserError(
+                "the losses were not computed by the model that setup() returned, so no gradients were combined",
+                "call that model, not its methods or its module; or use --strategy horovod",
+            )
+        if self._wrapped:
+            self._wrapped.is_called = False
+        if self.group.size > 1:
             self.group.communicating.add(time.perf_counter() - self._last_gradient)
 
     def _reduce_at_once(self, gradients: list[torch.Tensor]) -> None:

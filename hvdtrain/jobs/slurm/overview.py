@@ -11,8 +11,8 @@ from typing import Any
 from hvdtrain.jobs.slurm import queue
 from hvdtrain.jobs.slurm.queue import NamedJob, QueuedJob
 from hvdtrain.jobs.slurm.submissions import Submission
-from hvdtrain.system import run_end
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.run_steps import last_step
 
 REASONS = {
     "AssociationJobLimit": "a limit on jobs of the account is reached",
@@ -166,7 +166,7 @@ def _progress(submission: Submission | None, task: str) -> dict[str, Any]:
     run, sweep = (submission.run_folder(task), submission.sweep_folder) if submission else (None, None)
     if sweep and os.path.isdir(sweep):
         return {"run": sweep, "results": sum(1 for _ in sweep.glob(f"*/{RESULT}"))}
-    return {"run": run, "step": run_end.last_step(run)} if run and os.path.isdir(run) else {}
+    return {"run": run, "step": last_step(run)} if run and os.path.isdir(run) else {}
 
 
 def _end(run: Path | None) -> str:

@@ -18,6 +18,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+SMALLEST, LARGEST = 1e-9, 1e15
+"""Of times, rates and other quantities, in any unit: products and quotients of a few of them are finite."""
+
+
+def is_quantity(value: float) -> bool:
+    """Whether a positive number may be a quantity that was measured, or is asked for."""
+    return SMALLEST <= value <= LARGEST
+
 
 @dataclass(frozen=True)
 class Link:

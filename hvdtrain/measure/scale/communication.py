@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hvdtrain.errors import UserError
-from hvdtrain.measure.scale.algorithms import AllreduceTime, Cluster, Link, allreduce_time, choices_of
+from hvdtrain.measure.scale.algorithms import AllreduceTime, Cluster, Link, allreduce_time, choices_of, is_quantity
 from hvdtrain.system.files import read_json
 from hvdtrain.system.text import printable
 
@@ -89,7 +89,7 @@ def _count(value: Any) -> int:
 
 
 def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not is_quantity(value):
         raise ValueError(f"{value!r:.40} is not a time in seconds")
     return float(value)
 

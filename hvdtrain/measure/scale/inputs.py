@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from hvdtrain.config.option import option, positional
+from hvdtrain.config.option import invalid, option, positional
 from hvdtrain.config.validity import check_ranges
 from hvdtrain.errors import UserError
-from hvdtrain.measure.scale.algorithms import Link
+from hvdtrain.measure.scale.algorithms import LARGEST, SMALLEST, Link, is_quantity
 from hvdtrain.measure.scale.communication import AllreduceTable, Communication, Coordination, Fit, fit, read_table
 from hvdtrain.measure.scale.prediction import Job, Reliability
 from hvdtrain.measure.scale.step import StepModel
@@ -100,6 +100,10 @@ class ScaleOptions:
         if not all(0 < number <= MAX_RANKS for number in self.ranks) or not self.ranks:
             raise UserError("--ranks: invalid numbers", f"give integers from 1 to {MAX_RANKS:,}, such as 1 8 64")
         check_ranges(self)
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, float) and value and not is_quantity(value):
+                raise invalid(field.name, value, "no such quantity exists", f"give {SMALLEST:g} to {LARGEST:g}")
         if self.gradient_mb is not None and self.gradient_mb * 1e6 < NUMBER_BYTES:
             raise UserError(
                 f"--gradient-mb {self.gradient_mb} is less than one number", f"give {NUMBER_BYTES}e-6 or more"

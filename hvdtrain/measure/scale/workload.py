@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.errors import UserError
+from hvdtrain.measure.scale.algorithms import is_quantity
 from hvdtrain.networks.layers import Shape
 from hvdtrain.networks.record import shaped_from_record
 from hvdtrain.runs.metrics import NAME, MetricsReader
@@ -135,7 +136,7 @@ def _read(folder: Path) -> Run:
 def _step(run: Run) -> Step:
     """Computation and input of a run's step. Raises UserError if its record does not tell them."""
     name = printable(str(run.folder))
-    if run.images_per_s is None:
+    if run.images_per_s is None or not is_quantity(run.images_per_s):
         raise UserError(f"{name}: its result.json has no images_per_s", "repeat the run with more steps")
     seconds = run.global_batch / run.images_per_s
     rows = run.global_batch / run.replicas
@@ -170,7 +171,7 @@ def _spread(run: Run) -> tuple[float, list[str]]:
     every = run.config.table("runtime").number("log_every") or 1.0
     records = MetricsReader(run.folder / NAME).read().of_kind("train")
     speeds = [record.get("images_per_s") for record in records][1:]
-    seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and speed > 0])
+    seconds = np.array([1 / speed for speed in speeds if isinstance(speed, int | float) and is_quantity(speed)])
     if len(seconds) < MIN_INTERVALS:
         return 0.0, [f"{len(seconds)} logging intervals are too few to know the spread of step times: taken as 0"]
     pairs = seconds[: len(seconds) // 2 * 2].reshape(-1, 2).mean(axis=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtrain.config.score import Score
 from hvdtrain.measure.sweep.trials import RANKS, Trial, shown, written
 from hvdtrain.runs.run import Run
 from hvdtrain.system.run_end import RunEnd
@@ -45,13 +46,16 @@ class Outcome(NamedTuple):
     """The result of one trial. What was not measured, or is not finite, is None."""
 
     seed: int
-    accuracy: float | None
+    metrics: dict[str, float]
     loss: float | None
     images_per_s: float | None
     test_rows: int | None = None
-    """Rows that the accuracy is a share of."""
+    """Rows that an accuracy is a share of."""
     parameters: str = ""
     """The hash of its weights."""
+    score: Score | None = None
+    unit: str = "images"
+    """What a row is."""
 
 
 @dataclass
@@ -68,8 +72,11 @@ class Combination:
         self.label = ", ".join(f"{name} {value}" for name, value in self.values.items()) or "as given"
 
     @property
-    def accuracy(self) -> Average | None:
-        return average(outcome.accuracy for outcome in self.outcomes)
+    def score(self) -> Average | None:
+        return average(outcome.score.value for outcome in self.outcomes if outcome.score)
+
+    def metric(self, name: str) -> Average | None:
+        return average(outcome.metrics.get(name) for outcome in self.outcomes)
 
     @property
     def loss(self) -> Average | None:
@@ -92,9 +99,11 @@ class Combination:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """Sorts the best first: by accuracy, then by loss."""
-        accuracy, loss = self.accuracy, self.loss
-        return (-accuracy.mean if accuracy else math.inf, loss.mean if loss else math.inf)
+        """Sorts the best first: by score, then by loss."""
+        score, loss = self.score, self.loss
+        is_least_best = any(outcome.score and outcome.score.is_least_best for outcome in self.outcomes)
+        key = math.inf if score is None else score.mean if is_least_best else -score.mean
+        return key, loss.mean if loss else math.inf
 
 
 def combinations(trials: list[Trial], folder: Path) -> list[Combination]:
@@ -116,8 +125,8 @@ def _outcome(trial: Trial, folder: Path) -> Outcome | None:
     if not (run.folder / "result.json").is_file():
         return None
     run.result.require()
-    accuracy, loss = run.result.number("accuracy"), run.result.number("loss")
-    return Outcome(trial.seed, accuracy, loss, run.images_per_s, run.test_rows, run.parameters)
+    loss, speed = run.result.number("loss"), run.images_per_s
+    return Outcome(trial.seed, run.tested, loss, speed, run.test_rows, run.parameters, run.score, run.unit)
 
 
 def failure(run: Path) -> str:

@@ -1,6 +1,6 @@
 """What a sweep shows: its table for the terminal, as Markdown and as CSV, and a plot of what its options do.
 
-The plot has the test accuracy over the values of each option that the sweep varies, with what chance does to it.
+The plot has the score over the values of each option that the sweep varies, with what chance does to it.
 """
 
 from __future__ import annotations
@@ -8,22 +8,20 @@ from __future__ import annotations
 import shlex
 import statistics
 import textwrap
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from hvdtrain.config.score import ACCURACY, LOSS, Score
 from hvdtrain.measure.sweep.outcomes import NONE, Average, Combination
 from hvdtrain.runs import plots
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN
-from hvdtrain.views.report.rows import wilson
+from hvdtrain.views.report.rows import score_form, wilson
 from hvdtrain.views.table import Column, Section, Table, escape, text_column, to_csv
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-FIGURES = {"test accuracy": ".4f", "test loss": ".4f", "images/s": ",.0f"}
-"""The figures, and the format of each."""
-COLUMNS = ("seeds", *FIGURES, "hash of weights")
-DEFINITION = "Mean ± sample standard deviation over the seeds; best test accuracy first."
 
 PANEL_IN = 2.8
 MAX_LINES = len(plots.MARKERS)
@@ -34,63 +32,120 @@ BESIDE = 0.04
 SEED = "seed"
 
 Points = list[tuple[str, dict[str, str], float]]
-"""Of each trial with a result: its value of the panel's option, its values of the other options, its accuracy."""
+"""Of each trial with a result: its value of the panel's option, its values of the other options, its score."""
+
+
+class _Figure(NamedTuple):
+    """A column of figures."""
+
+    name: str
+    of: Callable[[Combination], Average | None]
+    in_csv: str
+    """Where its names begin in CSV."""
+
+    def text(self, combination: Combination) -> str:
+        value = self.of(combination)
+        return value.text(",.0f" if self.name.endswith("/s") else score_form(value.mean)) if value else NONE
+
+
+def score_of(combinations: list[Combination]) -> Score | None:
+    """That of the first trial that has one, by whose name trials are compared."""
+    scores = (outcome.score for row in combinations for outcome in row.outcomes)
+    return next(filter(None, scores), None)
+
+
+def definition(combinations: list[Combination]) -> str:
+    """What the figures of the table are, and in which order its rows."""
+    score = score_of(combinations)
+    title, order = (
+        (printable(score.title), "lowest" if score.is_least_best else "highest") if score else ("score", "best")
+    )
+    return f"Mean ± sample standard deviation over the seeds; {order} {title} first."
+
+
+def _shown_figures(combinations: list[Combination]) -> list[_Figure]:
+    """The figures: the score first, then other metrics, the loss and the speed."""
+    outcomes = [outcome for row in combinations for outcome in row.outcomes]
+    score, units = score_of(combinations), {outcome.unit for outcome in outcomes}
+    names = list(dict.fromkeys(name for outcome in outcomes for name in outcome.metrics))
+    loss = _Figure(f"test {LOSS}", lambda row: row.loss, LOSS)
+    metrics = [_Figure(f"test {printable(name)}", partial(_metric, name), printable(name)) for name in names]
+    figures = [loss, *metrics] if score and score.name == LOSS else [*metrics, loss]
+    figures.sort(key=lambda figure: score is None or figure.name != printable(score.title))
+    unit = units.pop() if len(units) == 1 else "rows"
+    return [*figures, _Figure(f"{unit}/s", lambda row: row.images_per_s, "images_per_s")]
+
+
+def _metric(name: str, combination: Combination) -> Average | None:
+    return combination.metric(name)
+
+
+def _columns(figures: list[_Figure]) -> tuple[str, ...]:
+    return ("seeds", *(figure.name for figure in figures), "hash of weights")
 
 
 def terminal_table(combinations: list[Combination]) -> str:
     """The table for the terminal."""
-    columns = [text_column("options"), *(Column(name, priority=order) for order, name in enumerate(COLUMNS))]
-    return Table(columns, [Section([[row.label, *_figures(row)] for row in combinations])]).terminal()
+    figures = _shown_figures(combinations)
+    columns = [text_column("options"), *(Column(name, priority=at) for at, name in enumerate(_columns(figures)))]
+    return Table(columns, [Section([[row.label, *_figures(row, figures)] for row in combinations])]).terminal()
 
 
 def markdown_page(
     combinations: list[Combination], command: list[str], failures: list[str], sentences: list[str]
 ) -> str:
     """A page with the command, the table, what is to be said of it, and the trials that failed, if any did."""
-    columns = [*(text_column(name) for name in combinations[0].values), *map(Column, COLUMNS)]
-    rows = [[*map(printable, row.values.values()), *_figures(row)] for row in combinations]
+    figures = _shown_figures(combinations)
+    columns = [*(text_column(name) for name in combinations[0].values), *map(Column, _columns(figures))]
+    rows = [[*map(printable, row.values.values()), *_figures(row, figures)] for row in combinations]
     table = Table(columns, [Section(rows)]).markdown()
     failed = "".join(f"- {escape(printable(failure))}\n" for failure in failures)
     said = [f"{escape(sentence)}\n" for sentence in sentences]
-    parts = [f"# Sweep\n\n    hvdtrain {printable(shlex.join(command))}\n", f"{DEFINITION}\n", table]
+    parts = [
+        f"# Sweep\n\n    hvdtrain {printable(shlex.join(command))}\n",
+        f"{escape(definition(combinations))}\n",
+        table,
+    ]
     return "\n".join([*parts, *said, *([f"## Failed trials\n\n{failed}"] if failed else [])])
 
 
 def csv_page(combinations: list[Combination]) -> str:
     """One line for each combination, with numbers in full precision."""
-    return to_csv([_record(row) for row in combinations])
+    figures = _shown_figures(combinations)
+    return to_csv([_record(row, figures) for row in combinations])
 
 
-def _figures(combination: Combination) -> list[str]:
-    averages = (combination.accuracy, combination.loss, combination.images_per_s)
-    texts = [value.text(form) if value else NONE for value, form in zip(averages, FIGURES.values(), strict=True)]
+def _figures(combination: Combination, figures: list[_Figure]) -> list[str]:
     hashes = combination.hashes
+    texts = [figure.text(combination) for figure in figures]
     return [combination.seeds, *texts, hashes[0] if len(hashes) == 1 else f"{len(hashes)} hashes" if hashes else NONE]
 
 
-def _record(combination: Combination) -> dict[str, Any]:
+def _record(combination: Combination, figures: list[_Figure]) -> dict[str, Any]:
     record: dict[str, Any] = {**{name: printable(text) for name, text in combination.values.items()}}
     record |= {"seeds": len(combination.outcomes), "seeds_planned": combination.trials}
-    for name in ("accuracy", "loss", "images_per_s"):
-        average = getattr(combination, name)
+    for figure in figures:
+        average = figure.of(combination)
         for part in Average._fields:
-            record[f"{name}_{part}"] = getattr(average, part) if average else None
+            record[f"{figure.in_csv}_{part}"] = getattr(average, part) if average else None
     return {**record, "parameters": " ".join(combination.hashes)}
 
 
 def draw(combinations: list[Combination]) -> bytes | None:
-    """The plot as PNG, with a panel for each option that has several values; None if no trial has an accuracy."""
+    """The plot as PNG, with a panel for each option that has several values; None if no trial has a score."""
     panels = {name: points for name in _varied(combinations) if (points := _points(combinations, name))}
-    if not panels:
+    score = score_of(combinations)
+    if not panels or not score:
         return None
     with plots.drawing():
         figure = plots.new_figure(WIDTH_IN, PANEL_IN * len(panels))
         axes = figure.subplots(len(panels), 1, squeeze=False)[:, 0]
-        rows = _test_rows(combinations)
+        rows = _test_rows(combinations) if score.name == ACCURACY else None
         for axis, (name, points) in zip(axes, panels.items(), strict=True):
             _draw_panel(axis, name, points, rows)
-        if rows:
-            figure.supxlabel("whiskers: 95 % interval that chance in the test rows gives", fontsize=8)
+            axis.set_ylabel(printable(score.title))
+        about = "whiskers: minimum to maximum of the seeds" + "\nbars: 95 % interval of chance" * bool(rows)
+        figure.supxlabel(about, fontsize=8)
         return plots.encode(figure, "png")
 
 
@@ -103,31 +158,31 @@ def _varied(combinations: list[Combination]) -> list[str]:
 def _points(combinations: list[Combination], name: str) -> Points:
     others = [other for other in _varied(combinations) if other != name]
     return [
-        (row.values.get(name, str(outcome.seed)), {other: row.values[other] for other in others}, outcome.accuracy)
+        (row.values.get(name, str(outcome.seed)), {other: row.values[other] for other in others}, outcome.score.value)
         for row in combinations
         for outcome in row.outcomes
-        if outcome.accuracy is not None
+        if outcome.score
     ]
 
 
 def _test_rows(combinations: list[Combination]) -> int | None:
     """The number that all trials were tested with; None if it is not known of one."""
-    numbers = [outcome.test_rows for row in combinations for outcome in row.outcomes if outcome.accuracy is not None]
+    numbers = [outcome.test_rows for row in combinations for outcome in row.outcomes if outcome.score]
     known = [number for number in numbers if number is not None]
     return min(known) if known and len(known) == len(numbers) else None
 
 
 def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) -> None:
-    """A dot for each trial, and lines through the means over seeds, with the interval that chance gives."""
+    """A dot for each trial, and lines through the means over seeds, with what the seeds and chance give."""
     values = sorted({value for value, _, _ in points}, key=_order)
     lines: dict[str, dict[str, list[float]]] = {}
-    for value, others, accuracy in points:
+    for value, others, score in points:
         label = ", ".join(f"{other} {text}" for other, text in others.items())
-        lines.setdefault(label, {}).setdefault(value, []).append(accuracy)
+        lines.setdefault(label, {}).setdefault(value, []).append(score)
     if len(lines) > MAX_LINES:
         merged: dict[str, list[float]] = {}
-        for value, _, accuracy in points:
-            merged.setdefault(value, []).append(accuracy)
+        for value, _, score in points:
+            merged.setdefault(value, []).append(score)
         lines = {"mean of all trials": merged}
     for number, label in enumerate(sorted(lines)):
         color, means = plots.COLORS[number], {}
@@ -136,17 +191,25 @@ def _draw_panel(axis: Axes, name: str, points: Points, test_rows: int | None) ->
             place = column + beside
             if measured := lines[label].get(value):
                 means[place] = statistics.fmean(measured)
-                axis.plot([place] * len(measured), measured, "o", color=color, alpha=0.4, markersize=4)
-                if chance := wilson(means[place], test_rows):
-                    ends = [[means[place] - chance.low], [chance.high - means[place]]]
-                    axis.errorbar([place], [means[place]], yerr=ends, color=color, capsize=3, linewidth=1)
+                _draw_spread(axis, place, measured, color, test_rows)
         shown = textwrap.shorten(printable(label), 60, placeholder=" …")
         axis.plot(list(means), list(means.values()), "-", marker=plots.MARKERS[number], color=color, label=shown)
     axis.set_xticks(range(len(values)), [textwrap.shorten(printable(value), LABEL_CHARACTERS) for value in values])
     axis.margins(x=0.1)
-    axis.set(xlabel=name, ylabel="test accuracy")
+    axis.set_xlabel(name)
     if any(lines):
         axis.legend(fontsize=8, frameon=False)
+
+
+def _draw_spread(axis: Axes, place: float, measured: list[float], color: str, test_rows: int | None) -> None:
+    """The scores of the seeds with whiskers from the least to the greatest, and a bar for chance around their mean."""
+    mean = statistics.fmean(measured)
+    axis.plot([place] * len(measured), measured, "o", color=color, alpha=0.4, markersize=4)
+    if len(measured) > 1:
+        ends = [[mean - min(measured)], [max(measured) - mean]]
+        axis.errorbar([place], [mean], yerr=ends, color=color, capsize=3, linewidth=1)
+    if chance := wilson(mean, test_rows):
+        axis.vlines([place], chance.low, chance.high, color=color, alpha=0.2, linewidth=8)
 
 
 def _order(text: str) -> tuple[bool, float, str]:

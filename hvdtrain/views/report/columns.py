@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.views.report.definitions import NONE
-from hvdtrain.views.report.rows import Row, Spread, count_of
+from hvdtrain.views.report.rows import Row, Spread, count_of, score_form, unit_of
 
 
 class Figure(NamedTuple):
@@ -54,13 +55,28 @@ def _efficiency(row: Row) -> Figure:
     return Figure("base") if kind == "base" else Figure(f"weak {efficiency}" if kind == "weak" else efficiency)
 
 
-def _accuracy(row: Row) -> Figure:
-    value = row.accuracy
+def _score(row: Row) -> Figure:
+    value = row.score
     if value is None:
         return Figure(NONE)
-    ends = value.range.text(".4f") if value.minimum != value.maximum else ""
+    ends = value.range.text(score_form(value.median)) if value.minimum != value.maximum else ""
     chance = f"95 %: {row.chance.text('.3f')}" if row.chance else ""
-    return Figure(f"{value.median:.4f}", tuple(filter(None, (ends, chance))))
+    return Figure(f"{value.median:{score_form(value.median)}}", tuple(filter(None, (ends, chance))))
+
+
+def _named_score(row: Row) -> Figure:
+    figure = _score(row)
+    return figure._replace(text=f"{row.scored_by} {figure.text}") if row.score else figure
+
+
+def _score_column(rows: Sequence[Row]) -> FigureColumn:
+    """The score, by its name if all rows have the same."""
+    names = {row.scored_by for row in rows if row.scored_by} or {ACCURACY}
+    if len(names) > 1:
+        return FigureColumn("test score", _named_score, "minimum to maximum; 95 % interval of accuracies", priority=2)
+    (name,) = names
+    detail = "minimum to maximum; 95 % interval" if name == ACCURACY else "minimum to maximum"
+    return FigureColumn(f"test {name}", _score, detail, priority=2)
 
 
 def _difference(row: Row) -> Figure:
@@ -99,22 +115,30 @@ def _hash(row: Row) -> Figure:
 
 
 SIZE = FigureColumn("ranks × devices", lambda row: Figure(row.size))
-SPEED = FigureColumn("images/s", _speed, "minimum to maximum, runs")
-MAIN = (
-    SIZE,
-    SPEED,
-    FigureColumn("scaling efficiency", _efficiency, priority=1),
-    FigureColumn("test accuracy", _accuracy, "minimum to maximum; 95 % interval", priority=2),
-    FigureColumn("max difference", _difference, priority=3),
-    FigureColumn("hash of weights", _hash, priority=4),
-)
-"""The figures that are compared most."""
-MORE = (
-    SIZE,
-    FigureColumn("images/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
-    FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
-    FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
-    FigureColumn("step: computing / communication / waiting for rows", _step),
-    FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
-    FigureColumn("peak memory, MB", _memory),
-)
+SPEED_AT = 1
+"""The place of the speed among the main columns."""
+
+
+def main_columns(rows: Sequence[Row]) -> tuple[FigureColumn, ...]:
+    """The figures that are compared most."""
+    return (
+        SIZE,
+        FigureColumn(f"{unit_of(rows)}/s", _speed, "minimum to maximum, runs"),
+        FigureColumn("scaling efficiency", _efficiency, priority=1),
+        _score_column(rows),
+        FigureColumn("max difference", _difference, priority=3),
+        FigureColumn("hash of weights", _hash, priority=4),
+    )
+
+
+def more_columns(rows: Sequence[Row]) -> tuple[FigureColumn, ...]:
+    """The other figures."""
+    return (
+        SIZE,
+        FigureColumn(f"{unit_of(rows)}/s per core", lambda row: _median(row.images_per_core_s, ",.0f")),
+        FigureColumn("GFLOP/s per core", lambda row: _median(row.gflops_per_core, ",.1f")),
+        FigureColumn("epoch, s", lambda row: _median(row.epoch_s, ".2f")),
+        FigureColumn("step: computing / communication / waiting for rows", _step),
+        FigureColumn("Karp–Flatt serial fraction", _serial_fraction),
+        FigureColumn("peak memory, MB", _memory),
+    )

@@ -18,7 +18,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint
 from hvdtrain.runs import checkpoints
 from hvdtrain.runs.run import LAYERS, Run
-from hvdtrain.views.report.rows import Row, Scaling, WeightDifference
+from hvdtrain.views.report.rows import Row, Scaling, WeightDifference, named_layers
 
 DECIDE_SPEED = [*(name for name, about in FACTS.items() if about.affects_speed), LAYERS, "device", "threads", "machine"]
 """Settings that decide how long a step takes: they must be equal in a row and its base."""
@@ -52,18 +52,18 @@ def _order(row: Row) -> tuple[Any, ...]:
     return (row.framework, row.note, run.options["strategy"] != "single", row.strategy, run.replicas, run.ranks)
 
 
-def _usual(runs: Iterable[Run]) -> dict[tuple[str, ...], str]:
+def _usual(runs: Iterable[Run]) -> dict[tuple[str | None, ...], str]:
     """The value of each setting that most runs have."""
-    counts: dict[tuple[str, ...], Counter[str]] = {}
+    counts: dict[tuple[str | None, ...], Counter[str]] = {}
     for run in runs:
         for name, value in run.settings.items():
             counts.setdefault(_compared_among(run, name), Counter())[value] += 1
     return {name: values.most_common(1)[0][0] for name, values in counts.items()}
 
 
-def _compared_among(run: Run, name: str) -> tuple[str, ...]:
-    """The setting, and of which runs it is compared: layers among those of one --model, as others have other ones."""
-    return (name, run.settings["model"]) if name == LAYERS else (name,)
+def _compared_among(run: Run, name: str) -> tuple[str | None, ...]:
+    """The setting, and of which runs it is compared: layers among those whose other settings say the same of them."""
+    return (name, *named_layers(run)) if name == LAYERS else (name,)
 
 
 def scaling(row: Row, rows: list[Row]) -> Scaling | None:

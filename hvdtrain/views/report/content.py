@@ -10,16 +10,15 @@ from datetime import datetime
 from hvdtrain.runs.run import Run
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.bits import bit_sentences
-from hvdtrain.views.report.columns import MAIN, MORE, SPEED, Figure, FigureColumn
+from hvdtrain.views.report.columns import SPEED_AT, Figure, FigureColumn, main_columns, more_columns
 from hvdtrain.views.report.comparison import make_rows
 from hvdtrain.views.report.definitions import NOTE
 from hvdtrain.views.report.findings import findings
-from hvdtrain.views.report.rows import Group, Row, count_of, group_rows
+from hvdtrain.views.report.rows import MOST, Group, Row, count_of, group_rows, unit_of
 from hvdtrain.views.table import Column, Section, Table, text_column
 
 HOST = ("name", "processor", "cores", "system")
 STRATEGY = "strategy"
-LEGEND = "* most images/s of its table"
 LEFT_OUT_FIRST = 10
 """Added to the priority of columns with details."""
 MAX_CLASSES = 20
@@ -34,6 +33,8 @@ class Report:
     def __init__(self, runs: list[Run], unfinished: list[str]) -> None:
         self.rows = make_rows(runs)
         self.groups = group_rows(self.rows)
+        self.main, self.more = main_columns(self.rows), more_columns(self.rows)
+        self.legend = f"* {MOST.format(unit_of(self.rows))} of its table"
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished = unfinished
         self.classes = class_lines(runs)
@@ -92,20 +93,20 @@ class Report:
 
     def main_table(self) -> Table:
         """The figures that are compared most, each with its details in the same cell."""
-        return self._table(MAIN)
+        return self._table(self.main)
 
     def more_table(self) -> Table:
         """The other figures."""
-        return self._table(MORE)
+        return self._table(self.more)
 
     def terminal_table(self) -> Table:
         """As `main_table`; details have columns of their own, in terminals that have room for them."""
         repeated = any(len(row.runs) > 1 for row in self.rows)
         columns, parts = [text_column(STRATEGY)], []
-        for column in MAIN:
+        for column in self.main:
             columns.append(Column(column.heading, priority=column.priority))
             parts.append((column, "text"))
-            if column.detail and (repeated or column is not SPEED):
+            if column.detail and (repeated or column is not self.main[SPEED_AT]):
                 columns.append(Column(column.detail, priority=column.priority + LEFT_OUT_FIRST))
                 parts.append((column, "detail"))
         sections = [
@@ -114,7 +115,7 @@ class Report:
             )
             for group in self.groups
         ]
-        return Table(columns, sections, 1 + MAIN.index(SPEED))
+        return Table(columns, sections, 1 + SPEED_AT)
 
     def _table(self, shown: tuple[FigureColumn, ...]) -> Table:
         texts = [STRATEGY, *([NOTE] if self.noted else [])]
@@ -123,7 +124,7 @@ class Report:
             self._section(group, [[*self.names(row), *(column.of(row).line for column in shown)] for row in group.rows])
             for group in self.groups
         ]
-        return Table(columns, sections, len(texts) + shown.index(SPEED) if SPEED in shown else None)
+        return Table(columns, sections, len(texts) + SPEED_AT if shown is self.main else None)
 
     def _section(self, group: Group, rows: list[list[str]]) -> Section:
         return Section(rows, group.title, group.rows.index(group.fastest) if group.fastest else None)

@@ -23,8 +23,8 @@ DEFINITIONS = (
     ("Ranks × devices", "Processes, times the devices of each; p, the number of replicas, is their product."),
     (
         "Images/s",
-        "Training images per second over all ranks: the median interval of a run. Over several runs, the median, "
-        "minimum and maximum.",
+        "Training images per second (of tasks and scripts: rows/s) over all ranks: the median interval of a run. Over "
+        "several runs, the median, minimum and maximum.",
     ),
     ("Epoch", "Training time of one epoch in seconds, on the slowest rank; the median of the runs."),
     (
@@ -68,9 +68,10 @@ DEFINITIONS = (
     ),
     ("Peak memory", "The largest resident set of any rank, in MB of 2^20 bytes; the maximum of the runs."),
     (
-        "Test accuracy",
-        "Share of test images classified correctly after the last step: the median of the runs, and their minimum and "
-        "maximum. The 95 % interval is what chance in the choice of the test rows gives around the median (Wilson, "
+        "Test accuracy, and other scores",
+        "The score of a run is the metric that --score names, else its accuracy, else its test loss, after the last "
+        "step: the median of the runs, and their minimum and maximum. Accuracy is the share of test images classified "
+        "correctly. Its 95 % interval is what chance in the choice of the test rows gives around the median (Wilson, "
         "Probable inference, the law of succession, and statistical inference, JASA 22(158), 1927): rows whose "
         "intervals overlap do not differ by more than that. Other seeds vary it further. A task's own accuracy varies "
         "less where a row is right in parts. Of many rows, a few differ so by chance.",
@@ -89,7 +90,7 @@ DEFINITIONS = (
     ),
     (
         "Learning curves",
-        "The losses and the accuracy that a run wrote to metrics.jsonl. Of many rows, the lines have the colors of "
+        "The losses and the metrics that a run wrote to metrics.jsonl. Of many rows, the lines have the colors of "
         "their frameworks, and those that end with the lowest and the highest loss are named. Long curves are drawn as "
         "means of neighboring values. The band around accuracies is their 95 % interval.",
     ),

@@ -6,11 +6,14 @@ A difference within the ranges of repetitions is never called one.
 from __future__ import annotations
 
 import math
+from collections import Counter
 
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.datasets.sharding import parts_by_rank
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import slow_ranks
-from hvdtrain.views.report.rows import MOST, Group, Interval, Row, count_of
+from hvdtrain.system.text import printable
+from hvdtrain.views.report.rows import MOST, Group, Interval, Row, count_of, score_form
 
 MAX_GROUPS = 4
 """Groups whose speed the sentences have; the tables have all."""
@@ -22,7 +25,7 @@ UNREPEATED = "(too few runs to know the spread)"
 def findings(groups: list[Group]) -> list[str]:
     """The sentences, the most important one first."""
     rows = [row for group in groups for row in group.rows]
-    sentences = [*_speeds(groups), _agreement(rows), _accuracies(rows), _stragglers(rows)]
+    sentences = [*_speeds(groups), _agreement(rows), _scores(rows), _stragglers(rows)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -60,17 +63,17 @@ def _without_base(group: Group) -> str:
     best = group.fastest or next((row for row in group.rows if row.images_per_s), None)
     if not best or not best.images_per_s:
         return ""
-    median = f"{best.images_per_s.median:,.0f}"
+    median, unit = f"{best.images_per_s.median:,.0f}", group.unit
     if len(group.rows) == 1:
         value = best.images_per_s
         ends = f" ({value.range.text(',.0f')} over {count_of(value.number, 'run')})" if value.number > 1 else ""
-        return f"{group.title}: {_name(best)} trains {median} images/s{ends}"
+        return f"{group.title}: {_name(best)} trains {median} {unit}/s{ends}"
     if best is not group.fastest:
         return ""
-    if group.mark == MOST:
-        most = f"{_name(best)} has the most images/s, {median}{_also(group, best) or f' {UNREPEATED}'}"
+    if group.mark == MOST.format(unit):
+        most = f"{_name(best)} has the most {unit}/s, {median}{_also(group, best) or f' {UNREPEATED}'}"
         return f"{group.title}: of {len(group.rows)} rows {most}"
-    return f"{group.title}: {_name(best)} is the fastest of {len(group.rows)} rows, with {median} images/s"
+    return f"{group.title}: {_name(best)} is the fastest of {len(group.rows)} rows, with {median} {unit}/s"
 
 
 def _also(group: Group, best: Row) -> str:
@@ -134,26 +137,47 @@ def _bound(value: float) -> str:
     return f"{digit * 10.0**exponent:.0e}".replace("e-0", "e-")
 
 
-def _accuracies(rows: list[Row]) -> str:
-    """Whether test accuracies differ by more than chance in the test rows, and the repetitions."""
-    measured = [row for row in rows if row.accuracy]
+def _scores(rows: list[Row]) -> str:
+    """Whether test scores differ, and of accuracies by more than chance in the test rows, and the repetitions."""
+    names = Counter(row.scored_by for row in rows if row.score)
+    name = max(names, key=lambda name: (names[name], name == ACCURACY), default="")
+    measured = [row for row in rows if row.score and row.scored_by == name]
+    tests = {(_tested(row.run), row.run.test_rows) for row in measured}
     if not measured:
         return ""
-    tests = {(row.run.settings["data"], row.run.test_rows) for row in measured}
-    low, high = (choose(row.accuracy.median for row in measured if row.accuracy) for choose in (min, max))
     if len(measured) == 1:
-        return _accuracy(measured[0])
+        return _score(measured[0])
     if len(tests) > 1:
         return ""
-    ends = f"Test accuracies are {low:.4f} to {high:.4f}"
+    low, high = (choose(row.score.median for row in measured if row.score) for choose in (min, max))
+    named = "accuracies" if measured[0].scored_by == ACCURACY else f"{printable(measured[0].scored_by)} values"
     if low == high:
-        return f"All test accuracies are {low:.4f}."
+        return f"All test {named} are {_text(low)}."
+    ends = f"Test {named} are {_text(low)} to {_text(high)}"
+    if measured[0].scored_by != ACCURACY:
+        choose_best = min if measured[0].is_least_best else max
+        best = choose_best(measured, key=lambda row: row.score.median if row.score else 0.0)
+        return f"{ends}: the {'lowest' if best.is_least_best else 'highest'} is that of {best.label}."
+    return _beyond_chance(measured, ends)
+
+
+def _tested(run: Run) -> str:
+    """What it was tested with."""
+    return run.settings["model"] if run.is_user_code else run.settings["data"]
+
+
+def _text(value: float) -> str:
+    return f"{value:{score_form(value)}}"
+
+
+def _beyond_chance(measured: list[Row], ends: str) -> str:
+    """The sentence on accuracies that differ. ends: its beginning."""
     ranges = [row.accuracies for row in measured if row.accuracies]
     if len(ranges) < len(measured):
         return f"{ends}; how much of that is chance is not known, as the number of test rows is not recorded."
     if max(interval.low for interval in ranges) <= min(interval.high for interval in ranges):
         return f"{ends}: no difference is beyond chance in the test rows (95 %)."
-    best = max(measured, key=lambda row: row.accuracy.median if row.accuracy else 0.0)
+    best = max(measured, key=lambda row: row.score.median if row.score else 0.0)
     highest = best.accuracies
     below = sum(1 for interval in ranges if highest and not interval.overlaps(highest))
     if not below:
@@ -163,13 +187,14 @@ def _accuracies(rows: list[Row]) -> str:
     return f"{ends}: the highest, of {best.label}, is above {above} beyond chance (95 %)."
 
 
-def _accuracy(row: Row) -> str:
+def _score(row: Row) -> str:
     """That of a single row."""
-    value = row.accuracy
+    value = row.score
     assert value
-    ends = [f"{value.range.text('.4f')} over {count_of(value.number, 'run')}"] * (value.number > 1)
+    form = score_form(value.median)
+    ends = [f"{value.range.text(form)} over {count_of(value.number, 'run')}"] * (value.number > 1)
     ends += [f"95 % interval {row.chance.text('.4f')}"] if row.chance else []
-    return f"Test accuracy {value.median:.4f}" + (f" ({'; '.join(ends)})." if ends else ".")
+    return f"Test {printable(row.scored_by)} {_text(value.median)}" + (f" ({'; '.join(ends)})." if ends else ".")
 
 
 def _work(run: Run) -> list[int]:

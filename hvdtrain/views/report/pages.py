@@ -9,11 +9,11 @@ from typing import Any
 
 import jinja2
 
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.errors import UserError
 from hvdtrain.system.files import require_writable
 from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts.registry import draw
-from hvdtrain.views.report.columns import MAIN, MORE
 from hvdtrain.views.report.content import Report, figures
 from hvdtrain.views.report.definitions import DEFINITIONS, NOTE
 from hvdtrain.views.report.rows import Row
@@ -62,6 +62,7 @@ def csv_page(report: Report) -> str:
 def _record(row: Row) -> dict[str, Any]:
     run, speed, compared = row.run, row.images_per_s, row.scaling
     shares = row.shares or (None, None, None)
+    accuracy = row.score if row.scored_by == ACCURACY else None
     return {
         "framework": row.framework,
         "strategy": run.options["strategy"],
@@ -90,9 +91,13 @@ def _record(row: Row) -> dict[str, Any]:
         "efficiency": compared and compared.efficiency,
         "karp_flatt": compared and compared.serial_fraction,
         "peak_rss_mb": row.peak_rss_mb and row.peak_rss_mb.maximum,
-        "accuracy_median": row.accuracy and row.accuracy.median,
-        "accuracy_least": row.accuracy and row.accuracy.minimum,
-        "accuracy_greatest": row.accuracy and row.accuracy.maximum,
+        "accuracy_median": accuracy and accuracy.median,
+        "accuracy_least": accuracy and accuracy.minimum,
+        "accuracy_greatest": accuracy and accuracy.maximum,
+        "score": row.scored_by,
+        "score_median": row.score and row.score.median,
+        "score_least": row.score and row.score.minimum,
+        "score_greatest": row.score and row.score.maximum,
         "test_rows": run.test_rows,
         "accuracy_interval_low": row.chance and row.chance.low,
         "accuracy_interval_high": row.chance and row.chance.high,
@@ -113,8 +118,8 @@ def html_page(report: Report) -> str:
     )
     return environment.from_string(template).render(
         report=report,
-        main=MAIN,
-        more=MORE,
+        main=report.main,
+        more=report.more,
         figures=figures,
         note=NOTE,
         charts=charts,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hvdtrain.config.options import TITLES
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.run import LAYERS, Run
 from hvdtrain.runs.step_times import NO_TIME, StepTime
 
@@ -17,8 +18,9 @@ Z = 1.959964
 """Of 95 %, two-sided."""
 SAME_WORK = ("data", "model", LAYERS, "machine")
 """Settings that must be equal for one speed to be better than another."""
-MOST = "most images/s"
-"""A mark that does not say that a row is faster than others."""
+DECIDE_LAYERS = ("model", "set", "data", "image_size")
+MOST = "most {}/s"
+"""A mark that does not say that a row is faster than others; of images or rows."""
 
 
 class Interval(NamedTuple):
@@ -83,6 +85,9 @@ class Row:
     """Settings in which this row differs from most runs."""
     scaling: Scaling | None = None
     difference: WeightDifference | None = None
+    scored_by: str = field(init=False, default="")
+    """What the score is: `accuracy`, `loss` or another metric; empty if there is none."""
+    is_least_best: bool = field(init=False, default=False)
     chance: Interval | None = field(init=False)
     """Accuracies that chance in the choice of test rows gives, around the median (95 %)."""
 
@@ -91,13 +96,21 @@ class Row:
         self.framework, self.strategy = str(first.options["framework"]), first.strategy_and_style
         self.size = f"{first.ranks} × {first.devices}"
         self.images_per_s = spread(run.images_per_s for run in self.runs)
-        self.epoch_s, self.accuracy = self._result("epoch_s"), self._result("accuracy")
+        self.epoch_s, self.score = self._result("epoch_s"), self._score()
         rows = [run.test_rows for run in self.runs if run.test_rows]
-        self.chance = wilson(self.accuracy.median, min(rows)) if self.accuracy and rows else None
+        is_share = self.score and self.scored_by == ACCURACY
+        self.chance = wilson(self.score.median, min(rows)) if is_share and self.score and rows else None
         self.peak_rss_mb, self.step_s, self.cores = map(self._result, ("peak_rss_mb", "step_s", "cores"))
         self.images_per_core_s = spread(run.images_per_core_s for run in self.runs)
         self.gflops_per_core = spread(run.gflops_per_core for run in self.runs)
         self.shares = mean_shares([run.shares for run in self.runs if run.shares])
+
+    def _score(self) -> Spread | None:
+        """The spread of the score that the first run has."""
+        scores = [score for run in self.runs if (score := run.score)]
+        if scores:
+            self.scored_by, self.is_least_best = scores[0].name, scores[0].is_least_best
+        return spread(score.value for score in scores if score.name == self.scored_by)
 
     def _result(self, name: str) -> Spread | None:
         return spread(run.result.number(name) for run in self.runs)
@@ -105,9 +118,9 @@ class Row:
     @property
     def accuracies(self) -> Interval | None:
         """All accuracies that the runs or chance in the test rows give; None if those of chance are not known."""
-        if not self.accuracy or not self.chance:
+        if not self.score or not self.chance:
             return None
-        low, high = self.accuracy.range
+        low, high = self.score.range
         return Interval(min(low, self.chance.low), max(high, self.chance.high))
 
     @property
@@ -137,6 +150,21 @@ class WeightDifference(NamedTuple):
     reference: Run
 
 
+def score_form(value: float) -> str:
+    """The format of a score."""
+    return ".4f" if value == 0 or 1e-3 <= abs(value) < 1e4 else ".4g"
+
+
+def named_layers(run: Run) -> tuple[str | None, ...]:
+    """The settings that decide the layers; a checksum of these says more only where they are not enough."""
+    return tuple(run.settings.get(name) for name in DECIDE_LAYERS)
+
+
+def unit_of(rows: Iterable[Row]) -> str:
+    """What the rows of data of these runs are called: `images` if all are."""
+    return "images" if all(row.run.unit == "images" for row in rows) else "rows"
+
+
 def count_of(number: int, noun: str) -> str:
     """`1 run`, `2 runs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
@@ -157,7 +185,11 @@ class Group:
         told = best and all(
             other.number > 1 and best.number > 1 and not other.range.overlaps(best.range) for other in others
         )
-        return "fastest" if told else MOST
+        return "fastest" if told else MOST.format(self.unit)
+
+    @property
+    def unit(self) -> str:
+        return unit_of(self.rows)
 
     @property
     def fastest(self) -> Row | None:
@@ -182,13 +214,14 @@ class Group:
 def group_rows(rows: list[Row]) -> list[Group]:
     """The groups, in the order of their first rows, each with its rows in their order."""
     differ = [name for name in SAME_WORK if len({row.run.settings.get(name) for row in rows}) > 1]
-    networks = {(row.run.settings["model"], row.run.settings.get(LAYERS)) for row in rows}
-    if len(networks) == len({model for model, _ in networks}):
-        differ = [name for name in differ if name != LAYERS]  # the model says it
+    networks = {(named_layers(row.run), row.run.settings.get(LAYERS)) for row in rows}
+    if len(networks) == len({named for named, _ in networks}):
+        differ = [name for name in differ if name != LAYERS]  # other settings say it
     groups: dict[tuple[str | None, ...], Group] = {}
     for row in rows:
         values = {name: row.run.settings.get(name) for name in differ}
-        shown = [value or "" if name == "machine" else f"{name} {value}" for name, value in values.items()]
+        known = {name: value for name, value in values.items() if value}  # a task has no --data
+        shown = [value if name == "machine" else f"{name} {value}" for name, value in known.items()]
         title = ", ".join([TITLES.get(row.framework, row.framework), *shown])
         groups.setdefault((row.framework, *values.values()), Group(title)).rows.append(row)
     return list(groups.values())

@@ -9,7 +9,9 @@ from typing import NamedTuple
 from plotille import Canvas
 from rich.text import Text
 
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs.metrics import Curve
+from hvdtrain.runs.plots import widened
 from hvdtrain.views.table import cut
 from hvdtrain.views.terminal.figures import decimal, short
 
@@ -42,6 +44,8 @@ def chart(title: str, lines: Sequence[Line], width: int, height: int, plain: boo
     values = [value for line in known for value in line.curve.values]
     epochs = [epoch for line in known for epoch in line.curve.epochs]
     low, high = min(values), max(values)
+    if title == ACCURACY:
+        low, high = widened(low, high)
     logarithmic = title == "loss" and low > 0 and high / low > LOG_FROM
     labels = [decimal(high), decimal(low)]
     room = max(map(len, labels)) + 1

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.text import Text
 
+from hvdtrain.config.score import LOSS
 from hvdtrain.system.text import format_bytes
 from hvdtrain.views.run_view import RunView
 
@@ -27,6 +28,13 @@ def decimal(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.4f}" if value == 0 or 1e-3 <= abs(value) < 1e4 else f"{value:.3g}"
+
+
+def tested(view: RunView) -> dict[str, str]:
+    """The figures of the newest evaluation by name, that of the score first."""
+    figures = {name: decimal(value) for name, value in [*view.metrics.items(), ("test loss", view.test_loss)]}
+    first = "test loss" if view.score and view.score.name == LOSS else ""
+    return {name: figures[name] for name in sorted(figures, key=lambda name: name != first) if figures[name]}
 
 
 def short(value: float | None) -> str:
@@ -60,7 +68,7 @@ def steps(view: RunView) -> str:
 
 
 def total_speed(view: RunView) -> float | None:
-    """Images per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
+    """Rows per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
     now = [rank.images_per_s for rank in view.ranks]
     measured = [value for value in now if value is not None]
     live = bool(now) and len(measured) == len(now) and view.state.name in ("training", "waiting")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import NAME, MetricsReader
 from hvdtrain.system.run_end import RunEnd
+from hvdtrain.system.text import printable
 from hvdtrain.views.run_view import RunFollower, RunView
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.figures import Output
@@ -29,8 +32,8 @@ RESTART_S = 8.0
 """A failure that the launcher answers by a restart is recorded as one after at most this time."""
 DOUBT_S = 2.0
 """Whether ranks run is seen by changes of their heartbeats, as clocks differ: so long until a run is called lost."""
-MIN_LAST_HEIGHT = 24
-"""Lines of what stays on the screen after the end, at least."""
+LINES_AFTER = 3
+"""Left free below what stays on the screen after the end, for the prompt of a shell."""
 
 
 class Leave:
@@ -91,6 +94,8 @@ def _views(follower: RunFollower, leave: Leave) -> Iterator[RunView]:
         view = follower.look()
     was_over = view.state.is_over  # before anybody looked
     while True:
+        if not os.path.isdir(view.folder):
+            raise UserError(f"{printable(str(view.folder))}: the run's folder was removed", "watch another run")
         if not view.state.is_over:
             was_over, failed_at = False, None
         elif was_over or view.state.name in ("finished", "stopped"):
@@ -132,7 +137,7 @@ def _on_screen(views: Iterator[RunView], output: Output, leave: Leave) -> RunVie
             live.update(screen, refresh=True)
     if leave.signal:
         return view
-    height = max(output.console.height - 1, MIN_LAST_HEIGHT)
+    height = output.console.height - LINES_AFTER
     output.print(screen_lines(Shown.read(view, metrics), output.console.width, height, output.plain))
     return view
 
@@ -152,13 +157,14 @@ def _in_lines(views: Iterator[RunView], output: Output) -> RunView:
 def summary(view: RunView) -> str:
     """A run in one line: its state, how far it is, and what is wrong."""
     epoch, left = figures.short(view.values["epoch"]), figures.duration(view.left_s)
+    speed = figures.speed(figures.total_speed(view))
     parts = [
         view.state.name,
         f"step {figures.steps(view)}",
         epoch and f"epoch {epoch}",
-        *(f"{name} {figures.decimal(value)}" for name, value in (("loss", view.loss), ("accuracy", view.accuracy))
-          if value is not None),
-        f"{figures.speed(figures.total_speed(view))} images/s" if figures.total_speed(view) is not None else "",
+        "" if view.loss is None else f"loss {figures.decimal(view.loss)}",
+        *(f"{name} {value}" for name, value in list(figures.tested(view).items())[:1]),
+        speed and f"{speed} {view.run.unit}/s",
         left and f"{left} left",
         view.state.reason,
     ]  # fmt: skip

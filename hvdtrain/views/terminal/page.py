@@ -9,13 +9,12 @@ from typing import Any
 
 from rich.text import Text
 
-from hvdtrain.runs.metrics import SavedHash
 from hvdtrain.runs.records import Record, shown
-from hvdtrain.system.checkpoint_folder import Entry
+from hvdtrain.system.checkpoint_folder import Entry, best_first
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views import details
 from hvdtrain.views.details import STACKS, value_text
-from hvdtrain.views.table import CellsOf, Column, Table
+from hvdtrain.views.table import CellsOf, Column, Section, Table
 from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import (
     CHART_HEIGHT,
@@ -46,9 +45,9 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
     sections: list[tuple[str, Sequence[Text]]] = [
         (named, _values(options, inner)),
         ("results", _values(details.results(run), inner)),
-        ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain)),
+        ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain, unit=run.unit)),
         ("attempts", _attempts(details.attempts(folder), inner, plain)),
-        ("checkpoints", _checkpoints(details.checkpoints(folder), screen.hashes, inner, plain)),
+        ("checkpoints", _checkpoints(details.checkpoints(folder), screen, inner, plain)),
         ("curves", chart_lines(screen, inner or FILE_WIDTH, CHART_HEIGHT - 2, plain)),
         ("last messages", message_lines(screen.messages, inner, plain)[-LAST_MESSAGES:]),
         ("findings of the doctor", _findings(details.findings(folder), inner)),
@@ -59,7 +58,8 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
     lines = [*title_lines(view, width or 1 << 16, plain), *progress_lines(view, width or FILE_WIDTH, plain)]
     for name, content in sections:
         if content:
-            lines += [Text(), Text(name, "bold underline"), *(Text("  ").append_text(line) for line in content)]
+            titles = (Text(line, "bold underline") for line in _wrapped(name, width))
+            lines += [Text(), *titles, *(Text("  ").append_text(line) for line in content)]
     return lines
 
 
@@ -117,26 +117,36 @@ def _clock(seconds: float | None) -> str:
         return ""
 
 
-def _checkpoints(
-    entries: Sequence[Entry], hashes: Mapping[int, SavedHash], width: int | None, plain: bool
-) -> list[Text]:
-    older, entries = len(entries[:-LAST_CHECKPOINTS]), entries[-LAST_CHECKPOINTS:]
+def _checkpoints(entries: Sequence[Entry], screen: Shown, width: int | None, plain: bool) -> list[Text]:
     if not entries:
         return []
-    line = entries[-1].line
-    known = [hashes[entry.step].parameters if entry.is_on(line) and entry.step in hashes else "" for entry in entries]
-    notes = ["" if entry.is_on(line) else "not continued by the newest" for entry in entries]
-    table = Table.of_columns(
-        [
-            (Column("checkpoint", left=True, least=12), [shown(entry.path.name) for entry in entries]),
-            (Column("step", 2), [str(entry.step) for entry in entries]),
-            (Column("score", 1), [figures.decimal(entry.score) for entry in entries]),
-            (Column("hash", 4), known),
-            (Column("note", 3, left=True, least=10), notes),
-        ]
+    line, best = entries[-1].line, next(iter(best_first([one for one in entries if one.is_on(entries[-1].line)])), None)
+    shown_last = entries[-LAST_CHECKPOINTS:]
+    chosen = [*([best] if best and best not in shown_last else []), *shown_last]
+    rows = [_checkpoint(entry, entry.is_on(line), entry == best, screen) for entry in chosen]
+    columns = (
+        Column("checkpoint", left=True, least=14),
+        Column("step", 2),
+        Column(screen.view.score.title if screen.view.score else "score", 1),
+        Column("hash", 4),
+        Column("note", 3, left=True, least=10),
     )
-    lines = table.lines(width, plain)
+    lines = Table(columns, [Section(rows)], ruled=False).lines(width, plain)
+    older = len(entries) - len(chosen)
     return [*lines[:1], *([Text(f"{older} older ones", "dim")] if older else []), *lines[1:]]
+
+
+def _checkpoint(entry: Entry, is_on_line: bool, is_best: bool, screen: Shown) -> list[str]:
+    """The cells of one checkpoint: what was measured at its step, and what it is."""
+    known, score = screen.hashes.get(entry.step), screen.scores.get(entry.step)
+    notes = ["the best"] * is_best + ["not continued by the newest"] * (not is_on_line)
+    return [
+        shown(entry.path.name),
+        str(entry.step),
+        figures.decimal(score) if is_on_line else "",
+        known.parameters if known and is_on_line else "",
+        ", ".join(notes),
+    ]
 
 
 def _findings(records: Sequence[Record], width: int | None) -> list[Text]:

@@ -9,9 +9,10 @@ from typing import NamedTuple
 from rich.cells import cell_len
 from rich.text import Text
 
+from hvdtrain.config.score import LOSS
 from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
 from hvdtrain.system.text import format_ranks
-from hvdtrain.views.details import Message, last_messages
+from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_messages
 from hvdtrain.views.listing import STYLES
 from hvdtrain.views.rank_view import RankView
 from hvdtrain.views.run_view import RunView
@@ -24,14 +25,13 @@ MAX_READ, MAX_MESSAGES = 10_000, 50
 CHART_HEIGHT = 14
 """Lines of a chart where there is room."""
 TWO_CHARTS = 90
-"""From this width, charts of loss and accuracy are next to each other."""
+"""From this width, charts of loss and of a metric are next to each other."""
 REASON_LINES = 3
 """Of a reason at most."""
 BAR = 24
 """Columns of the bar that shows what a rank's time is spent on."""
 PARTS = (("green", "█", "#"), ("yellow", "▒", "="), ("red", "░", "."))
 """Style and characters of computing, communicating and waiting for data; the last without Unicode."""
-LEVELS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 
 
 class Shown(NamedTuple):
@@ -40,24 +40,27 @@ class Shown(NamedTuple):
     view: RunView
     loss: Curve
     test_loss: Curve
-    accuracy: Curve
-    messages: Sequence[Message]
+    score: Curve
+    """That of the metric by which the run is compared; empty where that is the loss."""
+    messages: Sequence[SharedMessage]
     hashes: Mapping[int, SavedHash]
     """Of the weights at checkpoints, by step."""
+    scores: Mapping[int, float]
+    """Of evaluations, by step."""
 
     @classmethod
     def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
         """Read curves and messages of a run. metrics: a reader that has read the earlier ones."""
         metrics = (metrics or MetricsReader(view.folder / NAME)).read()
-        loss, test_loss, accuracy = (metrics.curve(name) for name in ("loss", "test loss", "accuracy"))
-        messages = _worth_showing(last_messages(view.folder, MAX_READ))
-        return cls(view, loss, test_loss, accuracy, messages, metrics.hashes())
-
-
-def _worth_showing(messages: Sequence[Message]) -> list[Message]:
-    """Of what is only information, that of the first rank, as all ranks log their figures; and all warnings."""
-    first = min((message.rank for message in messages), default=0)
-    return [message for message in messages if message.rank == first or message.level in LEVELS][-MAX_MESSAGES:]
+        loss, test_loss = (metrics.curve(name) for name in ("loss", "test loss"))
+        name = next(iter(view.metrics), "")
+        score = metrics.curve(name) if name else Curve([], [], [])
+        by_loss = view.score is not None and view.score.name == LOSS
+        scores = dict(
+            zip((test_loss if by_loss else score).steps, (test_loss if by_loss else score).values, strict=True)
+        )
+        messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
+        return cls(view, loss, test_loss, score, messages, metrics.hashes(), scores)
 
 
 def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
@@ -68,7 +71,7 @@ def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> 
     view = shown.view
     head = [*title_lines(view, width, plain), *progress_lines(view, width, plain)]
     left = height - len(head) - 1
-    ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain)
+    ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain, view.run.unit)
     left -= len(ranks) + 1
     # Four messages are worth more than a chart that leaves no room for them.
     charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= MIN_HEIGHT else []
@@ -98,7 +101,7 @@ def title_lines(view: RunView, width: int, plain: bool = False) -> list[Text]:
         lines += [Text(f"  {line}", color) for line in reason[:REASON_LINES]]
     framework, model, data = (view.values[name] for name in ("framework", "model", "data"))
     facts = [framework, view.run.strategy, f"{view.size} rank{'s' * (view.size != 1)}" if view.size else "",
-             model and f"{model} on {data}", view.started and f"since {view.started}"]  # fmt: skip
+             f"{model} on {data}" if model and data else model, view.started and f"since {view.started}"]  # fmt: skip
     return [cut(line, width, plain) for line in (*lines, _joined([fact for fact in facts if fact], width, "  "))]
 
 
@@ -129,43 +132,35 @@ def progress_lines(view: RunView, width: int, plain: bool = False) -> list[Text]
     else:
         lines.append(Text(f"  {text}"))
     known = {
-        "images/s": figures.speed(figures.total_speed(view)), "loss": figures.decimal(view.loss),
-        "accuracy": figures.decimal(view.accuracy), "epoch": figures.short(view.values["epoch"]),
-        "test loss": figures.decimal(view.test_loss), "lr": figures.short(view.values["lr"]),
+        "loss": figures.decimal(view.loss), **figures.tested(view),
+        "epoch": figures.short(view.values["epoch"]), "lr": figures.short(view.values["lr"]),
     }  # fmt: skip
-    texts = [f"{value} {name}" if name == "images/s" else f"{name} {value}" for name, value in known.items() if value]
+    speed = figures.speed(figures.total_speed(view))
+    texts = [f"{speed} {view.run.unit}/s"] * bool(speed) + [f"{name} {value}" for name, value in known.items() if value]
     if texts:
         lines.append(_joined(texts, width, "  ", ""))
     return [cut(line, width, plain) for line in lines]
 
 
 def chart_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
-    """The charts of loss and accuracy, next to each other in a wide terminal; else that of the loss."""
+    """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
     losses = [Line("train", shown.loss, "cyan"), Line("test", shown.test_loss, "magenta")]
-    accuracies = [Line("test", shown.accuracy, "magenta")]
-    if width < TWO_CHARTS or len(shown.accuracy.values) < 2:
+    scores = [Line("test", shown.score, "magenta")]
+    if width < TWO_CHARTS or len(shown.score.values) < 2:
         return chart("loss", losses, min(width, TWO_CHARTS), height, plain)
     each = (width - 2) // 2
-    left, right = chart("loss", losses, each, height, plain), chart("accuracy", accuracies, each, height, plain)
+    name = next(iter(shown.view.metrics), "")
+    left, right = chart("loss", losses, each, height, plain), chart(name, scores, each, height, plain)
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)
     return [first.append(" " * max(each + 2 - first.cell_len, 2)).append_text(second) for first, second in pairs]
 
 
-def message_lines(messages: Sequence[Message], width: int | None, plain: bool = False) -> list[Text]:
-    """Messages, a line each; what several ranks say, once."""
-    groups: dict[tuple[str, str], tuple[Message, set[int]]] = {}
-    ordered: list[tuple[Message, set[int]]] = []
-    for message in messages:
-        group = groups.get((message.level, message.text))
-        if group and message.rank not in group[1]:
-            group[1].add(message.rank)
-        else:
-            ordered.append((message, {message.rank}))
-            groups[message.level, message.text] = ordered[-1]
+def message_lines(messages: Sequence[SharedMessage], width: int | None, plain: bool = False) -> list[Text]:
+    """Messages, a line each."""
     lines = []
-    for message, ranks in ordered:
+    for message, ranks in messages:
         who = f"rank{'s' * (len(ranks) > 1)} {format_ranks(ranks)}"
         clock, style = message.time.partition(" ")[2], LEVELS.get(message.level, "")
         line = Text.assemble((f"{clock} {who}: ", "dim"), (message.text, style))
@@ -174,16 +169,21 @@ def message_lines(messages: Sequence[Message], width: int | None, plain: bool = 
 
 
 def rank_lines(
-    ranks: Sequence[RankView], width: int | None, most: int | None = None, first: int | None = None, plain: bool = False
+    ranks: Sequence[RankView],
+    width: int | None,
+    most: int | None = None,
+    first: int | None = None,
+    plain: bool = False,
+    unit: str = "images",
 ) -> list[Text]:
     """A header, a line for each rank, and where there are more than `most` lines, one that counts those left out.
 
-    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII.
+    Ranks with remarks are shown first, and the rank `first`. plain: without characters beyond ASCII. unit: of rows.
     """
     shown = list(ranks)
     if most is not None and len(ranks) + 1 > most:
         shown = _chosen(ranks, max(most - 2, 1), first)
-    columns = [(column, cells) for column, cells in _columns(shown, first, plain) if any(cells)]
+    columns = [(column, cells) for column, cells in _columns(shown, first, plain, unit) if any(cells)]
     lines = Table.of_columns(columns).lines(width, plain) if columns else []
     left = len(ranks) - len(shown)
     if left:
@@ -199,7 +199,7 @@ def _chosen(ranks: Sequence[RankView], most: int, first: int | None) -> list[Ran
     return sorted(by_importance[:most], key=lambda view: view.rank)
 
 
-def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[CellsOf]:
+def _columns(ranks: Sequence[RankView], first: int | None, plain: bool, unit: str) -> list[CellsOf]:
     styles = [_style(view, first) for view in ranks]
     places = ["" if view.beat.waits else view.beat.doing for view in ranks]
 
@@ -211,7 +211,7 @@ def _columns(ranks: Sequence[RankView], first: int | None, plain: bool) -> list[
         column("rank", 0, [str(view.rank) for view in ranks]),
         column("host", 6, [view.beat.host for view in ranks], least=8),
         column("step", 2, [str(view.beat.step) for view in ranks]),
-        column("images/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
+        column(f"{unit}/s", 3, [figures.speed(view.images_per_s) for view in ranks]),
         (Column("compute/communicate/data", 8, left=True), [_bar(view, plain) for view in ranks]),
         column("comp/comm/data", 4, [_percents(view) for view in ranks]),
         column("memory", 7, [figures.memory(view.beat.memory) for view in ranks]),

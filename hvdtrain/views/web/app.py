@@ -6,6 +6,7 @@ import gc
 import gzip
 import json
 import logging
+import resource
 import secrets
 import signal
 from collections.abc import Callable
@@ -15,13 +16,14 @@ from typing import Any, NoReturn
 
 from flask import Flask, Response, abort, request
 from waitress import create_server
+from waitress.channel import HTTPChannel
 from werkzeug.exceptions import HTTPException
 
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.runs.run import find_runs
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.system.text import to_json
-from hvdtrain.views.details import LOGS, STACKS, RankFiles, last_messages
+from hvdtrain.system.text import format_ranks, to_json
+from hvdtrain.views.details import LOGS, STACKS, RankFiles, joined_messages, last_messages
 from hvdtrain.views.web.access import TOKEN_BYTES, Access, Address, bound_address, is_loopback, read_token
 from hvdtrain.views.web.curves import CurveStore
 from hvdtrain.views.web.listing import ListedRun, Listing, leads_out
@@ -30,10 +32,12 @@ THREADS = 6
 """A browser has at most six connections."""
 COLLECT_AFTER = 200_000
 """Objects after which Python looks for cycles: with its default, that takes half the time of reading records."""
-MAX_BODY_BYTES = 1 << 10
-"""Of a request, which needs none."""
-MESSAGES = 60
-"""Last messages of a run that are shown."""
+MAX_CONNECTIONS = 200
+"""Of more, those are closed that have been idle for longest: connections without a request keep nobody out."""
+MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 16, 1 << 10
+"""Of a request, which needs no body."""
+MAX_READ, MESSAGES = 2000, 60
+"""Last messages of a run that are read, and those that are shown."""
 MAX_OPTIONS = 300
 GZIP_BYTES = 1 << 11
 """A longer answer is compressed."""
@@ -61,9 +65,12 @@ def serve(paths: list[Path], address: str, token_file: Path | None = None, say: 
             sockets=[bound],
             threads=THREADS,
             ident=None,
+            connection_limit=_connection_limit(),
+            max_request_header_size=MAX_HEADER_BYTES,
             max_request_body_size=MAX_BODY_BYTES,
             clear_untrusted_proxy_headers=True,
         )
+        server.channel_class = Connection
         gc.set_threshold(COLLECT_AFTER)
         before = signal.signal(signal.SIGTERM, _exit)
         try:
@@ -74,6 +81,22 @@ def serve(paths: list[Path], address: str, token_file: Path | None = None, say: 
         finally:
             signal.signal(signal.SIGTERM, before)
             server.close()
+
+
+def _connection_limit() -> int:
+    """Connections with which the server stops to accept more: twice as many as may be idle."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return 2 * (MAX_CONNECTIONS if files == resource.RLIM_INFINITY else min(MAX_CONNECTIONS, files // 2))
+
+
+class Connection(HTTPChannel):
+    """A connection of a client. It closes another one where there are too many."""
+
+    def __init__(self, server: Any, *given: Any, **named: Any) -> None:
+        super().__init__(server, *given, **named)
+        idle = [other for other in server.active_channels.values() if not (other.requests or other.will_close)]
+        if 2 * len(idle) > self.adj.connection_limit:
+            min(idle, key=lambda other: other.last_activity).will_close = True
 
 
 def _exit(number: int, frame: FrameType | None) -> NoReturn:
@@ -126,7 +149,10 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
     return {
         "run": run.values,
         "ranks": [{**rank.to_json(), "is_silent": rank.is_silent} for rank in run.ranks],
-        "messages": [message._asdict() for message in last_messages(folder, MESSAGES)],
+        "messages": [
+            {**message._asdict(), "ranks": format_ranks(ranks)}
+            for message, ranks in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]
+        ],
         "logs": LOGS.ranks(folder),
         "stacks": STACKS.ranks(folder),
         "end": _end(end) if end else None,

@@ -65,7 +65,7 @@ class CurveStore:
         if not is_over:
             _keep(self._readers, folder, reader, MAX_READERS)
         curves = {}
-        for name in CURVES:
+        for name in (*CURVES, *reader.metrics()):
             if curve := reader.curve(name).thinned(MAX_POINTS):
                 curves[name] = {
                     "epochs": _short(curve.epochs), "steps": curve.steps, "values": _short(curve.values)

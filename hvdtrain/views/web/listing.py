@@ -77,6 +77,7 @@ class Listing:
     def __init__(self, paths: list[Path]) -> None:
         self.session = secrets.token_hex(4)
         """Versions of another session are of another process."""
+        paths = list({path.resolve(): path for path in paths}.values())
         self._roots = dict(zip(_labels(paths), paths, strict=True))
         self._searches = {label: FolderSearch(path) for label, path in self._roots.items()}
         self._runs: dict[str, ListedRun] = {}
@@ -99,11 +100,15 @@ class Listing:
             }
 
     def run(self, name: str) -> ListedRun | None:
-        """The run of that name, read just now; None if there is none."""
+        """The run of that name, read just now; also by the name of its folder, where only one has it. None for none."""
         with self._lock:
             self._read()
-            run = self._runs.get(name)
+            run = self._runs.get(name) or self._only_run(name)
             return None if run is None or run.is_left_out else run
+
+    def _only_run(self, name: str) -> ListedRun | None:
+        runs = [run for full, run in self._runs.items() if full.rpartition("/")[2] == name]
+        return runs[0] if len(runs) == 1 else None
 
     def _read(self) -> None:
         began = time.monotonic()
@@ -159,13 +164,16 @@ class FolderSearch:
 
 
 def _labels(paths: list[Path]) -> list[str]:
-    """A short name for each path: that of its folder, with a number where two are the same."""
-    labels: list[str] = []
-    for path in paths:
-        name = printable(path.resolve().name or "root")
-        number = sum(1 for label in labels if label == name or label.startswith(f"{name}-"))
-        labels.append(f"{name}-{number + 1}" if number else name)
-    return labels
+    """A short name for each path: its last parts, as many as tell it from the others."""
+    names = [[printable(part) for part in path.resolve().parts[1:]] or ["root"] for path in paths]
+    return [_label(parts, names) for parts in names]
+
+
+def _label(parts: list[str], others: list[list[str]]) -> str:
+    for count in range(1, len(parts) + 1):
+        if sum(other[-count:] == parts[-count:] for other in others) == 1:
+            return "/".join(parts[-count:])
+    return "/".join(parts)
 
 
 def leads_out(folder: Path, root: Path) -> bool:

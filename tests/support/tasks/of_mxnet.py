@@ -1,20 +1,25 @@
 """Tasks in MXNet, and mistaken ones."""
 
 import mxnet as mx
-from mxnet import gluon
+from mxnet import autograd, gluon
 from mxnet.gluon import nn, rnn
 from task_rows import RARE, SEQUENCES, ClassifierRows, OddLabelRows, RegressionRows, SequenceRows, ShortLabelRows
 
 
 class TwoInputs(gluon.Block):
+    """One layer is called in training only."""
+
     def __init__(self):
         super().__init__()
+        self.auxiliary = nn.Dense(1)
         self.of_kind, self.last, self.unused = nn.Embedding(5, 3), nn.Dense(1), nn.Dense(2)
         self.rare = nn.Dense(1, in_units=4)
 
     def forward(self, numbers, kinds):
         self.unused(numbers)
         value = self.last(mx.nd.concat(numbers, self.of_kind(kinds), dim=1))[:, 0]
+        if autograd.is_training():
+            value = value + self.auxiliary(numbers)[:, 0]
         is_rare = numbers[:, 0] > RARE
         if is_rare.sum().asscalar():
             value = value + is_rare * self.rare(numbers)[:, 0]

@@ -12,6 +12,7 @@ class TwoInputs(tf.keras.Model):
         layers = tf.keras.layers
         limit, decay = tf.keras.constraints.MaxNorm(2.0), tf.keras.regularizers.L2(0.01)
         self.of_kind, self.unused, self.auxiliary = layers.Embedding(5, 3), layers.Dense(2), layers.Dense(1)
+        self.normalization = layers.BatchNormalization()
         self.last = layers.Dense(1, kernel_regularizer=decay, activity_regularizer=decay, kernel_constraint=limit)
         self.rare = layers.Dense(1)
         self.rare.build((None, 4))
@@ -21,7 +22,7 @@ class TwoInputs(tf.keras.Model):
         self.unused(numbers)
         value = self.last(tf.concat([numbers, self.of_kind(kinds)], 1))[:, 0]
         if training:
-            value += self.auxiliary(numbers)[:, 0]
+            value += self.auxiliary(numbers)[:, 0] + self.normalization(tf.ones_like(numbers), training=True)[:, 0]
         is_rare = numbers[:, 0] > RARE
         if tf.reduce_any(is_rare):
             value = value + tf.cast(is_rare, tf.float32) * self.rare(numbers)[:, 0]

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
+from support.jobs import ROOT
+from support.options import parse
 from support.report import make_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.cli import bench, doctor
+from hvdtrain.cli.export import ExportOptions
+from hvdtrain.cli.predict import PredictOptions
+from hvdtrain.config.option import types
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.config.sources import TrainingCommand
+from hvdtrain.errors import UserError
 from hvdtrain.measure.bench import allreduce
+from hvdtrain.measure.scale.inputs import ScaleOptions
+from hvdtrain.system.files import NOT_LOCAL
 
 
 @pytest.mark.parametrize(
@@ -36,3 +49,95 @@ def test_folder_that_cannot_be_written(tmp_path, capsys, monkeypatch, command, p
     error = capsys.readouterr().err
     assert error.startswith(f"hvdtrain: --output {place}: nothing can be written there (")
     assert error.count("\n") == 1
+
+
+PATHS = [
+    "train --runs {}",
+    "train --resume {}",
+    "train --config {}",
+    "launch local --output-dir {} -- x",
+    "launch horovodrun -n 1 --hostfile {} -- x",
+    "launch horovodrun -n 1 --ssh-key {} -- x",
+    "launch horovodrun -n 1 --config-file {} -- x",
+    "launch horovodrun --elastic --host-discovery-script {} -- x",
+    "launch sbatch --nodes 1 --ranks-per-node 1 --script {} -- x",
+    "sweep --output {} -- train",
+    "bench --output {}",
+    "bench allreduce --output {}",
+    "scale {} --latency-us 5 --bandwidth-gb-s 1",
+    "scale run --latency-us 5 --bandwidth-gb-s 1 --output {}",
+    "scale run --allreduce {}",
+    "report {}",
+    "report run --output {}",
+    "doctor --output {}",
+    "doctor --runs {}",
+    "doctor --ssh-key {}",
+    "diff run {}",
+    "watch {}",
+    "watch --serve localhost:0 --token-file {}",
+    "runs {}",
+    "show {}",
+    "predict {} image.png",
+    "predict run {}",
+    "export {} model.onnx",
+    "export run {}",
+]
+"""Every option that is a path."""
+READ = re.compile(r"train --(resume|config)|--token-file|^(scale|report|predict|export|show|watch) {}|diff")
+
+
+def ended(command):
+    """The exit status of a command, and what it prints as an error."""
+    try:
+        if command[0] == "train":  # as training would end the process
+            parse(command[1:])
+            return 0
+        main(command)
+    except UserError as error:
+        print(f"hvdtrain: {error}", file=sys.stderr)
+        return error.exit_status
+    except SystemExit as exited:
+        return exited.code
+    return 0
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/runs", "https://host/a", "file:///a", "gs:/a"])
+@pytest.mark.parametrize("command", PATHS)
+def test_no_path_may_be_a_url(tmp_path, capsys, monkeypatch, command, url):
+    make_run(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    assert ended([word.replace("{}", url) for word in command.split()]) == 2
+    error = capsys.readouterr().err
+    assert NOT_LOCAL in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("place", ["nowhere/below/x", "file/below", "folder"])
+@pytest.mark.parametrize("command", [one for one in PATHS if READ.search(one)])
+def test_a_path_that_cannot_be_read_is_one_line(tmp_path, capsys, monkeypatch, command, place):
+    """A missing parent, a file as a folder, and a folder with nothing in it as a file or run."""
+    make_run(tmp_path / "run")
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    status = ended([word.replace("{}", place) for word in command.split()])
+    printed = capsys.readouterr()
+    assert status in (1, 2) and printed.err.count("\n") == 1, (status, printed)
+    assert {path.name for path in tmp_path.iterdir()} - {"runs"} == {"run", "file", "folder"}  # scale makes its own
+
+
+def test_the_table_has_every_path():
+    """As the commands define them: by argparse, or as a field of a dataclass of options."""
+    sources = "".join(path.read_text() for path in (ROOT / "hvdtrain").rglob("*.py"))
+    defined = set(re.findall(r'add(?:_argument)?\(\s*"([\w-]+)"[^()]*?type=Path', sources))
+    defined |= {f"--{name}".replace("_", "-") for name in PATH_FIELDS}
+    given = set(re.findall(r"--[a-z-]+(?= {})", " ".join(PATHS)))
+    assert {name for name in defined if name.startswith("--")} - {"--checkpoint", "--images"} <= given | {"--output"}
+
+
+PATH_FIELDS = [
+    name
+    for kind in (Config, RuntimeOptions, TrainingCommand, PredictOptions, ExportOptions, ScaleOptions)
+    for name, of_type in types(kind).items()
+    if "Path" in str(of_type)
+]

@@ -55,6 +55,40 @@ def test_allreduce_is_the_sum_on_every_rank(size, dtype):
             np.testing.assert_array_equal(got[i], expected.astype(dtype))
 
 
+OPERATIONS = {
+    "gradients": lambda ring: ring.allreduce(np.full(1000, -1e30, np.float32)),
+    "other gradients": lambda ring: ring.allreduce(np.full(1001, -1e30, np.float32)),
+    "sum": lambda ring: ring.sum(np.ones(500)),
+    "gather": lambda ring: ring.gather("a" * 100),
+    "weights": lambda ring: ring.broadcast_bytes(np.zeros(4000, np.uint8), 0),
+    "the end": lambda ring: ring.close(),
+}
+
+
+@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("some", OPERATIONS)
+@pytest.mark.parametrize("other", OPERATIONS)
+def test_a_rank_that_is_elsewhere_in_its_script_ends_the_job(some, other, size):
+    """Such as one that left its loop: gradients were read as the length of a message, or added to other numbers."""
+
+    def job(ring):
+        ring.sum(np.ones(3))
+        try:
+            OPERATIONS[some if ring.rank else other](ring)
+            ring.close()
+        finally:  # as the end of the process
+            ring._next.close()
+            ring._previous.close()
+        return "done"
+
+    ends = on_every_rank(size, job, timeout_s=5)
+    if some == other:
+        assert ends == ["done"] * size
+    elif {some, other} != {"gather", "the end"}:  # the end also is an exchange of values
+        errors = [end for end in ends if isinstance(end, TrainingError)]
+        assert "not at the same place of their program" in str(errors)
+
+
 def test_sums_are_bit_identical_on_all_ranks():
     def job(ring):
         values = np.random.default_rng(ring.rank).normal(size=10_001).astype(np.float32)

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+import re
 
 import pytest
 from support.options import parse
 
 from hvdtrain.config import validity
+from hvdtrain.config.option import choices, types
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
-from hvdtrain.config.sources import from_record, to_record
+from hvdtrain.config.sources import CommandLine, from_record, to_record
 from hvdtrain.errors import UserError
 
 
@@ -99,3 +101,41 @@ def test_bf16_of_mxnet_needs_avx512():
     with pytest.raises(UserError) as raised:
         validity.check_framework(Config(framework="mxnet", precision="bf16", isa="avx2"))
     assert raised.value.option == "isa"
+
+
+def help_of(program):
+    return CommandLine.read([], program, None).help()
+
+
+def test_help_says_what_it_trains_and_names_the_task_first():
+    text = help_of("hvdtrain train")
+    assert text.startswith("usage: hvdtrain train [FILE.py:CLASS] [OPTIONS]\n")
+    assert "LeNet" not in text.partition("options:")[0]
+    for word in re.findall(r"\b[A-Z]{3,}_[A-Z_]{3,}\b", text):
+        assert word.startswith(("HVDTRAIN_", "OMP_")), f"{word} is a name of the code"
+
+
+def test_help_of_a_script_has_the_options_that_it_accepts():
+    """Each option of it is accepted by the rules of scripts, and no other one is."""
+    listed = {name.replace("-", "_") for name in re.findall(r"^  --([a-z-]+)", help_of("script.py"), re.M)}
+    others = {"lr": 0.5, "op": "sum"}
+    for kind in (Config, RuntimeOptions):
+        for field in dataclasses.fields(kind):
+            config, runtime = Config(strategy="horovod"), RuntimeOptions()
+            value = others.get(field.name) or other_value(field.default, types(kind)[field.name])
+            changed = {Config: config, RuntimeOptions: runtime}[kind]
+            object.__setattr__(changed, field.name, value)
+            try:
+                validity.check_script("script.py", False, config, runtime)
+                assert field.name in listed, field.name
+            except UserError as error:
+                assert error.option == field.name and field.name not in listed
+
+
+def other_value(default, kind):
+    """A value that is not the default, which the rules of scripts may reject, whatever else it means."""
+    if isinstance(default, bool):
+        return not default
+    if texts := [text for text in choices(kind) if text != default]:
+        return texts[0]
+    return ("x=1",) if isinstance(default, tuple) else (default or 0) + 1 if isinstance(default, int | float) else "x"

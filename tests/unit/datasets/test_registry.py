@@ -150,7 +150,7 @@ def test_programs_load_data_and_may_name_it(tmp_path: Path) -> None:
         ("~nobody-of-this-name/x", ["no such folder"]),
         ("x\0y", ["no such folder"]),
         ("x" * 5000, ["no such folder"]),
-        (".", ["holds 0 .npz files", "train.npz and test.npz"]),
+        (".", ["no data of a known format", "train.npz and test.npz"]),
     ],
 )
 def test_unknown_names(name: str, texts: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,6 +28,7 @@ from hvdtrain.datasets.formats.reading import DataChanged
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.datasets.rows import RowError
 from hvdtrain.datasets.validation import suspicious
+from hvdtrain.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +102,41 @@ def test_formats_are_not_mixed(tmp_path: Path) -> None:
     (tmp_path / "data" / "train").mkdir()
     rejected(tmp_path / "data", "several formats (npy, images)")
     (tmp_path / "empty").mkdir()
-    rejected(tmp_path / "empty", "holds 0 .npz files, and no other data", "train/CLASS")
-    rejected(tmp_path / "data" / "classes.txt", "classes.txt: cannot be read")
+    rejected(tmp_path / "empty", "it is empty", "train/CLASS")
+    rejected(tmp_path / "data" / "classes.txt", "is a .txt file, which is not read", "--data FILE.py:NAME")
+    (tmp_path / "table.csv").write_text("a,b\n")
+    rejected(tmp_path / "table.csv", "is a .csv file, which is not read", "HDF5")
+    (tmp_path / "cut.npz").write_text("PK")
+    rejected(tmp_path / "cut.npz", "cut.npz: cannot be read", "numpy.savez")
+
+
+def test_folders_of_classes_without_parts_are_recognized(tmp_path: Path) -> None:
+    for name in ("cats", "dogs", "notes"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        (tmp_path / "data" / name / ("a.JPG" if name != "notes" else "a.txt")).touch()
+    rejected(tmp_path / "data", "holds folders of images (cats, dogs), but no folder train", "into a folder train")
+    for name in ("a", "b", "c", "d"):
+        np.savez(tmp_path / f"{name}.npz")
+    rejected(tmp_path, "holds 4 .npz files (a.npz, b.npz, c.npz, ...)", "train.npz and test.npz")
+
+
+def test_mixed_colors_need_channels_not_a_size(tmp_path: Path) -> None:
+    """Also where a size was given."""
+    for part, color in (("train/a/0", "L"), ("train/a/1", "RGB"), ("test/a/0", "L")):
+        path = tmp_path / "mixed" / f"{part}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(color, (8, 9)).save(path)
+    for size, remedy in (
+        ((None, 4, 4), "give --image-size 1x4x4 for gray or 3x4x4 for color"),
+        (None, "HEIGHTxWIDTH, or 1x"),
+    ):
+        with pytest.raises(UserError) as raised:
+            load_dataset(str(tmp_path / "mixed"), image_size=size).train[np.arange(2)]
+        assert remedy in raised.value.remedy
+    Image.new("RGB", (8, 9)).save(tmp_path / "mixed" / "test" / "a" / "0.png")
+    with pytest.raises(UserError) as raised:
+        load_dataset(str(tmp_path / "mixed"), image_size=(None, 4, 4))
+    assert "--image-size 1x4x4" in raised.value.remedy and "3x4x4" in raised.value.remedy
 
 
 @pytest.mark.parametrize("name", ["train-images.npy", "test-labels.npy"])

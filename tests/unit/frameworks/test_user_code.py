@@ -2,6 +2,7 @@
 
 import os
 import re
+from bdb import BdbQuit
 
 import numpy as np
 import pytest
@@ -69,6 +70,15 @@ def test_a_mistake_is_one_sentence(build, name, message):
         build(name, MISTAKES.get(name))
     assert "\n" not in str(error.value)
     assert name in str(error.value)
+
+
+@pytest.mark.parametrize("method", ["data", "losses", "metrics", "augment"])
+def test_the_end_of_a_debugger_is_no_mistake_of_the_task(build, method):
+    def quit_debugger(*_):
+        raise BdbQuit
+
+    with pytest.raises(BdbQuit):
+        build("Debugged", {method: quit_debugger})
 
 
 RETURNS = {

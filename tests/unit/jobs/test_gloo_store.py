@@ -2,7 +2,11 @@
 
 import socket
 
-from hvdtrain.jobs.gloo import Store
+import pytest
+from support.jobs import wait_for
+from support.strangers import SENT, is_closed, strangers
+
+from hvdtrain.jobs.gloo import MAX_CONNECTIONS, Store
 
 RANKS = 256
 
@@ -16,6 +20,16 @@ def test_all_ranks_may_ask_at_the_same_time():
     for client in clients:
         with client:
             assert client.recv(100).startswith(b"HTTP/1.0 404")
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+def test_strangers_keep_no_rank_out(sent):
+    store = Store("127.0.0.1")
+    with strangers(("127.0.0.1", store.port), MAX_CONNECTIONS + 20, sent) as made:
+        with socket.create_connection(("127.0.0.1", store.port), timeout=5) as client:
+            client.sendall(b"GET /global/0 HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(100).startswith(b"HTTP/1.0 404")
+        wait_for(lambda: all(map(is_closed, made[:20])), 5)
 
 
 def test_the_port_of_an_ended_job_can_be_opened_at_once():

@@ -23,10 +23,11 @@ from hvdtrain.jobs.job import Job, RestartPolicy, reduced
 from hvdtrain.jobs.run import Restarts
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.record import continued_folder
-from hvdtrain.system import agent_pipe, rank_info, run_end
+from hvdtrain.system import agent_pipe, rank_info, run_steps
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.rank_info import RESUME, RUN_NAME
 from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.system.run_steps import last_step
 from hvdtrain.training.process import as_launched
 
 INVALID = [
@@ -251,12 +252,17 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):
     """The clock of a shared folder may differ from this host's by minutes."""
     now, skew_s = time.time(), 600
-    monkeypatch.setattr(run_end, "file_system_time", lambda _: now + skew_s)
+    monkeypatch.setattr(run_steps, "file_system_time", lambda _: now + skew_s)
     (tmp_path / "heartbeats").mkdir()
     for rank, (step, age_s) in enumerate([(70, 200), (40, 20), (41, 10)]):
         path = tmp_path / "heartbeats" / f"rank-{rank}.json"
         path.write_text(json.dumps({"step": step}))
         os.utime(path, (now + skew_s - age_s, now + skew_s - age_s))
-    assert run_end.last_step(tmp_path, now - 100) == 41
-    assert run_end.last_step(tmp_path, now - 300) == 70
-    assert run_end.last_step(tmp_path, now - 1) is None
+    assert last_step(tmp_path, now - 100) == 41
+    assert last_step(tmp_path, now - 300) == 70
+    assert last_step(tmp_path, now - 1) is None
+    metrics = tmp_path / "metrics.jsonl"  # many steps may follow the last heartbeat of a rank that is killed
+    metrics.write_text('{"kind": "train", "step": 60}\n{"kind": "train", "step": 55, "loss": 1}\n{"kind": "tr')
+    for age_s, expected in ((5, 55), (200, 41)):
+        os.utime(metrics, (now + skew_s - age_s, now + skew_s - age_s))
+        assert last_step(tmp_path, now - 100) == expected

@@ -14,10 +14,12 @@ import time
 import numpy as np
 import pytest
 from support.jobs import wait_for
+from support.strangers import SENT, strangers
 from support.untrusted import PASSWORD, Harm
 
 from hvdtrain.collectives.encoding import decode
 from hvdtrain.collectives.ring import RingGroup, start
+from hvdtrain.collectives.ring_rendezvous import MAX_STRANGERS
 from hvdtrain.errors import TrainingError, UserError
 from hvdtrain.jobs.gloo import Store
 from hvdtrain.system import credentials, rank_info
@@ -112,6 +114,28 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
             thread.join(10)
         assert time.monotonic() - began < 5
     assert sorted(made) == [0, 1]
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+def test_strangers_do_not_delay_the_ranks(sent):
+    """More than are kept, at the rendezvous before rank 1 connects."""
+    address, made = ("127.0.0.1", free_port()), []
+
+    def rank(number):
+        ring = RingGroup(rank_info.RankInfo("test", number, 2, number), address, PASSWORD, start_timeout_s=20)
+        made.append(float(ring.sum(np.ones(1))[0]))
+        ring.close()
+
+    threads = [threading.Thread(target=rank, args=(number,)) for number in (0, 1)]
+    threads[0].start()
+    with socket.socket() as first:
+        wait_for(lambda: first.connect_ex(address) == 0, 10)  # once rank 0 listens
+        with strangers(address, 2 * MAX_STRANGERS, sent):
+            began = time.monotonic()
+            threads[1].start()
+            for thread in threads:
+                thread.join(20)
+            assert made == [2, 2] and time.monotonic() - began < 4
 
 
 @pytest.mark.matrix

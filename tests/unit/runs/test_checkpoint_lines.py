@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 from support.untrusted import save_checkpoint
 
+from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
@@ -21,11 +22,11 @@ class Run:
         folder.mkdir(exist_ok=True)
         self.folder, self.keep = folder, keep
 
-    def save(self, *steps, parent=None, score=0.0):
+    def save(self, *steps, parent=None, **given):
         """Write checkpoints; the first one continues `parent`, or the newest one."""
         for step in steps:
             position = Position(step=step)
-            path = save_checkpoint(self.place, self.keep, parent, position=position, score=score)
+            path = save_checkpoint(self.place, self.keep, parent, position=position, **given)
             parent = entry_of(path)
         return path
 
@@ -143,6 +144,40 @@ def test_the_best_whole_checkpoint_is_kept(run):
     run.save(2, score=0.9)
     run.save(3)
     assert run.names() == ["2", "3"]
+
+
+def test_best_names_the_best_whole_checkpoint_of_the_line(run):
+    best = run.folder / "best"
+    run.save(1, score=0.7)
+    run.save(2, score=0.9)
+    run.save(3, score=0.8)
+    run.save(4)
+    assert checkpoints.newest(best)[1].position.step == 2
+    run.damage(2)
+    assert checkpoints.newest(best)[1].position.step == 3
+    run.save(5, parent=run.entry(1))
+    assert checkpoints.newest(best)[1].position.step == 1
+    best.mkdir()  # a folder of that name is what it is
+    with pytest.raises(UserError):
+        checkpoints.newest(best)
+
+
+def test_scores_of_another_figure_are_not_compared(run):
+    """A run that is resumed with another --score."""
+    run.keep = 1
+    run.save(1, score=0.9)
+    for step, score in ((2, 0.3), (3, 0.2)):
+        run.save(step, score=score, score_choice="max:f1")
+    run.save(4)
+    assert checkpoints.newest(run.folder / "best")[1].position.step == 2
+    assert run.names() == ["2", "4"]
+
+
+def test_without_a_score_there_is_no_best_checkpoint(run):
+    run.save(1, 2)
+    with pytest.raises(UserError) as raised:
+        checkpoints.newest(run.folder / "best")
+    assert str(run.folder) in raised.value.remedy
 
 
 def test_a_new_run_that_continues_another_one(run, tmp_path):

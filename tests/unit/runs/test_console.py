@@ -9,6 +9,7 @@ import pytest
 from rich.console import Console
 
 from hvdtrain.runs.console import ProgressBar
+from hvdtrain.system.text import fitted
 
 FIGURES = ["12,345 images/s", "loss 0.1234", "accuracy 0.9876", "lr 0.0125"]
 
@@ -27,3 +28,23 @@ def test_bar_and_time_fit_and_figures_that_have_room(width, figures):
     assert re.fullmatch(r"epoch 12/12 [━╸╺ ]{0,40}  50%(.*) (-:--:--|0:[0-9:]+)", drawn), drawn
     assert [figure in drawn for figure in FIGURES] == [number < figures for number in range(4)]
     assert ("━━" in drawn) == (width not in (26, 42, 59)), "it has the room that figures leave, if that is enough"
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_lines_above_the_bar_break_between_words(width):
+    text = "epoch 1/12: train loss 2.0933, test loss 1.8088, test accuracy 0.5556, lr 0.05, 2,364 images/s, record in "
+    text += "a/folder/of/a/name/that/is/longer/than/any/line/of/a/narrow/terminal"
+    file = io.StringIO()
+    bar = ProgressBar(100, 0, Console(file=file, width=width, force_terminal=True, color_system=None))
+    bar.print(text)
+    bar.stop()
+    drawn = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).splitlines()
+    lines = [line for line in drawn if "starting" not in line and line.strip()]
+    assert " ".join(line.strip() for line in lines) == text
+    assert all(len(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+def test_what_moves_the_cursor_is_left_as_it_is():
+    bar = "\x1b[2K" + "x y " * 40
+    assert fitted(bar, 40) == bar and fitted("a b " * 3, 80) == "a b " * 3
+    assert max(map(len, fitted("a  b " * 40, 40, 6).splitlines())) <= 40

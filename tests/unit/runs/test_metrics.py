@@ -2,6 +2,7 @@
 
 import json
 import resource
+import tracemalloc
 
 import pytest
 from support.events import read_events
@@ -128,7 +129,7 @@ def test_the_newest_records_are_found_from_the_end(tmp_path):
 
 def test_a_line_that_looks_like_many_records_is_read_once(tmp_path, monkeypatch):
     parsed = []
-    monkeypatch.setattr(metrics, "_decoded", lambda text: parsed.append(text) or {})
+    monkeypatch.setattr(metrics, "decoded", lambda text: parsed.append(text) or {})
     (tmp_path / "metrics.jsonl").write_text('{"x": [' + '{"kind": "train"}, ' * 500)
     assert last_records(tmp_path / "metrics.jsonl") == {}
     assert len(parsed) == 1
@@ -155,7 +156,7 @@ def test_curves_of_damaged_lines(tmp_path):
     ]  # fmt: skip
     history = history_of(tmp_path, lines)
     assert history.train_loss.points == [(0.1, 2.0), (0.5, 1.5)]
-    assert (history.test_loss.points, history.test_accuracy.points, history.ranks) == ([], [(0.5, 0.5)], [])
+    assert (history.test_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], [])
 
 
 def test_a_run_without_metrics_has_no_history(tmp_path):
@@ -195,3 +196,58 @@ def test_records_with_other_times_are_left_out(tmp_path, odd):
     records = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
     ranks = history_of(tmp_path, records).ranks
     assert ranks == [StepTime(2.0, 2.0, 0.0), StepTime(4.0, 0.0, 0.0)]
+
+
+SMALL = {"kind": "train", "step": 1, "epoch": 0.1}
+HOSTILE = {
+    "short records": lambda number: json.dumps({**SMALL, "step": number, "epoch": number / 10, "loss": 1.5}),
+    "many lists": lambda number: json.dumps({**SMALL, "epoch": number, "x": [[]] * 3000}),
+    "many ranks": lambda number: json.dumps({**SMALL, "epoch": number, **times([1] * 900, None, [1] * 900)}),
+    "many kinds": lambda number: json.dumps({**SMALL, "kind": f"kind {number}"}),
+    "many names": lambda number: json.dumps({**SMALL, "epoch": number, **{f"{number} {at}": 1 for at in range(500)}}),
+    "hashes": lambda number: json.dumps({**SMALL, "kind": "checkpoint", "step": number, "parameters": "0" * 16}),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record(tmp_path, monkeypatch, kind):
+    """Objects of the records took up to 27 times as much as the file."""
+    monkeypatch.setattr(metrics, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(metrics, "MAX_TIMES", 1 << 10)
+    path, size, number = tmp_path / "metrics.jsonl", 0, 0
+    with open(path, "w") as file:
+        while size < 1 << 20:
+            number += 1
+            size += file.write(HOSTILE[kind](number) + "\n")
+    tracemalloc.start()
+    try:
+        reader = MetricsReader(path).read()
+        shown = reader.history(), reader.hashes(), reader.rank_times(100)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert any(shown)
+    assert peak < 2 * size + 400 * number, f"{peak / size:.1f} times the file"
+
+
+def test_a_reader_has_at_most_so_many_records(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    lines = [line("train", number, loss=1.0) for number in range(9)]
+    path.write_text("".join(lines[:3]) + lines[1] + "".join(lines[2:]))
+    reader = MetricsReader(path, most=5).read()
+    assert [record["step"] for record in reader.of_kind("train")] == [0, 1, 2, 3, 4]
+    path.write_text(path.read_text() + lines[8])
+    assert len(reader.read().all()) == 5
+    assert len(metrics.read(path)) == 9
+
+
+def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
+    monkeypatch.setattr(metrics, "MAX_TIMES", 20)
+    records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+    assert [interval.step for interval in MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()] == [
+        3,
+        6,
+        9,
+        12,
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -119,9 +120,10 @@ def test_the_report_of_pip_stays_until_all_that_is_installed_was_compared(tmp_pa
     ],
 )
 def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tmp_path, printed, status, message):
-    name = f"audit-{hashlib.sha256((SETUP / 'audit.lock').read_bytes()).hexdigest()[:16]}"
-    tool = tmp_path / "hvdtrain" / name / "bin" / "pip-audit"
+    about = (SETUP / "audit.lock").read_bytes() + f"Python {platform.python_version()}\n".encode()
+    tool = tmp_path / "hvdtrain" / f"audit-{hashlib.sha256(about).hexdigest()[:16]}" / "bin" / "pip-audit"
     tool.parent.mkdir(parents=True)
+    (tool.parent.parent / "complete").touch()
     tool.write_text(f'#!/bin/sh\necho "$@" >{tmp_path}/words\nprintf "%s\\n" "{printed}"\nexit {status}\n')
     tool.chmod(0o755)
     done = subprocess.run(
@@ -133,6 +135,40 @@ def test_the_audit_reports_vulnerabilities_or_that_the_service_is_unreachable(tm
     assert (done.returncode, message in done.stdout + done.stderr) == (status, True)
     given = (tmp_path / "words").read_text()
     assert "--strict" in given and "--ignore-vuln CVE-2024-10190" in given and given.endswith("-s osv\n")
+
+
+PYTHON = """\
+#!/bin/bash
+# As far as a tool's environment asks it: installing takes a while, and is interrupted once.
+case "$*" in
+    -V) echo Python 3.99 ;;
+    '-m venv '*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    '-m pip '*)
+        echo installed >>"$HOME/log"
+        touch "$(dirname "$0")/tool"
+        sleep 0.3
+        [[ -e $HOME/stay ]] || kill -9 $PPID
+        ;;
+esac
+"""
+TOOL = (
+    'die() { exit 1; }; setup=$1 cache=$HOME venv=$HOME/venv; source "$setup/tool.sh"; ensure_tool wheel; echo "$tool"'
+)
+
+
+def test_a_tool_is_installed_once_and_completely(tmp_path):
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(PYTHON)
+    python.chmod(0o755)
+    command = ["bash", "-euo", "pipefail", "-c", TOOL, "bash", str(SETUP)]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    assert subprocess.run(command, env=environment).returncode != 0
+    (tmp_path / "stay").touch()
+    both = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    (tool,) = {one.communicate()[0].strip() for one in both}
+    assert [one.returncode for one in both] == [0, 0] and Path(tool, "bin", "tool").exists()
+    assert (tmp_path / "log").read_text() == "installed\n" * 2, "once after the interruption"
 
 
 def test_each_accepted_vulnerability_has_a_reason():

@@ -10,8 +10,8 @@ from hvdtrain.config.sources import recorded
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.records import Record
-from hvdtrain.system import run_end
 from hvdtrain.system.files import LINES_BYTES, RECORD_BYTES, read_json
+from hvdtrain.system.run_steps import last_step
 
 
 def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
@@ -30,7 +30,7 @@ def test_a_record_that_is_too_large_or_no_file_is_not_read(tmp_path):
     heartbeat = tmp_path / "heartbeats" / "rank-0.json"
     heartbeat.parent.mkdir()
     os.mkfifo(heartbeat)
-    assert run_end.last_step(tmp_path, 0) is None
+    assert last_step(tmp_path, 0) is None
     metrics_file = tmp_path / "metrics.jsonl"
     metrics_file.touch()
     os.truncate(metrics_file, LINES_BYTES + 1)

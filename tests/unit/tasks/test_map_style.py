@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import IterableDataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
@@ -99,8 +99,12 @@ def fail(error):
     [
         ({"x": X}, "the training rows are dict; return arrays of numbers of at most 64 bits, or an object"),
         ("rows", "the training rows are str"),
-        (3, "the training rows: int has no length or no rows; give it __len__ and __getitem__"),
-        (type("Stream", (IterableDataset,), {"__iter__": iter})(), "training rows: Stream has no length or no rows"),
+        (3, "the training rows: int has no __len__ and no __getitem__; give it __len__ and __getitem__"),
+        (type("Stream", (IterableDataset,), {"__iter__": iter})(), "not only __iter__"),
+        (
+            DataLoader(TensorDataset(torch.ones(4))),
+            "returns batches, not rows; give its data set, as in loader.dataset",
+        ),
         (Rows(None, 0), "the training rows: has no rows; give it at least 1"),
     ],
 )

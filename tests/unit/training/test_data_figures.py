@@ -17,6 +17,7 @@ from hvdtrain.training.timing import Throughput
 def test_only_what_matters_is_shown() -> None:
     assert DataFigures([0.01, 0.04], 2).texts() == []
     assert DataFigures([0.1, 0.34], 2).texts() == ["rank 1 waited for data 34% of the time (raise --workers, now 2)"]
+    assert "--workers" not in DataFigures([0.1, 0.34], None).texts()[0]
     assert DataFigures([0.0], 0, train=2).texts() == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
 
 

@@ -9,7 +9,7 @@ import pytest
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.interfaces import Evaluated
 from hvdtrain.runs.metrics import EVALUATION_NAMES, MetricsWriter
-from hvdtrain.training.evaluation import MAX_CONFUSED, Scores, Sums
+from hvdtrain.training.evaluation import MAX_CONFUSED, Sums
 
 
 def test_scores_and_per_class_accuracy():
@@ -20,7 +20,7 @@ def test_scores_and_per_class_accuracy():
         evaluated = Evaluated(len(labels[rows]), {"accuracy": right}, predicted[rows])
         sums.add(evaluated, (labels[rows], labels[rows]))
     scores = sums.join(SingleProcess())
-    assert (scores.loss, scores.metrics, scores.score) == (1.0, {"accuracy": 5 / 6}, 5 / 6)
+    assert (scores.loss, scores.metrics) == (1.0, {"accuracy": 5 / 6})
     assert scores.per_class() == [0.75, 1.0]
     assert scores.confusion.tolist() == [[3, 1], [0, 2]]
 
@@ -32,12 +32,6 @@ def test_scores_of_a_task():
     scores = sums.join(SingleProcess())
     assert (scores.loss, scores.metrics) == (3.0, {"error": 1.0, "hits": 2 / 3})
     assert scores.confusion is None and scores.per_class() == []
-
-
-def test_a_lower_loss_is_a_better_score():
-    losses = [-5.0, 0.0, 0.1, 3.0, 1e9]
-    scores = [Scores(loss, {}, None).score for loss in losses]
-    assert scores == sorted(scores, reverse=True) and min(scores) > 0 and len(set(scores)) == len(scores)
 
 
 @pytest.mark.parametrize("classes", [MAX_CONFUSED + 1, 100_000])

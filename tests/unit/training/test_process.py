@@ -1,5 +1,8 @@
 """--on-end in a program that calls training itself: which status an error means."""
 
+import subprocess
+import sys
+
 import pytest
 
 from hvdtrain.errors import RankRemoved, Stopped, TrainingError, UserError
@@ -41,3 +44,11 @@ def test_a_rank_that_an_elastic_job_has_removed_says_nothing(tmp_path):
     with pytest.raises(RankRemoved), process.notifying(f"touch {tmp_path}/told"):
         raise RankRemoved("the job continues")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_breakpoint_without_a_terminal_is_one_line():
+    code = "from hvdtrain.training.process import ending_process\nwith ending_process():\n    breakpoint()\n    x = 1\n"
+    command = [sys.executable, "-c", code]
+    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    assert ended.returncode == 2 and "Traceback" not in ended.stderr
+    assert ended.stderr.count("\n") == 1

@@ -12,6 +12,7 @@ from support.user_loop_runs import CONFIG, NUMBERS, starter
 from torch import nn
 
 import hvdtrain
+from hvdtrain.__main__ import main
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -437,3 +438,55 @@ def test_a_checkpoint_of_other_registered_objects_is_refused(start, tmp_path):
         run.register(schedule=torch.optim.lr_scheduler.StepLR(optimizer, 1))
         train(run, model)
     assert "schedule is not in both the script and the checkpoint" in str(error.value)
+
+
+@pytest.mark.parametrize(("choice", "best"), [("auto", 9), ("min:perplexity", 3), ("max:hits", 6), ("max:missing", 9)])
+def test_the_best_checkpoint_by_any_figure_is_kept_marked_and_resumed(start, tmp_path, capfd, choice, best):
+    """Of three epochs of three steps, the first has the lowest perplexity, and the second the most hits."""
+    figures = {"perplexity": iter([-2.0, 5.0, 4.0, 4.0]), "hits": iter([-7.0, 1.0, 0.5, 0.5])}
+    mean_losses = iter([3.0, 2.0, 1.0, 1.0])
+
+    def evaluate(numbers, labels):
+        return torch.full((30,), next(mean_losses)), {name: torch.full((30,), next(of)) for name, of in figures.items()}
+
+    runtime = RuntimeOptions(runs=tmp_path, name="run", device="cpu", keep=1, score=choice, quiet=True)
+    with hvdtrain.start(Config(**{**CONFIG, "epochs": 3}), runtime) as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS, ROWS, evaluate):
+            run.step(losses(model, batch))
+    assert ("no such metric" in (run.folder / "logs" / "rank-0.log").read_text()) == (choice == "max:missing")
+    name = f"step-{best:08d}"
+    assert json.loads((run.folder / "result.json").read_text())["best_checkpoint"] == name
+    assert checkpoints.newest(run.folder / "best")[0].name == name
+    assert checkpoints.newest(run.folder)[1].position.step == 9
+    main(["show", str(run.folder)])
+    assert [line.split()[0] for line in capfd.readouterr().out.splitlines() if line.endswith("the best")] == [name]
+    resumed = RuntimeOptions(resume=run.folder / "best", device="cpu", quiet=True)
+    with hvdtrain.start(Config(**{**CONFIG, "epochs": 4}), resumed) as again:
+        model, _ = again.setup(*parts())
+        batches = again.batches(ROWS, ROWS, lambda numbers, labels: torch.ones(len(labels)))
+        steps = [again.steps for batch in batches if again.step(losses(model, batch))]
+    assert steps[0] == best and again.folder == run.folder
+
+
+class MapStyle:
+    """Rows that only the rank itself can read, or that it may read in threads."""
+
+    def __len__(self):
+        return 30
+
+    def __getitem__(self, row):
+        return NUMBERS[row], ROWS[1][row]
+
+
+@pytest.mark.parametrize(("attributes", "workers", "warns"), [
+    ({}, 2, True), ({}, 0, False), ({}, "auto", False), ({"background": "threads"}, 2, False),
+])  # fmt: skip
+def test_workers_that_cannot_be_are_a_warning(tmp_path, attributes, workers, warns):
+    options = RuntimeOptions(runs=tmp_path, name="run", workers=workers, device="cpu", quiet=True)
+    with mock.patch.dict(os.environ), hvdtrain.start(Config(**CONFIG), options) as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(type("Rows", (MapStyle,), attributes)()):
+            run.step(losses(model, batch))
+    log = (tmp_path / "run" / "logs" / "rank-0.log").read_text()
+    assert ("WARNING --workers 2" in log) == warns and (attributes or "raise --workers" not in log)

@@ -1,5 +1,6 @@
 """The watchdog in a process of its own, without a framework: what ends the process, and what does not."""
 
+import json
 import signal
 import subprocess
 import sys
@@ -31,6 +32,14 @@ def evaluate(dog):  # the same step again and again
         dog.progress(1)
         print(1, flush=True)
 
+def debug(dog):
+    for step in range(1, 1 << 30):
+        dog.progress(step)
+        print(step, flush=True)
+        time.sleep(0.1)
+        if step == 12:
+            breakpoint()
+
 def keep_lock(dog):
     for step in range(1, 13):  # long enough for the watchdog to notice a step
         dog.progress(step)
@@ -54,7 +63,7 @@ def start(tmp_path):
     def begin(name):
         errors = open(tmp_path / "errors", "w")  # noqa: SIM115  (the process has it)
         command = [sys.executable, "-c", PROGRAM, name]
-        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=errors)
+        process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors)
         processes.append(process)
         assert process.stdout.readline()
         return process
@@ -74,6 +83,19 @@ def test_suspended_process_is_not_ended(start, tmp_path):
     process.send_signal(signal.SIGCONT)
     time.sleep(1)
     assert process.poll() is None, (tmp_path / "errors").read_text()
+
+
+def test_process_at_a_prompt_of_pdb_is_not_ended_and_other_ranks_see_it_work(start, tmp_path):
+    process = start("debug")
+    for line in process.stdout:
+        if b"(Pdb)" in line or b"breakpoint()" in line or line.startswith(b"> "):
+            break
+    time.sleep(4)
+    assert process.poll() is None, (tmp_path / "errors").read_text()
+    assert json.loads((tmp_path / "heartbeats" / "rank-0.json").read_text())["idle_s"] < 1
+    process.stdin.write(b"c\n")
+    process.stdin.flush()
+    assert any(line.strip() == b"20" for line in process.stdout)
 
 
 def test_endless_evaluation_is_ended(start, tmp_path):

@@ -3,13 +3,15 @@
 import json
 
 import pytest
-from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
+from rich.console import Console
+from support.run_folders import write_beat, write_finished, write_log, write_records, write_run, write_task_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.runs.run import find_runs
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.views.listing import run_lines
 from hvdtrain.views.run_view import read_runs
+from hvdtrain.views.terminal.figures import Output
 
 
 @pytest.fixture
@@ -95,8 +97,8 @@ def test_table_fits_the_terminal_without_its_less_important_columns(runs, width,
 def test_lines_in_a_file_are_whole(runs, capsys):
     main(["runs"])
     header, *lines = capsys.readouterr().out.splitlines()
-    names = "name when state framework strategy ranks step loss accuracy images/s epoch time left model data"
-    assert header.split() == names.split()
+    names = "name when state framework strategy ranks step loss accuracy images/s epoch time left best checkpoint"
+    assert header.split() == [*names.split(), "model", "data"]
     assert len(lines) == 4
     assert any(LONG in line and "failed: rank 1 on node1 was killed by SIGKILL" in line for line in lines)
 
@@ -121,3 +123,55 @@ def test_no_runs(tmp_path, capsys):
     assert capsys.readouterr().out == f"no runs in {tmp_path}\n"
     main(["runs", str(tmp_path), "--json"])
     assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.fixture
+def language_models(tmp_path):
+    """Runs of a task of the user's with a metric of its own, by its test loss or by --score."""
+    folder = tmp_path / "models"
+    for name, perplexity in (("large", 12.5), ("small", 31.0)):
+        write_task_run(folder / name, {"perplexity": perplexity, "tokens": 7.0}, score="min:perplexity")
+    write_task_run(folder / "plain", {}, loss=0.75)
+    return folder
+
+
+def test_metrics_of_a_task_are_columns(language_models, capsys):
+    main(["runs", str(language_models)])
+    header, *lines = capsys.readouterr().out.splitlines()
+    assert {"perplexity", "tokens", "rows/s"} <= set(header.split()) and "accuracy" not in header
+    assert "test loss" in header and any("12.5000" in line for line in lines)
+    assert listed(capsys, str(language_models), "--sort", "perplexity") == ["large", "small", "plain"]
+    assert listed(capsys, str(language_models), "--sort", "-score", "--filter", "perplexity<20") == ["large"]
+    assert listed(capsys, str(language_models), "--filter", "scored_by=loss") == ["plain"]
+    with pytest.raises(SystemExit):
+        main(["runs", str(language_models), "--sort", "perplexty"])
+    assert "perplexity" in capsys.readouterr().err
+
+
+def test_a_task_has_no_data_set(language_models, capsys):
+    main(["runs", "--json", str(language_models)])
+    values = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    large = values["large"]
+    assert (large["model"], large["data"], large["unit"]) == ("lm.py:Task", "", "rows")
+    assert (large["metrics"], large["score"], large["scored_by"]) == (
+        {"perplexity": 12.5, "tokens": 7.0}, 12.5, "perplexity",
+    )  # fmt: skip
+    assert (values["plain"]["score"], values["plain"]["scored_by"]) == (0.75, "loss")
+    main(["show", str(language_models / "large")])
+    page = capsys.readouterr().out
+    assert "lm.py:Task" in page and "digits" not in page and "perplexity  test" in page
+
+
+@pytest.mark.parametrize(("lines", "shown"), [(10, 6), (4, 1), (100, 20)])
+def test_of_many_runs_a_terminal_shows_the_first(tmp_path, monkeypatch, capsys, lines, shown):
+    for number in range(20):
+        write_run(tmp_path / f"run-{number:02}", started=f"2026-05-01T10:00:{number:02}+0000")
+    terminal = Console(force_terminal=True, color_system=None, width=80, height=lines)
+    monkeypatch.setattr(Output, "is_terminal", True)
+    monkeypatch.setattr(Output, "console", terminal, raising=False)
+    monkeypatch.setattr(Output, "__init__", lambda self: None)
+    main(["runs", str(tmp_path)])
+    output = capsys.readouterr().out
+    names = [line.split()[0] for line in output.splitlines() if line.startswith("run-")]
+    assert names == [f"run-{number:02}" for number in range(19, 19 - shown, -1)]
+    assert (f"{20 - shown} more with --all" in output) == (shown < 20)

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -91,6 +92,13 @@ def test_a_run_that_goes_on_after_a_recorded_end_is_training(tmp_path):
     for rank in range(2):
         beat(folder, rank)
     assert state(folder).name == "training"
+
+
+def test_a_run_that_cannot_be_read_has_not_failed(tmp_path, monkeypatch):
+    assert state(tmp_path / "removed") == ("waiting", "its folder cannot be read (No such file or directory)", None)
+    folder = make_run(tmp_path / "run")
+    monkeypatch.setattr(os, "access", lambda path, _: Path(path).name != "config.json")  # for root, all can be read
+    assert state(folder) == ("waiting", "its folder cannot be read (config.json: Permission denied)", None)
 
 
 def test_a_run_before_its_first_heartbeat(tmp_path):

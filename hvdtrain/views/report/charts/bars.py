@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs import plots
 from hvdtrain.runs.step_times import StepTime
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN, color_of, framework_legend, wrapped
-from hvdtrain.views.report.rows import Row, Spread
+from hvdtrain.views.report.rows import Row, Spread, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,8 +23,6 @@ COMPUTING, COMMUNICATING, WAITING = "computing", "communicating and waiting for 
 TOGETHER = "computing and communicating"
 """Where the strategy does not tell them apart."""
 STEP_COLORS = {COMPUTING: plots.BLUE, TOGETHER: plots.PINK, COMMUNICATING: plots.ORANGE, WAITING: plots.GREEN}
-MIN_ACCURACY_SPAN = 0.02
-"""Of the axis, where the interval that chance gives is not known."""
 NAME_CHARACTERS = 46
 MAX_RANKS = 8
 """Of a run: with more, those that take longest and shortest for their own rows."""
@@ -85,7 +85,7 @@ def draw_speed(rows: list[Row]) -> Figure:
         assert row.images_per_s
         axis.barh(lane, row.images_per_s.median, 0.62, color=color_of(row))
         _whiskers(axis, lane, row.images_per_s)
-    figure.supxlabel("images/s (median; whiskers: minimum to maximum)", fontsize=9)
+    figure.supxlabel(f"{unit_of(rows)}/s (median; whiskers: minimum to maximum)", fontsize=9)
     axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.locator_params(axis="x", nbins=5)
     framework_legend(figure, rows)
@@ -96,30 +96,32 @@ def draw_shares(rows: list[Row]) -> Figure:
     figure, axis = _lanes(rows)
     stack(axis, step_parts([row.shares for row in rows if row.shares]), range(len(rows)))
     figure.supxlabel("share of a step's time", fontsize=9)
-    figure.legend(loc="outside upper center", ncols=2, frameon=False)
+    figure.legend(loc="outside upper left", ncols=1, frameon=False, fontsize=8)
     return figure
 
 
-def draw_accuracy(rows: list[Row]) -> Figure:
-    """Each median with the interval that chance gives, so that rows which it explains overlap."""
+def draw_score(rows: list[Row]) -> Figure:
+    """Each median; of accuracies with the interval that chance gives, so that rows which it explains overlap."""
     figure, axis = _lanes(rows)
     for lane, row in enumerate(rows):
-        assert row.accuracy
+        assert row.score
         if row.chance:
             low, high = row.chance
             axis.barh(lane, high - low, 0.5, low, color=color_of(row), alpha=0.35)
-        _whiskers(axis, lane, row.accuracy)
-        axis.plot(row.accuracy.median, lane, "o", color=color_of(row), markersize=5, zorder=3)
+        _whiskers(axis, lane, row.score)
+        axis.plot(row.score.median, lane, "o", color=color_of(row), markersize=5, zorder=3)
     axis.use_sticky_edges = False
     axis.margins(x=0.08)
-    low, high = axis.get_xlim()
-    known = all(row.chance for row in rows)
-    short = 0.0 if known else max(MIN_ACCURACY_SPAN - (high - low), 0) / 2  # else chance looks like a difference
-    axis.set_xlim(low - short, high + short)
-    about = "bars: 95 % interval of chance" if any(row.chance for row in rows) else "number of test rows not recorded"
-    text = f"test accuracy (median; {about};\nwhiskers: minimum to maximum; not starting at 0)"
+    name = rows[0].scored_by
+    if name == ACCURACY and not all(row.chance for row in rows):  # else chance looks like a difference
+        axis.set_xlim(*plots.widened_limits(axis.get_xlim(), axis.dataLim.intervalx))
+    about = ["median"]
+    if name == ACCURACY:
+        has_rows = any(row.chance for row in rows)
+        about.append("bars: 95 % interval of chance" if has_rows else "number of test rows not recorded")
+    text = f"test {printable(name)} ({'; '.join(about)};\nwhiskers: minimum to maximum; not starting at 0)"
     figure.supxlabel(text, fontsize=9)
-    axis.locator_params(axis="x", nbins=6)
+    axis.locator_params(axis="x", nbins=4)
     framework_legend(figure, rows)
     return figure
 

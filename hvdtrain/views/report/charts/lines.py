@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from hvdtrain.config.options import TITLES
+from hvdtrain.config.score import ACCURACY
 from hvdtrain.runs import plots
 from hvdtrain.runs.metrics import History
 from hvdtrain.runs.run import Run
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts import WIDTH_IN, color_of, wrapped
-from hvdtrain.views.report.rows import Row, Spread, wilson
+from hvdtrain.views.report.rows import Row, Spread, unit_of, wilson
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,15 +24,12 @@ MAX_LINES = 60
 """With more runs than these, the first of each row is drawn, and of so many rows."""
 MAX_POINTS, MAX_ALL_POINTS = 300, 12_000
 """Of a line, and of all lines: the page stays small."""
-LABEL_CHARACTERS = 50
+LABEL_CHARACTERS, LABEL_LINES = 50, 4
+"""Of a row in the legend; rows of tasks may differ in the last of many settings only."""
 Points = list[tuple[float, float]]
 """Values over epochs."""
-PANELS: tuple[tuple[str, Callable[[History], Points]], ...] = (
-    ("training loss", lambda history: history.train_loss.points),
-    ("test loss", lambda history: history.test_loss.points),
-    ("test accuracy", lambda history: history.test_accuracy.points),
-)
-ACCURACY = PANELS[2][0]
+TRAIN_LOSS, TEST_LOSS = "training loss", "test loss"
+MAX_PANELS = 8
 
 
 class _Line(NamedTuple):
@@ -45,19 +43,36 @@ class _Line(NamedTuple):
 
 def has_curve(row: Row) -> bool:
     """Whether any run of the row recorded its losses."""
-    return any(curve(run.history) for run in row.runs for _, curve in PANELS)
+    return any(run.history.train_loss or run.history.test_loss or run.history.metrics for run in row.runs)
+
+
+def _points(name: str, history: History) -> Points:
+    """The curve of a panel."""
+    losses = {TRAIN_LOSS: history.train_loss, TEST_LOSS: history.test_loss}
+    curve = losses.get(name) or history.metrics.get(name.removeprefix("test "))
+    return curve.points if curve else []
+
+
+def _panels(lines: list[_Line]) -> list[str]:
+    """The names of the figures that any of the runs recorded: losses, then metrics."""
+    metrics = dict.fromkeys(f"test {name}" for line in lines for name in line.run.history.metrics)
+    names = [TRAIN_LOSS, TEST_LOSS, *metrics]
+    return [name for name in names if any(_points(name, line.run.history) for line in lines)][:MAX_PANELS]
 
 
 def draw_curves(rows: list[Row]) -> Figure:
     """A panel for each figure that was recorded; repetitions have the color of their row."""
     labels, lines = _few(rows) if len(rows) <= MAX_COLORS else _many(rows)
-    panels = [(name, curve) for name, curve in PANELS if any(curve(line.run.history) for line in lines)]
+    panels = _panels(lines)
     height = 1.9 * len(panels) + 0.19 * sum(label.count("\n") + 1 for label in labels) + 0.3
     figure = plots.new_figure(WIDTH_IN, height)
     axes = figure.subplots(len(panels), 1, squeeze=False, sharex=True)[:, 0]
-    for axis, (name, curve) in zip(axes, panels, strict=True):
-        _draw_panel(axis, lines, curve, bands=name == ACCURACY and len(rows) <= MAX_COLORS)
-        axis.set_ylabel(name)
+    for axis, name in zip(axes, panels, strict=True):
+        is_accuracy = name == f"test {ACCURACY}"
+        _draw_panel(axis, lines, name, bands=is_accuracy and len(rows) <= MAX_COLORS)
+        if is_accuracy:
+            axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
+        axis.set_ylabel(printable(name))
     axes[-1].set_xlabel("epoch")
     figure.legend(
         handles=list(map(_handle, labels.values(), labels)), loc="outside lower left", fontsize=8, frameon=False
@@ -75,7 +90,8 @@ def _few(rows: list[Row]) -> tuple[Labels, list[_Line]]:
     for number, row in enumerate(rows):
         color, style = plots.COLORS[number], plots.LINES[number % 3]
         drawn = [_Line(run, color, style, False) for run in row.runs[: MAX_LINES // len(rows)]]
-        labels[_wrapped(row.label)] = drawn[0]
+        label = _wrapped(row.label)
+        labels[label if label not in labels else f"{label} ({number + 1})"] = drawn[0]
         lines += drawn
     return labels, lines
 
@@ -110,7 +126,7 @@ def _last_loss(history: History) -> float | None:
 
 
 def _wrapped(label: str) -> str:
-    return wrapped(label, LABEL_CHARACTERS, 2)
+    return wrapped(label, LABEL_CHARACTERS, LABEL_LINES)
 
 
 def _handle(line: _Line, label: str) -> object:
@@ -120,10 +136,10 @@ def _handle(line: _Line, label: str) -> object:
     return Line2D([], [], color=line.color, linestyle=line.style, linewidth=width, label=label)
 
 
-def _draw_panel(axis: Axes, lines: list[_Line], curve: Callable[[History], Points], bands: bool) -> None:
+def _draw_panel(axis: Axes, lines: list[_Line], name: str, bands: bool) -> None:
     most = max(min(MAX_POINTS, MAX_ALL_POINTS // len(lines)), 2)
     for line in lines:
-        points = thinned(curve(line.run.history), most)
+        points = thinned(_points(name, line.run.history), most)
         if not points:
             continue
         x, y = zip(*points, strict=True)
@@ -197,7 +213,7 @@ def _draw_base(axis: Axes, base: Row, lines: dict[str, list[Row]]) -> None:
             label=textwrap.shorten(name, 46, placeholder=" …"),
         )
     axis.set_title("\n".join(textwrap.wrap(f"base: {base.label}", 46)), fontsize=9, loc="left")
-    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel="images/s", ylim=(0, None))
+    axis.set(xlabel="replicas (whiskers: minimum to maximum)", ylabel=f"{unit_of([base])}/s", ylim=(0, None))
     axis.set_xticks(sorted({1, *(row.run.replicas for rows in lines.values() for row in rows)}))
     axis.yaxis.set_major_formatter("{x:,.0f}")
     axis.legend(loc="upper left", bbox_to_anchor=(0, -0.3), fontsize=8, frameon=False)

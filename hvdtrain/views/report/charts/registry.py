@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from hvdtrain.config.score import ACCURACY, LOSS
 from hvdtrain.runs import plots
+from hvdtrain.system.text import printable
 from hvdtrain.views.report.charts.bars import (
-    draw_accuracy,
     draw_difference,
     draw_ranks,
+    draw_score,
     draw_shares,
     draw_speed,
     has_ranks,
@@ -20,6 +22,9 @@ from hvdtrain.views.report.rows import Row, count_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+SCORE = "Score"
 
 
 class ChartKind(NamedTuple):
@@ -50,7 +55,7 @@ class Chart(NamedTuple):
 def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
     """The charts, and the titles of those that are omitted, with the reason."""
     charts, omitted = [], []
-    for kind in KINDS:
+    for kind in _kinds(rows):
         chosen = [row for row in rows if kind.has(row)]
         if not chosen:
             omitted.append(f"{kind.title}: {kind.missing}.")
@@ -58,6 +63,21 @@ def draw(rows: list[Row]) -> tuple[list[Chart], list[str]]:
         with plots.drawing(salt=kind.title):
             charts.append(_chart(kind, kind.draw(chosen), chosen))
     return charts, omitted
+
+
+def _kinds(rows: list[Row]) -> Iterator[ChartKind]:
+    """Those of KINDS; that of scores once for each metric that is one."""
+    names = list(dict.fromkeys(row.scored_by for row in rows if row.scored_by)) or [ACCURACY]
+    for kind in KINDS:
+        for name in names if kind.title == SCORE else [""]:
+            yield _of_score(kind, name) if name else kind
+
+
+def _of_score(kind: ChartKind, name: str) -> ChartKind:
+    shown = printable(name)
+    title = "Test loss" if name == LOSS else shown[:1].upper() + shown[1:]
+    about = kind.about.format(shown)
+    return kind._replace(title=title, about=about, has=lambda row: row.score and row.scored_by == name)
 
 
 def _chart(kind: ChartKind, figure: Figure, rows: list[Row]) -> Chart:
@@ -71,29 +91,29 @@ def _chart(kind: ChartKind, figure: Figure, rows: list[Row]) -> Chart:
 KINDS: tuple[ChartKind, ...] = (
     ChartKind(
         "Speed",
-        "Bars: images per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
+        "Bars: rows per second, colored by framework, with whiskers from the minimum to the maximum of the runs",
         lambda row: row.images_per_s,
         draw_speed,
         "no run measured its speed",
     ),
     ChartKind(
         "Scaling",
-        "Lines: images per second over the number of replicas, with whiskers and the ideal line",
+        "Lines: rows per second over the number of replicas, with whiskers and the ideal line",
         lambda row: row.scaling and row.run.replicas > 1,
         draw_scaling,
         "no row with several replicas has a comparable row with one replica",
     ),
     ChartKind(
-        "Accuracy",
-        "Points: test accuracy, colored by framework, with bars for the interval that chance in the test rows gives, "
-        "and whiskers from the minimum to the maximum of the runs",
-        lambda row: row.accuracy,
-        draw_accuracy,
+        SCORE,
+        "Points: the test {}, colored by framework, of accuracies with bars for the interval that chance in the test "
+        "rows gives, and whiskers from the minimum to the maximum of the runs",
+        lambda row: row.score,
+        draw_score,
         "no run measured it",
     ),
     ChartKind(
         "Learning curves",
-        "Lines: training loss, test loss and test accuracy over epochs, a line for each run",
+        "Lines: training loss, test loss and metrics over epochs, a line for each run",
         has_curve,
         draw_curves,
         "no run has a metrics.jsonl with losses",

@@ -36,9 +36,9 @@ export class Chart {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  // lines: see above; band: {x, low, high} or null; unit: of x, as text.
-  show(lines, {unit = "epoch", band = null, isLogarithmic = false} = {}) {
-    Object.assign(this, {lines, unit, band, isLogarithmic});
+  // lines: see above; band: {x, low, high} or null; unit: of x, as text; least: of the span of the vertical axis.
+  show(lines, {unit = "epoch", band = null, isLogarithmic = false, least = 0} = {}) {
+    Object.assign(this, {lines, unit, band, isLogarithmic, least});
     this.draw();
   }
 
@@ -53,7 +53,7 @@ export class Chart {
     setAttribute(this.svg, "aria-label", `${this.title} over ${this.unit}: ${names || "no values"}`);
     if (!xs || !ys) return this.svg.replaceChildren(makeSvg("text", {x: LEFT, y: height / 2, class: "tick"}, "no values yet"));
     const onX = scale(...xs, LEFT, width - RIGHT, false);
-    const onY = scale(...(this.isLogarithmic ? ys : padded(ys)), height - BOTTOM, TOP, this.isLogarithmic);
+    const onY = scale(...(this.isLogarithmic ? ys : padded(ys, this.least)), height - BOTTOM, TOP, this.isLogarithmic);
     this.places = {onX, onY, width, height, usable};
     this.svg.replaceChildren(...this.axes(), ...this.areas(), ...this.curves());
     if (this.marker !== null) this.point(this.marker);
@@ -167,7 +167,11 @@ function extent(lists, usable) {
   return low <= high && Number.isFinite(high - low) ? [low, high] : null;
 }
 
-function padded([low, high]) {
+function padded([low, high], least) {
+  if (high - low < least && low >= 0 && high <= 1) {  // of an accuracy
+    const bottom = Math.min(Math.max((low + high - least) / 2, 0), 1 - least);
+    return [bottom - least * 0.04, bottom + least * 1.04];
+  }
   const space = high > low ? (high - low) * 0.04 : Math.abs(high) * 0.1 || 1;
   return [low - space, high + space];
 }

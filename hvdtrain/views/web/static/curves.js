@@ -2,22 +2,23 @@
 
 import {changed, parameters, replace} from "./address.js";
 import {Chart, swatch} from "./chart.js";
-import {arrange, isolated, make} from "./dom.js";
+import {arrange, isolated, make, setText} from "./dom.js";
 import {ask, Missing} from "./server.js";
 
-const FIGURES = ["loss", "test loss", "accuracy", "images/s", "learning rate"];
+const FIGURES = ["loss", "test loss", "images/s", "learning rate"];  // metrics come after the losses
 const LOSSES = ["loss", "test loss"];
-const FIRST_FIGURES = 4;  // those that are shown together
+const MAX_TOGETHER = 8;  // figures that are shown together
+const LEAST_SPANS = {accuracy: 0.1};  // of the vertical axis, so that small changes look small
 const DRAW_EVERY_MS = 300;  // while curves arrive
 const NARROW = matchMedia("(max-width: 40rem)");  // where several runs are first compared by one figure
 
 export class Curves {
   // box, controls: elements that it fills. onRemove: called with a name that the user removes; null for one run.
   constructor(box, controls, onRemove = null) {
-    this.charts = new Map(FIGURES.map((name) => [name, new Chart(name)]));
+    this.charts = new Map();
     this.legend = make("ul", {class: "legend", "aria-label": "Curves"});
-    this.grid = make("div", {class: "charts"}, ...[...this.charts.values()].map((chart) => chart.node));
-    this.hint = make("p", {class: "quiet"}, "Choose runs in the table to see their curves over each other.");
+    this.grid = make("div", {class: "charts"});
+    this.hint = make("p", {class: "quiet"});
     box.append(this.hint, this.legend, this.grid);
     Object.assign(this, {onRemove, runs: [], read: new Map(), entries: new Map(), timer: 0});
     this.makeControls(controls);
@@ -25,7 +26,7 @@ export class Curves {
 
   makeControls(box) {
     const options = (names) => names.map(([value, text]) => make("option", {value}, text));
-    this.figure = make("select", {"aria-label": "Figure"}, ...options([["all", "all figures"], ...FIGURES.map((one) => [one, one])]));
+    this.figure = make("select", {"aria-label": "Figure"});
     this.by = make("select", {"aria-label": "Horizontal axis"}, ...options([["", "over epochs"], ["step", "over steps"]]));
     this.log = make("input", {type: "checkbox"});
     box.append(this.figure, this.by, make("label", {}, this.log, " logarithmic loss"));
@@ -39,7 +40,7 @@ export class Curves {
     this.draw();
   }
 
-  // Shows these runs: {name, slot}.
+  // Shows these runs: {name, slot, unit}.
   choose(runs) {
     const isSame = runs.map((run) => run.name).join("\n") === this.runs.map((run) => run.name).join("\n");
     this.runs = runs;
@@ -69,28 +70,52 @@ export class Curves {
     this.timer ||= setTimeout(() => this.draw(), DRAW_EVERY_MS);
   }
 
+  // The figures that any of the runs has values of: losses, metrics, speed, learning rate.
+  figures() {
+    const found = new Set(this.runs.flatMap((run) => Object.keys(this.read.get(run.name)?.curves ?? {})));
+    const metrics = [...found].filter((name) => !FIGURES.includes(name));
+    return [...LOSSES, ...metrics, ...FIGURES.slice(LOSSES.length)].filter((name) => found.has(name));
+  }
+
+  // The options of the list of figures, and the charts of those that were not there before.
+  offer(figures) {
+    const offered = ["all", ...figures], shown = [...this.figure.options].map((node) => node.value);
+    if (offered.join("\n") !== shown.join("\n")) {
+      this.figure.replaceChildren(...offered.map((name) => make("option", {value: name}, name === "all" ? "all figures" : name)));
+    }
+    for (const name of figures) {
+      if (!this.charts.has(name)) this.charts.set(name, new Chart(name));
+    }
+    arrange(this.grid, figures.map((name) => this.charts.get(name).node));
+  }
+
   draw() {
     clearTimeout(this.timer);
     this.timer = 0;
+    const figures = this.figures();
+    this.offer(figures);
     const chosen = parameters(), axis = chosen.get("by") === "step" ? "steps" : "epochs";
-    const wanted = chosen.get("figure") ?? (this.onRemove && NARROW.matches ? FIGURES[0] : "all");
-    const one = FIGURES.includes(wanted) ? wanted : "";
+    const wanted = chosen.get("figure") ?? (this.onRemove && NARROW.matches ? figures[0] : "all");
+    const one = figures.includes(wanted) ? wanted : "";
     this.figure.value = one || "all";
     this.by.value = axis === "steps" ? "step" : "";
     this.log.checked = chosen.get("scale") === "log";
-    const shown = FIGURES.filter((name, at) => (one ? name === one : at < FIRST_FIGURES));
+    const together = figures.filter((name) => name !== "learning rate").slice(0, MAX_TOGETHER);
+    const shown = one ? [one] : together.length ? together : figures;
     this.grid.classList.toggle("single", Boolean(one));
     for (const [name, chart] of this.charts) {
-      chart.node.hidden = !shown.includes(name) || !this.runs.length;
+      chart.node.hidden = !shown.includes(name);
       if (chart.node.hidden) continue;
       const lines = this.runs.map((run) => {
         const curve = this.read.get(run.name)?.curves[name];
         return {name: run.name, slot: run.slot, x: curve ? curve[axis] : [], y: curve ? curve.values : []};
       });
       const isLogarithmic = this.log.checked && LOSSES.includes(name);
-      chart.show(lines, {unit: axis === "steps" ? "step" : "epoch", isLogarithmic});
+      chart.rename(name === "images/s" && this.runs.some((run) => run.unit === "rows") ? "rows/s" : name);
+      chart.show(lines, {unit: axis === "steps" ? "step" : "epoch", isLogarithmic, least: LEAST_SPANS[name] ?? 0});
     }
-    this.hint.hidden = this.runs.length > 0 || !this.onRemove;
+    this.hint.hidden = figures.length > 0;
+    setText(this.hint, this.runs.length ? "No values yet." : "Choose runs in the table to see their curves over each other.");
     this.drawLegend();
   }
 

@@ -13,6 +13,8 @@ export function short(value) {
 
 export const fixed = (value, digits) => (isNumber(value) && Math.abs(value) < 1e6 ? value.toFixed(digits) : short(value));
 
+export const capitalized = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 export const percent = (value) => (isNumber(value) ? `${Math.round(value * 100)}` : "–");
 
 export function bytes(value) {

@@ -3,7 +3,7 @@
 import {changed} from "./address.js";
 import {Chart, swatch} from "./chart.js";
 import {arrange, byId, isolated, make, makeSvg, setAttribute, setText} from "./dom.js";
-import {bytes, duration, percent, whole} from "./format.js";
+import {bytes, capitalized, duration, percent, whole} from "./format.js";
 
 const MOST = 64;  // of more ranks, the first ones are shown, and all with a remark
 const PARTS = ["compute", "communicate", "data"];
@@ -16,6 +16,7 @@ export class RankTable {
     this.body = byId("ranks").tBodies[0];
     const heads = HEADINGS.map(([text, isNumber]) =>
       make("th", {role: "columnheader", scope: "col", class: isNumber ? "number" : "text"}, text));
+    this.speedHead = heads[HEADINGS.findIndex(([text]) => text === "Images/s")];
     byId("ranks").tHead.append(make("tr", {role: "row"}, ...heads));
     byId("all-ranks").addEventListener("click", () => {
       this.all = true;
@@ -30,8 +31,11 @@ export class RankTable {
 
   // ranks: as the server has them; logs, stacks: ranks that have such a file; culprit: the rank that others wait for;
   // isOver: whether the run has ended, so that heartbeats are not expected.
-  show(ranks, logs, stacks, culprit, isOver) {
-    this.found = [ranks, logs, stacks, culprit, isOver];
+  // unit: what a row is.
+  show(ranks, logs, stacks, culprit, isOver, unit) {
+    this.found = [ranks, logs, stacks, culprit, isOver, unit];
+    this.speed = `${capitalized(unit)}/s`;
+    setText(this.speedHead, this.speed);
     this.isOver = isOver;
     const known = new Set(ranks.map((rank) => rank.rank));
     const others = [...new Set([...logs, ...stacks])].filter((rank) => !known.has(rank)).sort((a, b) => a - b);
@@ -57,6 +61,7 @@ export class RankTable {
     setText(cells.remark, [rank.remark, place].filter(Boolean).join("; "));
     setText(cells.step, isLive ? whole(rank.step) : "");
     setText(cells.speed, whole(rank.images_per_s));
+    setAttribute(cells.speed, "data-heading", this.speed);
     setText(cells.memory, bytes(rank.memory));
     setText(cells.beat, !isLive || this.isOver ? "" : rank.is_silent ? `${duration(rank.age_s)} ago` : "live");
     setAttribute(cells.beat, "class", `number beat ${isSilent ? "silent" : ""}`);

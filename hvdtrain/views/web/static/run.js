@@ -3,7 +3,7 @@
 import {parameters} from "./address.js";
 import {Curves} from "./curves.js";
 import {arrange, byId, hasSelection, isolated, keepPlace, make, setText} from "./dom.js";
-import {duration, fixed, moment, short, steps, whole} from "./format.js";
+import {capitalized, duration, fixed, moment, short, steps, whole} from "./format.js";
 import {Lines} from "./lines.js";
 import {RankTable, Spread} from "./ranks.js";
 import {ask} from "./server.js";
@@ -27,8 +27,8 @@ export class RunPage {
     const {values, isNew} = await ask("run", {run: name});
     if (name !== parameters().get("run")) return;  // the user has left
     if (isNew || !this.isDrawn) keepPlace(() => this.show(values));
-    const mark = `${values.run.state} ${values.run.step} ${values.run.test_loss} ${values.run.accuracy}`;
-    this.curves.choose([{name, slot: 0}]);
+    const mark = `${values.run.state} ${values.run.step} ${values.run.test_loss} ${JSON.stringify(values.run.metrics)}`;
+    this.curves.choose([{name, slot: 0, unit: values.run.unit}]);
     await Promise.all([
       this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => this.keepSpread(read)),
       this.lines.update(name),
@@ -54,7 +54,7 @@ export class RunPage {
     showState(run);
     showProgress(run);
     showFacts(run, end);
-    this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state));
+    this.ranks.show(ranks, logs, stacks, run.rank, isOver(run.state), run.unit);
     byId("messages-section").hidden = !messages.length;
     if (!hasSelection(byId("messages"))) showMessages(messages);
   }
@@ -105,8 +105,10 @@ function showFacts(run, end) {
   const pairs = [
     ["Framework", run.framework], ["Strategy", run.strategy], ["Ranks", whole(run.ranks || null)], ["Model", run.model],
     ["Data", run.data], ["Loss", short(run.loss)], ["Test loss", short(run.test_loss)],
-    ["Accuracy", fixed(run.accuracy, 4)], ["Images/s", whole(run.images_per_s)], ["Learning rate", short(run.lr)],
-    ["Started", run.started], ["Ended", ended], ["Folder", run.folder], ["Id", run.id],
+    ...Object.entries(run.metrics).map(([name, value]) => [capitalized(name), fixed(value, 4)]),
+    [`${capitalized(run.unit)}/s`, whole(run.images_per_s)], ["Learning rate", short(run.lr)],
+    ["Started", run.started], ["Ended", ended], ["Folder", run.folder], ["Best checkpoint", run.best_checkpoint],
+    ["Id", run.id],
   ].filter(([, text]) => text);
   const facts = byId("one-facts");
   const before = new Map([...facts.children].map((node) => [node.dataset.name, node]));
@@ -132,8 +134,8 @@ function showMessages(messages) {
   const key = JSON.stringify(messages);
   if (key === drawnMessages && byId("messages").firstChild) return;
   drawnMessages = key;
-  byId("messages").replaceChildren(...[...messages].reverse().map(({time, rank, level, text}) => make("li", {class: level},
-    make("span", {class: "quiet"}, time.slice(11)), make("span", {class: "quiet"}, `rank ${rank}`),
+  byId("messages").replaceChildren(...[...messages].reverse().map(({time, ranks, level, text}) => make("li", {class: level},
+    make("span", {class: "quiet"}, time.slice(11)), make("span", {class: "quiet"}, `rank${/[-,]/.test(ranks) ? "s" : ""} ${ranks}`),
     make("span", {class: "level"}, level === "INFO" ? "" : level), make("span", {class: "text"}, isolated(text)))));
 }
 

@@ -3,12 +3,13 @@
 import {addressOfRun, parameters, replace} from "./address.js";
 import {swatch} from "./chart.js";
 import {arrange, byId, isolated, make, setAttribute, setText} from "./dom.js";
-import {duration, fixed, short, steps, whole} from "./format.js";
+import {capitalized, duration, fixed, short, steps, whole} from "./format.js";
 import {badge, STATES} from "./states.js";
 
 const ROWS = 200;
+const MAX_METRICS = 6;  // those that most runs have
 // [key, heading, text of the cell, whether it is a number]
-const COLUMNS = [
+const FIRST_COLUMNS = [
   ["name", "Name", (run) => run.name, false],
   ["state", "State", (run) => run.state, false],
   ["framework", "Framework", (run) => run.framework, false],
@@ -17,8 +18,8 @@ const COLUMNS = [
   ["step", "Step", (run) => steps(run.step, run.last_step), true],
   ["loss", "Loss", (run) => short(run.loss), true],
   ["test_loss", "Test loss", (run) => short(run.test_loss), true],
-  ["accuracy", "Accuracy", (run) => fixed(run.accuracy, 4), true],
-  ["images_per_s", "Images/s", (run) => whole(run.images_per_s), true],
+];
+const LAST_COLUMNS = [
   ["left_s", "Left", (run) => duration(run.left_s), true],
   ["started", "Started", (run) => run.started.slice(0, 16), false],
 ];
@@ -30,7 +31,8 @@ export class RunTable {
   constructor(onChoose) {
     Object.assign(this, {onChoose, rows: new Map(), most: ROWS, runs: new Map(), slots: new Map(), chips: new Map()});
     this.body = byId("runs").tBodies[0];
-    this.makeHead();
+    this.columns = [];
+    this.makeHead(columnsOf([]));
     byId("filter").value = parameters().get("filter") ?? "";
     byId("filter").addEventListener("input", (event) => this.set({filter: event.target.value}));
     byId("sort").addEventListener("change", (event) => this.set({sort: event.target.value}));
@@ -45,28 +47,34 @@ export class RunTable {
     this.draw();
   }
 
-  makeHead() {
+  // The head for these columns, unless it has them already; rows are made anew then.
+  makeHead(columns) {
+    const named = (list) => list.map(([key, heading]) => `${key} ${heading}`).join("\n");
+    if (named(columns) === named(this.columns)) return;
+    this.columns = columns;
+    this.rows.clear();
     const head = make("tr", {role: "row"}, make("th", {role: "columnheader", scope: "col", class: "choose"}, "Curves"));
-    this.headings = COLUMNS.map(([key, heading, , isNumber]) => {
+    this.headings = columns.map(([key, heading, , isNumber]) => {
       const button = make("button", {type: "button"}, heading);
       button.addEventListener("click", () => this.set({sort: this.sortedBy() === `-${key}` ? key : `-${key}`}));
       const node = make("th", {role: "columnheader", scope: "col", class: isNumber ? "number" : "text"}, button);
       head.append(node);
       return node;
     });
-    byId("runs").tHead.append(head);
-    const choices = COLUMNS.flatMap(([key, heading]) => [[`-${key}`, `${heading} ↓`], [key, `${heading} ↑`]]);
-    byId("sort").append(...choices.map(([value, text]) => make("option", {value}, text)));
+    byId("runs").tHead.replaceChildren(head);
+    const choices = columns.flatMap(([key, heading]) => [[`-${key}`, `${heading} ↓`], [key, `${heading} ↑`]]);
+    byId("sort").replaceChildren(...choices.map(([value, text]) => make("option", {value}, text)));
   }
 
   sortedBy() {
     const wanted = parameters().get("sort") ?? DEFAULT_SORT;
-    return COLUMNS.some(([key]) => key === wanted.replace(/^-/, "")) ? wanted : DEFAULT_SORT;
+    return this.columns.some(([key]) => key === wanted.replace(/^-/, "")) ? wanted : DEFAULT_SORT;
   }
 
   // runs: by name; slots: of the chosen runs by name.
   show(runs, slots) {
     Object.assign(this, {runs, slots});
+    this.makeHead(columnsOf([...runs.values()]));
     this.draw();
   }
 
@@ -75,7 +83,7 @@ export class RunTable {
     const words = (chosen.get("filter") ?? "").toLowerCase().split(/\s+/).filter(Boolean);
     if (document.activeElement !== byId("filter")) byId("filter").value = chosen.get("filter") ?? "";
     byId("sort").value = sort;
-    COLUMNS.forEach(([key], at) => {
+    this.columns.forEach(([key], at) => {
       const direction = sort === key ? "ascending" : sort === `-${key}` ? "descending" : "none";
       setAttribute(this.headings[at], "aria-sort", direction);
     });
@@ -122,11 +130,11 @@ export class RunTable {
     const line = make("span", {class: "slot"});
     const choose = make("td", {role: "cell", class: "choose"}, make("label", {}, box, line));
     const link = make("a", {href: addressOfRun(run.name)}, isolated(run.name));
-    const cells = COLUMNS.slice(1).map(([key, heading, , isNumber]) =>
+    const cells = this.columns.slice(1).map(([key, heading, , isNumber]) =>
       make("td", {role: "cell", class: `${isNumber ? "number" : "text"} ${key}`, "data-heading": heading}));
     const name = make("th", {role: "rowheader", scope: "row", class: "text name"}, link);
     const node = make("tr", {role: "row"}, choose, name, ...cells);
-    const why = make("td", {role: "cell", class: "reason", colspan: COLUMNS.length});
+    const why = make("td", {role: "cell", class: "reason", colspan: this.columns.length});
     const reason = make("tr", {role: "row", class: "reasons"}, make("td", {role: "cell"}), why);
     return {node, reason, box, line, cells, shown: null, slot: null};
   }
@@ -140,7 +148,7 @@ export class RunTable {
     }
     if (row.shown === run) return;  // the same object: nothing of it changed
     row.cells.forEach((cell, at) => {
-      if (at > 0) setText(cell, COLUMNS[at + 1][2](run));
+      if (at > 0) setText(cell, this.columns[at + 1][2](run));
       else if (row.shown?.state !== run.state) cell.replaceChildren(badge(run.state));
     });
     row.node.classList.toggle("explained", Boolean(run.reason));
@@ -148,6 +156,18 @@ export class RunTable {
     row.shown = run;
   }
 }
+
+// The columns of the table, with one for each metric.
+function columnsOf(runs) {
+  const counts = new Map(), isRows = runs.some((run) => run.unit === "rows");
+  for (const run of runs) for (const name of Object.keys(run.metrics)) counts.set(name, (counts.get(name) ?? 0) + 1);
+  const names = [...counts].sort((one, other) => other[1] - one[1]).slice(0, MAX_METRICS).map(([name]) => name);
+  const metrics = names.map((name) => [name, capitalized(name), (run) => fixed(run.metrics[name], 4), true]);
+  const speed = ["images_per_s", isRows ? "Rows/s" : "Images/s", (run) => whole(run.images_per_s), true];
+  return [...FIRST_COLUMNS, ...metrics, speed, ...LAST_COLUMNS];
+}
+
+const valueOf = (run, key) => (key in run ? run[key] : run.metrics[key]);
 
 function matches(run, words) {
   if (!words.length) return true;
@@ -161,7 +181,7 @@ function order(sort) {
   const isKnown = (value) => value !== null && value !== undefined && value !== "";
   const compare = (one, other) => (typeof one === "number" ? one - other : one < other ? -1 : one > other ? 1 : 0);
   return (one, other) => {
-    const [a, b] = [one[key], other[key]];
+    const [a, b] = [valueOf(one, key), valueOf(other, key)];
     if (isKnown(a) !== isKnown(b)) return isKnown(a) ? -1 : 1;
     return (isKnown(a) && sign * compare(a, b)) || compare(one.name, other.name);
   };

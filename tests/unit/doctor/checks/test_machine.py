@@ -11,6 +11,7 @@ import pytest
 from support.doctor import as_root, doctor, unshared
 
 from hvdtrain.doctor.check import CheckContext
+from hvdtrain.doctor.checks import machine
 from hvdtrain.doctor.checks.machine import check_memory
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
@@ -39,6 +40,8 @@ def test_small_shared_memory_and_read_only_or_full_folder(tmp_path):
     result = doctor(tmp_path, "--only", "shm", "folder", by=unshared("-m", code))
     result.has("shm", "fail", "16 MiB free of 16 MiB", "too small", remedy="--shm-size")
     result.has("folder", "fail", "runs is not writable", "Read-only", remedy="--runs")
+    result = doctor(tmp_path, "--only", "shm", by=unshared("-m", "mount -t tmpfs -o ro,size=1g none /dev/shm"))
+    result.has("shm", "fail", "/dev/shm is mounted read-only", remedy="remount,rw")
     code = f"mount -t tmpfs -o size=80m none /dev/shm; mount -t tmpfs -o size=50m none {tmp_path / 'runs'}"
     result = doctor(tmp_path, "--only", "shm", "folder", by=unshared("-m", code))
     result.has("shm", "warn", "80 MiB", "too small for 2 ranks", remedy="--shm-size")
@@ -75,6 +78,22 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
     assert resources.cpu_quota() == 1
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "MemAvailable: ? kB\n", "\xff:\n\n: 1\nMemFree 1 kB\n", "MemTotal: 8 kB\n"]
+)
+def test_memory_that_the_system_does_not_tell(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(machine, "MEMINFO", tmp_path / "meminfo")
+    if content is not None:
+        machine.MEMINFO.write_text(content, "latin-1")
+    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    monkeypatch.setattr(machine, "memory_limit", lambda: (0, 0))
+    (finding,) = check_memory(context)
+    assert finding.status == "warn" and finding.remedy and "0 B free" not in finding.text
+    monkeypatch.setattr(machine, "memory_limit", lambda: (16 << 30, 1 << 30))
+    (finding,) = check_memory(context)
+    assert finding.status == "ok" and "15.0 GiB left of the cgroup's 16.0 GiB" in finding.text
 
 
 def test_damaged_data_set(tmp_path):

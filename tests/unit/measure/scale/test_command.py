@@ -1,5 +1,6 @@
 """`python -m hvdtrain scale`, from records to files, and what it says of inputs that it cannot use."""
 
+import dataclasses
 import json
 import re
 
@@ -8,7 +9,9 @@ from support.jobs import ROOT
 from support.report import make_run
 
 from hvdtrain.__main__ import main
+from hvdtrain.measure.scale import output
 from hvdtrain.measure.scale.communication import read_table, to_table
+from hvdtrain.measure.scale.inputs import ScaleOptions
 
 BY_HAND = ("--latency-us", "50", "--bandwidth-gb-s", "1")
 
@@ -236,3 +239,49 @@ def test_less_is_known_of_more_ranks_than_two_with_links_by_hand(in_folder):
     widths = [(one["high"] - one["low"]) / one["value"] for one in ranges]
     assert widths == sorted(widths)
     assert widths[-1] > 2 * widths[1]
+
+
+NUMBERS = [field.name for field in dataclasses.fields(ScaleOptions) if "float" in str(field.type)]
+EXTREME = ["1e-320", "1e-9", "1e15", "1e300"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NUMBERS)
+def test_any_number_of_an_option_is_predicted_with_or_refused(in_folder, capsys, monkeypatch, name):
+    monkeypatch.setattr(output, "_plot", lambda _: b"")
+    run_of(in_folder / "run", [500, *[1000, 1010, 990, 1005] * 5], batch_size=64, images_per_s=1000.0)
+    common = {"latency_us": "50", "bandwidth_gb_s": "1", "local_latency_us": "5", "local_bandwidth_gb_s": "9"}
+    common |= {"price_per_host_hour": "3", "host_mtbf_hours": "1000"}
+    statuses = []
+    for value in EXTREME:
+        given = {**common, name: value}
+        words = [word for option, text in given.items() for word in (f"--{option.replace('_', '-')}", text)]
+        statuses.append(status_of("run", *words, "--ranks", "1", "8", "100000"))
+        assert capsys.readouterr().err.count("\n") == (statuses[-1] == 2)
+    assert statuses[0] == statuses[-1] == 2 and 0 in statuses
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", map(float, EXTREME))
+def test_any_number_in_a_file_is_used_or_refused(in_folder, monkeypatch, value):
+    monkeypatch.setattr(output, "_plot", lambda _: b"")
+    times = {"compute_s": [value, 0.4], "communicate_s": [0.3, value], "data_s": [0.1, value]}
+    run_of(in_folder / "speed", [value] * 20, images_per_s=value)
+    run_of(in_folder / "speeds", [1000.0] * 5 + [value] * 5 + [10.0] * 9)
+    run_of(in_folder / "times", ranks=2, strategy="ring", times=times)
+    for name in ("speed", "speeds", "times"):
+        assert status_of(name, *BY_HAND) in (0, 2)
+    for number, seconds in enumerate(
+        [{8: value, 1 << 20: 1e-3}, {8: 1e-5, 1 << 20: value}, {8: value, 1 << 20: value}]
+    ):
+        write_table(in_folder / f"{number}.json", 2, 2, {"ring": [seconds]})
+        assert status_of("speeds", "--allreduce", f"{number}.json", "--library", "ring") in (0, 2)
+
+
+def status_of(*arguments):
+    """The exit status of a prediction."""
+    try:
+        predicted(*arguments)
+    except SystemExit as ended:
+        return ended.code
+    return 0

@@ -5,6 +5,8 @@ import io
 import json
 
 import pytest
+from matplotlib.figure import Figure
+from support.run_folders import write_task_run
 
 from hvdtrain.errors import UserError
 from hvdtrain.measure.sweep import pages
@@ -106,3 +108,37 @@ def test_plot(tmp_path, settings):
         write(tmp_path, trial, None if number == 0 else number / len(trials))
     picture = pages.draw(combinations(trials, tmp_path))
     assert picture and picture.startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("choice", "order", "column"),
+    [
+        ("auto", ["0.2", "0.1"], "test loss"),
+        ("max:r2", ["0.1", "0.2"], "test r2"),
+        ("min:error", ["0.2", "0.1"], "test error"),
+    ],
+)
+def test_a_regression_is_sorted_by_its_score(tmp_path, choice, order, column):
+    trials = plan({"lr": [0.1, 0.2]}, 2)
+    for trial in trials:
+        write_task_run(tmp_path / trial.name, {"r2": 0.9, "error": 3.0} if trial.options["lr"] == 0.1 else
+                       {"r2": 0.8, "error": 2.0}, loss=10 * (1 - trial.options["lr"]), score=choice)  # fmt: skip
+    found = combinations(trials, tmp_path)
+    assert [one.values["lr"] for one in found] == order
+    page = pages.markdown_page(found, COMMAND, [], [])
+    (header,) = (line for line in page.splitlines() if line.startswith("| lr"))
+    assert header.split(" | ")[2] == column and "rows/s" in header and "accuracy" not in page
+    (best, other) = csv.DictReader(io.StringIO(pages.csv_page(found)))
+    assert (best["lr"], other["lr"]) == tuple(order) and float(best["r2_mean"]) in (0.8, 0.9)
+    assert pages.draw(found)
+
+
+def test_whiskers_of_the_plot_are_those_of_the_seeds(tmp_path):
+    trials = plan({"lr": [0.1, 0.2]}, 3)
+    for trial in trials:
+        write(tmp_path, trial, 0.5 + trial.seed / 10, test_rows=100)
+    axis = Figure().subplots()
+    found = combinations(trials, tmp_path)
+    pages._draw_panel(axis, "lr", pages._points(found, "lr"), None)
+    whiskers = [line.get_ydata().tolist() for line in axis.lines if line.get_marker() == "_"]
+    assert sorted({value for (value, *_) in whiskers}) == pytest.approx([0.5, 0.7])

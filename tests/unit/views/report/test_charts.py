@@ -71,7 +71,7 @@ def test_long_curves_are_thinned_and_end_where_they_end():
 def test_bars_of_accuracies_within_chance_overlap(tmp_path, test_rows, overlap):
     make_run(tmp_path / "one", accuracy=0.80, test_rows=test_rows)
     make_run(tmp_path / "two", accuracy=0.82, test_rows=test_rows, ranks=2, strategy="ring")
-    (axis,) = bars.draw_accuracy(rows(tmp_path)).axes
+    (axis,) = bars.draw_score(rows(tmp_path)).axes
     one, two = (bar.get_bbox() for bar in axis.patches)
     assert (one.x1 > two.x0) == overlap
     low, high = axis.get_xlim()

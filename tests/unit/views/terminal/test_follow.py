@@ -85,6 +85,17 @@ def test_a_run_that_was_lost_is_left(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("failed  step 150/400  no heartbeat of any rank since 20")
 
 
+def test_a_run_whose_folder_is_removed_is_left(tmp_path):
+    folder = write_run(tmp_path / "run")
+    with RunningRanks(folder, 2):
+        process = start([*WATCH, "run"], tmp_path)
+        assert process.stdout.readline().startswith("training  step 1")
+    folder.rename(tmp_path / "moved")
+    status, output = finish(process)
+    assert status == 2 and "failed" not in output
+    assert output.splitlines()[-1] == "hvdtrain: run: the run's folder was removed; watch another run"
+
+
 ENDS = [
     ("finished", 0, 0),
     ("finished", 3, 0),

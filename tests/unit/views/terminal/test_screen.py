@@ -1,16 +1,23 @@
 """The screen of `watch` in terminals of any size, the charts, and the page of `show`."""
 
+import io
 import json
+import re
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
 from hvdtrain.system.run_end import Failure, RunEnd
+from hvdtrain.views import run_view
 from hvdtrain.views.differences import difference_lines, differences
-from hvdtrain.views.run_view import RunFollower, read_runs
+from hvdtrain.views.run_view import RunFollower, awaited_run, read_runs
 from hvdtrain.views.terminal.chart import Line, chart
+from hvdtrain.views.terminal.figures import Output
+from hvdtrain.views.terminal.follow import _on_screen
 from hvdtrain.views.terminal.page import page_lines
 from hvdtrain.views.terminal.screen import Shown, screen_lines
 
@@ -186,9 +193,47 @@ def test_differences(tmp_path, capsys):
     ):
         assert row in text, row
     assert not any(name in text for name in ("--epochs", "python", "processor", "epoch_s", "--name", "layer 1 "))
-    assert read_runs([one])[0].accuracy == 0.8
+    assert read_runs([one])[0].metrics == {"accuracy": 0.8}
     main(["diff", str(one), str(one)])
     assert capsys.readouterr().out == f"{one}, {one}: nothing differs\n"
     with pytest.raises(SystemExit):
         main(["diff", str(one)])
     assert "one run, and nothing to compare it with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [(80, 24), (40, 24), (200, 50), (80, 12)])
+def test_what_stays_of_a_failed_run_has_its_headline(tmp_path, monkeypatch, size):
+    """What stays on the screen, with the prompt of a shell below it, is no longer than the terminal."""
+    shown = training_run(tmp_path / "run", 32)
+    end = RunEnd("failed", 1, Failure("rank 1 was killed " * 20, rank=1, stands_alone=True))
+    end.write(tmp_path / "run")
+    output = Output()
+    output.console = Console(file=io.StringIO(), width=size[0], height=size[1], force_terminal=True)
+    leave = SimpleNamespace(signal=0)
+    _on_screen(iter([RunFollower(tmp_path / "run").look()] * 2), output, leave)
+    stays = output.console.file.getvalue().rpartition("\x1b[?1049l")[2]
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", stays).splitlines()
+    assert len(lines) < size[1] - 1 and lines[0].endswith("failed  run") and max(map(len, lines)) <= size[0]
+    assert shown.view.state.name == "training"
+
+
+def test_waiting_for_a_run_says_so_once(tmp_path, monkeypatch):
+    said, looks = [], []
+
+    def sleep(seconds):
+        looks.append(seconds)
+        if len(looks) == 3:
+            write_run(tmp_path / "later")
+
+    monkeypatch.setattr(run_view.time, "sleep", sleep)
+    assert awaited_run(tmp_path / "later", said.append) == tmp_path / "later"
+    assert len(said) == 1 and str(tmp_path / "later") in said[0]
+
+
+def test_an_accuracy_that_hardly_changes_is_not_drawn_over_the_whole_height():
+    curve = Curve([1.0, 2.0], [1, 2], [0.9765, 0.9690])
+    lines = [line.plain for line in chart("accuracy", [Line("test", curve, "")], 60, 12)]
+    labels = [float(line.split()[0]) for line in (lines[1], lines[-2])]
+    assert labels[0] - labels[1] == pytest.approx(0.1)
+    drawn = [any(character > "\u2800" for character in line) for line in lines[1:-1]]
+    assert sum(drawn) <= 3

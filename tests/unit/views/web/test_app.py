@@ -1,9 +1,11 @@
 """The server of the page: what it answers, and to whom."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -92,7 +94,7 @@ def test_one_run_with_its_ranks_options_curves_and_log(server):
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1, 2, 3]
     assert found["ranks"][2]["compute"] > 0.9 > found["ranks"][1]["compute"]
     assert found["logs"] == [0, 1, 2, 3] and found["stacks"] == [] and found["end"] is None
-    assert {message["rank"] for message in found["messages"]} == {0, 1, 2, 3}
+    assert {(message["rank"], message["level"]) for message in found["messages"]} == {(0, "INFO")}
     assert ["framework", "torch"] in server.json("options", run="live")["options"]
     curves = server.json("curves", run="live")
     assert len(curves["curves"]["loss"]["values"]) == 80 == len(curves["curves"]["loss"]["steps"])
@@ -230,8 +232,11 @@ def test_several_folders(runs, tmp_path):
     make_run(tmp_path / "other" / "runs" / "finished", 3, FINISHED)
     with serving(runs.parent, str(runs), str(tmp_path / "other" / "runs"), str(runs / "failed")) as server:
         found = names(server.json("runs"))
-        assert {"runs/finished", "runs-2/finished", "failed/failed"} <= found
-        assert server.json("run", run="runs-2/finished")["run"]["name"] == "runs-2/finished"
+        mine, other = f"{runs.parent.name}/runs", "other/runs"
+        assert {f"{mine}/finished", f"{other}/finished", "failed/failed"} <= found
+        assert server.json("run", run=f"{other}/finished")["run"]["name"] == f"{other}/finished"
+        assert server.json("run", run="live")["run"]["name"] == f"{mine}/live"
+        assert server.get("/api/run?run=finished")[0] == 404
 
 
 def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, caplog):
@@ -240,3 +245,16 @@ def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, 
     answer = client.get("/api/run?run=finished", headers={"Host": "localhost"})
     assert answer.status_code == 500 and b"Zero" not in answer.data and b"Traceback" not in answer.data
     assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"], ids=["idle", "partial"])
+def test_connections_without_a_request_keep_nobody_out(server, sent):
+    """More than the server keeps open, on each of its limits."""
+    began = time.monotonic()
+    with contextlib.ExitStack() as strangers:
+        for _ in range(3 * app.MAX_CONNECTIONS):
+            stranger = strangers.enter_context(socket.create_connection(("127.0.0.1", server.port), 5))
+            stranger.sendall(sent)
+        assert server.get("/")[0] == 200
+        assert server.json("runs")["runs"]
+    assert time.monotonic() - began < 10

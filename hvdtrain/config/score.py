@@ -1,0 +1,62 @@
+"""The score of a run: the figure of its evaluations by which its checkpoints, and runs, are compared."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from hvdtrain.config.option import invalid
+
+AUTO = "auto"
+ACCURACY, LOSS = "accuracy", "loss"
+CHOICE = re.compile(r"(min|max):(.+)", re.DOTALL)
+
+
+class Score(NamedTuple):
+    """A measured score."""
+
+    name: str
+    """Of a metric, or LOSS."""
+    value: float
+    is_least_best: bool
+    choice: str = ""
+    """The value of --score by which it is the score; empty where nobody chose one."""
+
+    @property
+    def title(self) -> str:
+        return f"test {self.name}"
+
+    @property
+    def order(self) -> float:
+        """Greater is better, and above 0 unless an accuracy is 0."""
+        if not self.choice:
+            return self.value if self.name == ACCURACY else 0.5 - math.atan(self.value) / math.pi
+        value = -self.value if self.is_least_best else self.value
+        return 1 + value if value >= 0 else 1 / (1 - value)
+
+
+def check_choice(text: str) -> None:
+    """Raise UserError for what is no value of --score."""
+    if text != AUTO and not CHOICE.fullmatch(text):
+        remedy = "give max:NAME or min:NAME with the name of a metric, such as min:perplexity, or min:loss"
+        raise invalid("score", text, "does not say whether the greatest or the least value is the best", remedy)
+
+
+def score_of(loss: float | None, metrics: Mapping[str, float], choice: str = "") -> Score | None:
+    """The score of an evaluation: what --score chose, else the accuracy, else the loss; None if it is not finite.
+
+    choice: the value of --score. Where nothing of that name was measured, it is as if it had not been given.
+    """
+    measured = {**metrics, **({} if loss is None else {LOSS: loss})}
+    match = CHOICE.fullmatch(choice)
+    if match and match[2] in measured:
+        score = Score(match[2], measured[match[2]], match[1] == "min", choice)
+    elif ACCURACY in measured:
+        score = Score(ACCURACY, measured[ACCURACY], False)
+    elif LOSS in measured:
+        score = Score(LOSS, measured[LOSS], True)
+    else:
+        return None
+    return score if math.isfinite(score.value) else None

@@ -1,0 +1,56 @@
+"""The step that a run has reached, from the files that its ranks write. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from pathlib import Path
+
+from hvdtrain.system.files import file_system_time, open_regular, read_json
+
+METRICS = "metrics.jsonl"
+END_BYTES = 1 << 16
+"""Of the metrics, in which the newest record is looked for."""
+
+
+def last_step(folder: Path | None, since: float = 0.0) -> int | None:
+    """The last step that a rank has reported since then (seconds since the epoch); None where none has.
+
+    Heartbeats are written twice a second, in which many steps may follow; the records of rank 0 may know of more.
+    """
+    # For names too long to be a path os.path.isdir is False, while pathlib raises.
+    paths = list(folder.glob("heartbeats/rank-*.json")) if folder and os.path.isdir(folder) else []
+    steps = []
+    try:
+        began = time_of_files(paths[0].parent, since) if paths and since else 0.0
+    except OSError:
+        return None
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            steps += [int(read_json(path)["step"])] if os.path.getmtime(path) >= began else []
+    if paths and folder:
+        with contextlib.suppress(OSError):
+            steps += _recorded_steps(folder / METRICS, began)
+    return max((step for step in steps if step >= 0), default=None)
+
+
+def _recorded_steps(path: Path, began: float) -> list[int]:
+    """The step of the newest record of a run's metrics, if it was written since then. Raises OSError."""
+    with open_regular(path) as file:
+        status = os.fstat(file.fileno())
+        file.seek(max(status.st_size - END_BYTES, 0))
+        lines = file.read(END_BYTES).splitlines() if status.st_mtime >= began else []
+    for line in reversed(lines):
+        with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a part of a line, or no record
+            return [int(json.loads(line)["step"])]
+    return []
+
+
+def time_of_files(folder: Path, at: float) -> float:
+    """A time of this host's clock by the file system's, which may differ: files are compared with each other only.
+
+    Raises OSError if no file can be created in the folder.
+    """
+    return file_system_time(folder) - (time.time() - at)

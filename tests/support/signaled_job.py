@@ -1,0 +1,132 @@
+"""A job of one rank in which one process gets a signal in one phase, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from support.jobs import ROOT, running, wait_for
+
+STOPPING = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+CASES = {
+    "launcher": ("before", "running", "ending"),
+    "agent": ("before", "running", "ending"),
+    "program": ("running", "ending"),
+}
+"""The processes of a job, and the phases in which each is there; `before`: before the agent connects."""
+LATE_AGENT = """
+import os, time
+if b"hvdtrain.jobs.agent" in open("/proc/self/cmdline", "rb").read():
+    with open("agent", "w") as file:
+        file.write(str(os.getpid()))
+    while not os.path.exists("go"):
+        time.sleep(0.02)
+"""
+PROGRAM = """
+import os, signal, subprocess, sys, time
+def stop(*_):
+    os.write(1, b"ending\\n")
+    time.sleep(1)
+    sys.exit(75)
+child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+signal.signal(signal.SIGTERM, stop)
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.write(1, f"running {os.getpid()} {child.pid}\\n".encode())
+while True:
+    time.sleep(0.1)
+"""
+
+
+class SignaledJob(NamedTuple):
+    """How the launcher ended (None: it did not), what was printed, and the processes that were left."""
+
+    status: int | None
+    output: str
+    left: list[int]
+
+    @property
+    def problem(self) -> str:
+        """What is wrong in each case; empty where nothing is."""
+        if self.status is None:
+            return "the launcher did not end"
+        own = "\n".join(line for line in self.output.splitlines() if not line.startswith("[0] "))
+        if "Traceback" in own or "hvdtrain:  " in own:
+            return self.output
+        return f"{len(self.left)} processes were left" if self.left else ""
+
+
+def run_signaled(folder: Path, process: str, phase: str, number: int) -> SignaledJob:
+    """Run the job; one whose process goes on after the signal is stopped by SIGTERM."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(LATE_AGENT)
+    if phase != "before":
+        (folder / "go").touch()
+    with _launched(folder) as launcher:
+        pids = {"launcher": launcher.pid, "agent": _agent(folder)}
+        if phase != "before":
+            pids["program"], pids["child"] = _said(folder, "running")
+        if phase == "ending":
+            launcher.terminate()
+            _said(folder, "ending")
+        os.kill(pids[process], number)
+        if number in STOPPING:
+            time.sleep(0.2)
+            os.kill(pids[process], signal.SIGCONT)
+        (folder / "go").touch()
+        status = _end(launcher)
+        left = _left(pids.values())
+    return SignaledJob(status, (folder / "output").read_text(), left)
+
+
+@contextlib.contextmanager
+def _launched(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    program = [sys.executable, "-S", "-c", PROGRAM]
+    command = [sys.executable, "-m", "hvdtrain", "launch", "local", "-n", "1", "--", *program]
+    environment = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"}
+    with open(folder / "output", "wb") as file:
+        launcher = subprocess.Popen(command, cwd=folder, env=environment, stdout=file, stderr=file)
+    try:
+        yield launcher
+    finally:
+        launcher.kill()
+        launcher.wait()
+
+
+def _agent(folder: Path) -> int:
+    wait_for(lambda: (folder / "agent").exists() and (folder / "agent").read_text(), 60)
+    return int((folder / "agent").read_text())
+
+
+def _said(folder: Path, word: str) -> list[int]:
+    """The numbers of a line that the program prints."""
+    output = folder / "output"
+    wait_for(lambda: f"[0] {word}" in output.read_text() and output.read_text().endswith("\n"), 60, output.read_text)
+    line = next(line for line in output.read_text().splitlines() if line.startswith(f"[0] {word}"))
+    return [int(text) for text in line.split()[2:]]
+
+
+def _end(launcher: subprocess.Popen[bytes]) -> int | None:
+    for wait_s in (2.5, 25):
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return launcher.wait(wait_s)
+        launcher.terminate()
+    return None
+
+
+def _left(pids: Iterator[int]) -> list[int]:
+    """The processes that still run after some seconds, which are ended."""
+    deadline = time.monotonic() + 10
+    left = list(pids)
+    while (left := [pid for pid in left if running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
