@@ -13,6 +13,7 @@ from torch import nn
 from hvdtrain.collectives.exact_sum import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
+from hvdtrain.frameworks.torch.arithmetic import DTYPES
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
@@ -35,8 +36,6 @@ from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepL
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchSteps(Learner):
