@@ -186,9 +186,9 @@ PYTHON = re.compile(r"^(import \w|from \S+ import |class \w+|def \w+\(|with .*:$
 
 def programs(page: Path) -> list[str]:
     """The Python programs of a page: indented, or in fences."""
-    text = re.sub(r"^```(?!python).*?^```", "", page.read_text(), flags=re.M | re.S)
-    fenced = re.findall(r"^```python\n(.*?)^```", text, re.M | re.S)
-    indented = re.findall(r"(?:^ {4}.*\n(?:\n(?= {4}))*)+", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    text, fence = page.read_text(), re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+    fenced = [block for language, block in fence.findall(text) if language == "python"]
+    indented = re.findall(r"(?:^ {4}.*\n(?:\n(?= {4}))*)+", fence.sub("", text), re.M)
     return [block for block in map(textwrap.dedent, [*fenced, *indented]) if PYTHON.search(block)]
 
 
