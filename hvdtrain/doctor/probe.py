@@ -52,6 +52,13 @@ def _import_as_in_training(name: str) -> Any:
     return importlib.import_module(name)
 
 
+def products(name: str) -> None:
+    """Multiply matrices in a framework in both precisions; report the seconds of each, by its name in --precision."""
+    arithmetic = importlib.import_module("hvdtrain.frameworks.arithmetic")
+    for precision in ("fp32", "bf16"):
+        send(**{precision: arithmetic.product_s(name, precision)})
+
+
 def _describe(error: BaseException) -> str:
     """An exception in one line, with its cause."""
     cause = f"; {_describe(error.__cause__)}" if error.__cause__ else ""
@@ -215,7 +222,7 @@ def resolve(name: str) -> None:
 
 
 PARTS: dict[str, Callable[..., None]] = {
-    part.__name__: part for part in (framework, mpi4py, collective, mpi, folder, exists, data, resolve)
+    part.__name__: part for part in (framework, products, mpi4py, collective, mpi, folder, exists, data, resolve)
 }
 
 

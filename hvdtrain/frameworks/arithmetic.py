@@ -1,13 +1,22 @@
-"""How a framework that is imported is held at the threads, instruction set and determinism that the options ask for."""
+"""How a framework that is imported is held at the threads, instruction set and determinism that the options ask for.
+
+Also how fast it multiplies matrices in each precision on this processor.
+"""
 
 from __future__ import annotations
 
 import importlib
 import sys
+import time
 from typing import Any
 
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
 from hvdtrain.system import arithmetic
+
+PRODUCT = 512
+"""Rows and columns of the matrices that are multiplied to compare precisions."""
+WARM_UPS, PRODUCTS, LIMIT_S = 2, 7, 1.0
+"""Products before those that count, products, and about how long those of a precision may take."""
 
 
 def settle(config: Config, runtime: RuntimeOptions) -> None:
@@ -25,6 +34,35 @@ def settle(config: Config, runtime: RuntimeOptions) -> None:
 def threads(framework: Framework) -> int:
     """The threads that compute an operation."""
     return _module(framework).threads() if framework in sys.modules else arithmetic.threads_by_variables()
+
+
+def product_s(framework: Framework, precision: str) -> float | None:
+    """Seconds of a product of two PRODUCT x PRODUCT matrices on this processor, the fastest of several.
+
+    None for MXNet: its bf16 casts the operations of the whole process.
+    """
+    if framework == "mxnet":
+        return None
+    multiply = _module(framework).product(precision, PRODUCT)
+    seconds: list[float] = []
+    while len(seconds) < WARM_UPS + PRODUCTS and sum(seconds) < LIMIT_S:
+        began = time.perf_counter()
+        multiply()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds[WARM_UPS:] or seconds)
+
+
+def slow_precision(framework: Framework, precision: str) -> str:
+    """Why --precision makes training slower on this processor, and what to do; empty if it does not."""
+    if precision == "fp32":
+        return ""
+    reduced, full = product_s(framework, precision), product_s(framework, "fp32")
+    if reduced is None or full is None or reduced < arithmetic.SLOWER * full:
+        return ""
+    return (
+        f"--precision {precision} is slower than fp32 on this processor: a product of two {PRODUCT}x{PRODUCT} matrices "
+        f"takes {1000 * reduced:.2g} ms instead of {1000 * full:.2g} ms; leave it out to train faster"
+    )
 
 
 def _module(framework: Framework) -> Any:

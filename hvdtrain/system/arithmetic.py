@@ -18,6 +18,8 @@ from typing import NamedTuple
 from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info, stacks
 
+SLOWER = 1.1
+"""A precision is slower than another one if its product takes this many times as long: less is chance."""
 CPUINFO = Path("/proc/cpuinfo")
 GPUS = Path("/proc/driver/nvidia/gpus")
 """A folder for each of NVIDIA's GPUs, whose file `information` has the model."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from hvdtrain.config.score import AUTO, LOSS, score_of
+from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import Position
 from hvdtrain.runs.console import Display, log
 from hvdtrain.runs.metrics import MetricsWriter
@@ -106,11 +107,17 @@ class Reporter(Observer):
             self.show(f"bound to cores {bound.text} of {total}, other ranks to others (--bind none: to all cores)")
         if notice := run.target.notice(config):
             self.show(notice)
-        problems = (
-            [run.schedule_problem, self._workers_problem, *run.target.problems(run.dataset)] if run.is_rank_0 else []
-        )
-        for problem in filter(None, problems):
+        for problem in filter(None, self._problems() if run.is_rank_0 else ()):
             log.warning("%s", printable(problem))
+
+    def _problems(self) -> Iterator[str]:
+        """What probably is not as it is meant, and what to do; empty texts for what is as it should be."""
+        run, config = self._run, self._run.config
+        yield run.schedule_problem
+        yield self._workers_problem
+        if run.learner.device == "cpu":
+            yield arithmetic.slow_precision(config.framework, config.precision)
+        yield from run.target.problems(run.dataset)
 
     @property
     def _workers_problem(self) -> str:

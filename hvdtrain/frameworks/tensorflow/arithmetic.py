@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import tensorflow as tf
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic
 
+DTYPES = {"fp32": tf.float32, "bf16": tf.bfloat16, "fp16": tf.float16}
+"""By --precision."""
 INTRAOP, ONEDNN = "TF_NUM_INTRAOP_THREADS", "TF_ENABLE_ONEDNN_OPTS"
 
 
@@ -50,3 +53,10 @@ def threads() -> int:
     value = os.environ.get(INTRAOP, "")
     by_variable = int(value) if value.isdecimal() else 0
     return tf.config.threading.get_intra_op_parallelism_threads() or by_variable or len(os.sched_getaffinity(0))
+
+
+def product(precision: str, size: int) -> Callable[[], object]:
+    """Multiplies two square matrices of this size on the processor."""
+    with tf.device("CPU:0"):
+        matrix = tf.fill([size, size], tf.cast(0.5, DTYPES[precision]))
+    return lambda: tf.linalg.matmul(matrix, matrix)

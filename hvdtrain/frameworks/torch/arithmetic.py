@@ -1,10 +1,15 @@
-"""Threads, instruction set and determinism of PyTorch."""
+"""Types, threads, instruction set and determinism of PyTorch."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
 from hvdtrain.errors import UserError
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""By --precision."""
 
 
 def settle(count: int, isa: str) -> None:
@@ -36,3 +41,9 @@ def make_deterministic(count: int, may_use_gpu: bool) -> None:
 def threads() -> int:
     """The threads that compute an operation."""
     return torch.get_num_threads()
+
+
+def product(precision: str, size: int) -> Callable[[], object]:
+    """Multiplies two square matrices of this size on the processor."""
+    matrix = torch.full((size, size), 0.5, dtype=DTYPES[precision])
+    return lambda: matrix @ matrix

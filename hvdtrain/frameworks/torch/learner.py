@@ -13,11 +13,15 @@ from torch import nn
 from hvdtrain.collectives.exact_sum import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
+from hvdtrain.frameworks.torch.arithmetic import DTYPES
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
+    as_real,
     buffer_arrays,
     buffers_by_rank,
+    from_real,
+    host_array,
     load_buffers,
     load_module,
     module_weights,
@@ -32,8 +36,6 @@ from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepL
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class TorchSteps(Learner):
@@ -108,7 +110,7 @@ class TorchSteps(Learner):
     def _prepare_shards(self) -> None:
         """With --shards: get ready to sum gradients and buffers, which are then the same on all ranks."""
         if self._config.shards:
-            shapes = [tuple(parameter.shape) for parameter in self._parameters.values()]
+            shapes = [tuple(as_real(parameter.detach()).shape) for parameter in self._parameters.values()]
             self._sums = ShardSums(self.group, self._config.shards, shapes)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
@@ -122,7 +124,7 @@ class TorchSteps(Learner):
         gradients = []
         for parameter in self._parameters.values():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            gradients.append(gradient.cpu().numpy())
+            gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
         self._sums.add(gradients, buffer_arrays(self._model))
         load_buffers(self._model, self._buffers)
@@ -132,7 +134,7 @@ class TorchSteps(Learner):
         phases.begin(GRADIENTS)
         gradients, buffers = self._sums.combine()
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-            parameter.grad = torch.from_numpy(gradient).to(parameter)
+            parameter.grad = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
         load_buffers(self._model, buffers)
         self._apply()
 
@@ -163,6 +165,9 @@ class TorchSteps(Learner):
 
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
+
+    def close(self) -> None:
+        self._strategy.close()
 
 
 class TorchLearner(TorchSteps):

@@ -6,6 +6,8 @@ import sys
 import pytest
 from support.jobs import ROOT
 
+from hvdtrain.frameworks import arithmetic
+
 PROGRAM = """
 {before}
 from hvdtrain.config.options import Config, RuntimeOptions
@@ -97,3 +99,28 @@ def test_threads_and_instruction_set_of_tensorflow():
     assert lines("tensorflow", used, threads=2) == ["refused threads True"] * 2
     assert lines("tensorflow", used, threads=2, TF_NUM_INTRAOP_THREADS="2") == ["threads 2"] * 2
     assert lines("tensorflow", TENSORFLOW, isa="avx2", TF_NUM_INTRAOP_THREADS="2") == ["refused isa True"] * 2
+
+
+@pytest.mark.parametrize(
+    ("precision", "seconds", "is_slow"),
+    [
+        ("bf16", {"fp32": 2e-3, "bf16": 3.5e-3}, True),  # Intel with AVX512_BF16, without AMX
+        ("fp16", {"fp32": 2e-3, "fp16": 1.0}, True),
+        ("bf16", {"fp32": 3.1e-3, "bf16": 1.2e-3}, False),
+        ("bf16", {"fp32": 2e-3, "bf16": 2.1e-3}, False),  # chance
+        ("bf16", {"fp32": None, "bf16": None}, False),
+        ("fp32", {}, False),
+    ],
+)
+def test_a_precision_is_slow_by_its_products(precision, seconds, is_slow, monkeypatch):
+    monkeypatch.setattr(arithmetic, "product_s", lambda framework, name: seconds[name])
+    text = arithmetic.slow_precision("torch", precision)
+    assert bool(text) == is_slow
+    assert not text or f"--precision {precision}" in text
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_product_is_measured(precision):
+    pytest.importorskip("torch")
+    assert 0 < arithmetic.product_s("torch", precision) < 10
+    assert arithmetic.product_s("mxnet", precision) is None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from support.doctor import as_root, doctor, unshared
 from hvdtrain.doctor.check import CheckContext
 from hvdtrain.doctor.checks import machine
 from hvdtrain.doctor.checks.machine import check_memory
+from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
 
@@ -111,3 +113,26 @@ def test_damaged_data_set(tmp_path):
     result.has("data", "fail", "t10k-images", remedy="published file")
     result = doctor(tmp_path, "--only", "data", HVDTRAIN_DATA=str(tmp_path / "nowhere"))
     result.has("data", "warn", "is not a folder", remedy="fashion-mnist/")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "text"),
+    [
+        ({"fp32": 2e-3, "bf16": 3.5e-3}, "ok", "faster in fp32: a product in torch takes 2 ms in fp32 and 3.5 ms"),
+        ({"fp32": 3.1e-3, "bf16": 1.2e-3}, "ok", "faster in bf16"),
+        ({"fp32": 2e-3, "bf16": 2e-3}, "ok", "as fast in fp32 as in bf16"),
+        ({"fp32": 2e-3}, "warn", "cannot multiply matrices in both precisions (killed by SIGILL)"),
+        ({}, "warn", "cannot multiply"),
+    ],
+)
+def test_the_faster_precision(answer, status, text, monkeypatch):
+    monkeypatch.setattr(machine, "has_module", lambda name: name == "torch")
+    completed = Completed(-signal.SIGILL, "", "", 30)
+    monkeypatch.setattr(CheckContext, "probe", lambda *_, **__: (answer, completed))
+    (finding,) = machine.check_precision(CheckContext(RankInfo("none", 0, 1, 0), 1, time.monotonic() + 60))
+    assert finding.status == status and text in finding.text
+
+
+@pytest.mark.needs("torch")
+def test_the_doctor_multiplies_matrices(tmp_path):
+    doctor(tmp_path, "--only", "precision").has("precision", "ok", "ms in fp32", "ms in bf16")

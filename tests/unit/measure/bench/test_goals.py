@@ -1,10 +1,14 @@
 """The table of goals of `make bench`, from results made up here."""
 
+import importlib
 import json
 import subprocess
 import sys
 
+import pytest
 from support.jobs import ROOT
+
+from hvdtrain.system.arithmetic import Processor
 
 
 def goals(folder):
@@ -56,3 +60,20 @@ def test_without_results_every_goal_is_not_measured(tmp_path):
     assert lines[0] == f"| {goal} | not measured |  | at least 0.85 |  |"
     assert len(lines) == 8
     assert all("| not measured |" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("vendor", "flags", "goal"),
+    [
+        ("AuthenticAMD", {"avx512_bf16"}, ["3.50 (3.50 to 3.50), reached", "3.0 on AMD processors with AVX512_BF16"]),
+        ("AuthenticAMD", {"avx2"}, ["3.50 (3.50 to 3.50)", "3.0 on AMD processors with AVX512_BF16, not here"]),
+        ("GenuineIntel", {"avx512_bf16"}, ["3.50 (3.50 to 3.50)", "3.0 on AMD processors with AVX512_BF16, not here"]),
+    ],
+)
+def test_the_goal_of_bf16_is_one_of_some_processors(vendor, flags, goal, monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    benchmark = importlib.import_module("run")
+    monkeypatch.setattr(benchmark.arithmetic, "processor", lambda: Processor("", vendor, frozenset(flags)))
+    results = {name: [{"images_per_s": 7.0}] for name in benchmark.TORCH_BF16} | {"by hand": [{"images_per_s": 2.0}]}
+    line = benchmark.ratio_lines(benchmark.TORCH_BF16, "by hand", 3.0, results)[0]
+    assert line == f"| {benchmark.TORCH_BF16[0]} / by hand | {' | '.join(goal)} |"
