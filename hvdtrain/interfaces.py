@@ -302,6 +302,9 @@ class Learner(abc.ABC):
     def load_optimizer_state(self, state: OptimizerState) -> None:
         """Set the state of the optimizer."""
 
+    def close(self) -> None:  # noqa: B027  (a model need not be changed for training)
+        """Training has ended: leave the model as another run of this process may train it."""
+
     def compile(self, arrays: tuple[np.ndarray, ...]) -> float:
         """Compile the step for as many rows as these of a source (`--compile`); returns the seconds that it took.
 

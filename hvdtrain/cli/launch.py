@@ -41,7 +41,7 @@ def batch(options: argparse.Namespace) -> int:
     if sweep:
         from hvdtrain.cli.sweep_options import check_trials  # it imports the options of training
 
-        check_trials(list(sweep.options), options.array)
+        check_trials(list(sweep.options), list(sweep.command), options.array)
     return sbatch.run(options)
 
 

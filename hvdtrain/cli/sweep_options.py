@@ -88,8 +88,11 @@ def settings(options: argparse.Namespace, command: list[str]) -> Settings:
     Raises UserError for values that no trial can have.
     """
     ranks = {RANKS: parse_ranks(options.np, command)} if options.np else {}
-    has_task = not command or any(is_reference(word.removeprefix("--model=")) for word in command)
-    return {**parse_settings(options.settings, has_task), **ranks}
+    return {**parse_settings(options.settings, not command or _has_task(command)), **ranks}
+
+
+def _has_task(command: list[str]) -> bool:
+    return any(is_reference(word.removeprefix("--model=")) for word in command)
 
 
 def trial_number(options: argparse.Namespace, count: int, environment: Mapping[str, str] = os.environ) -> int | None:
@@ -103,9 +106,10 @@ def trial_number(options: argparse.Namespace, count: int, environment: Mapping[s
     return given
 
 
-def check_trials(words: list[str], array: str) -> None:
+def check_trials(words: list[str], command: list[str], array: str) -> None:
     """Raises UserError for a sweep that could not start in a batch job. array: the tasks that are asked for, if any."""
     options = parse(words)
+    parse_settings(options.settings, _has_task(command))
     count = options.seeds * math.prod(map(len, settings(options, []).values()))
     if array and options.trial is None and (last := array_tasks(array).last) >= count:
         raise UserError(f"--array {array}: task {last} has no trial, as {_range(count)}", f"give --array 0-{count - 1}")

@@ -6,7 +6,7 @@ import abc
 import contextlib
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +31,7 @@ class Rows(NamedTuple):
     """Rows of a source, and which of them are bad."""
 
     arrays: tuple[np.ndarray, ...]
-    """As `interfaces.Source` has them; a bad row is a copy of a good one, or zeros if there is none."""
+    """As `interfaces.Source` has them; a bad row is a copy of a good one."""
     bad: Mapping[int, RowError] = {}
     """What is wrong with each bad row, by its position in the arrays."""
 
@@ -50,11 +50,29 @@ def describe_forms(forms: Forms) -> str:
 
 
 def as_array(value: Any) -> np.ndarray:
-    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's."""
+    """A NumPy array of a number, an array, a tensor of a framework, or an image of Pillow's.
+
+    It has the byte order of this machine, as tensors have.
+    """
     for method in ("numpy", "asnumpy"):
         if hasattr(value, method):
-            return np.asarray(getattr(value, method)())
-    return np.asarray(value)
+            value = getattr(value, method)()
+            break
+    array = np.asarray(value)
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def has_numbers(array: np.ndarray) -> bool:
+    """Whether it is of a type that tensors have too: longdouble is none."""
+    return array.dtype.kind in "biuf" and array.dtype.itemsize <= np.dtype(np.float64).itemsize
+
+
+def describe_types(values: Iterable[Any], arrays: Iterable[np.ndarray]) -> str:
+    """What values are that are no rows, by their types: `str, longdouble`."""
+    pairs = zip(values, arrays, strict=True)
+    return ", ".join(
+        array.dtype.name if isinstance(value, np.ndarray) else type(value).__name__ for value, array in pairs
+    )
 
 
 class ArraySource:
@@ -79,6 +97,17 @@ class ArraySource:
             digest.update(f"{array.shape}{array.dtype}".encode())
             digest.update(array.data)
         return digest.hexdigest()
+
+
+def replace_bad(arrays: Arrays, bad: Collection[int], spare: Callable[[], Arrays]) -> None:
+    """Write the first good row over each bad one. Its weight is 0, but 0 * NaN is NaN, which a model may make of zeros.
+
+    bad: positions. spare: makes the arrays of a good row, for a batch that has none.
+    """
+    good = next((position for position in range(len(arrays[0])) if position not in bad), None)
+    row = spare() if good is None else tuple(array[good] for array in arrays)
+    for array, value in zip(arrays, row, strict=True):
+        array[list(bad)] = value
 
 
 class RowReader(abc.ABC):
@@ -107,10 +136,11 @@ class RowChecks:
 
     def row(self, place: str, item: Any) -> tuple[np.ndarray, ...]:
         """The arrays of a row, checked. place: names it in messages. item: in any form that stands for them."""
-        arrays = tuple(map(as_array, item if isinstance(item, tuple | list) else (item,)))
-        if not arrays or any(array.dtype.kind not in "biuf" for array in arrays):
-            kinds = ", ".join(type(value).__name__ for value in item) if isinstance(item, tuple | list) else ""
-            raise RowError(f"{place}: is {kinds or type(item).__name__}", "return a tuple of arrays and numbers")
+        values = item if isinstance(item, tuple | list) else (item,)
+        arrays = tuple(map(as_array, values))
+        if not arrays or not all(map(has_numbers, arrays)):
+            kinds = describe_types(values, arrays) or type(item).__name__
+            raise RowError(f"{place}: is {kinds}", "return a tuple of arrays and numbers, of at most 64 bits")
         return arrays
 
     def batch(self, name: str, arrays: tuple[np.ndarray, ...], forms: Forms) -> tuple[np.ndarray, ...]:
@@ -195,13 +225,18 @@ class CheckedRows(RowReader):
         """The file, or the member of a file, that holds a row."""
         return self.name
 
-    @functools.cached_property
+    @property
     def forms(self) -> Forms:
-        """Shape and type of the arrays of each row: those of the first row that can be read."""
+        """Shape and type of the arrays of each row."""
+        return self._first_readable[1]
+
+    @functools.cached_property
+    def _first_readable(self) -> tuple[int, Forms]:
+        """The number of the first row that can be read, and the forms of its arrays."""
         first: RowError | None = None
         for row in range(min(len(self), MAX_FIRST)):
             try:
-                return _forms_of_row(self._valid_row(row))
+                return row, _forms_of_row(self._valid_row(row))
             except RowError as error:
                 if not self.skip:
                     raise
@@ -222,11 +257,15 @@ class CheckedRows(RowReader):
                     if not self.skip:
                         raise
                     bad[position] = error
-        good = next((position for position in range(len(rows)) if position not in bad), None)
-        if bad and good is not None:
-            for array in arrays:
-                array[list(bad)] = array[good]
+            if bad:
+                replace_bad(arrays, bad, functools.partial(self._read_first, seed_row))
         return Rows(arrays, bad)
+
+    def _read_first(self, seed_row: Callable[[int], None]) -> tuple[np.ndarray, ...]:
+        """The arrays of the first row that can be read."""
+        row, _ = self._first_readable
+        seed_row(row)
+        return self._like_first(row, self._valid_row(row))
 
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         """What is called with the number of each row before it is read, where reading may need random numbers."""

@@ -81,7 +81,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
         raise
     unfinished.rename(final)
     _flush_folder(folder)
-    _check_written(final)
+    _check_written(final, checkpoint)
     _set_branch_aside(folder, line)
     _prune(folder, keep, final)
     return final
@@ -174,12 +174,16 @@ def _prune(folder: Path, keep: int, checked: Path) -> None:
             shutil.rmtree(entry.path.rename(aside), ignore_errors=True)
 
 
-def _check_written(path: Path) -> None:
-    """Raise Damaged if the checkpoint in folder `path` is not what was written; reads it without keeping the arrays."""
+def _check_written(path: Path, written: Checkpoint) -> None:
+    """Raise Damaged if the checkpoint in folder `path` is not what was written, or is what `load` refuses.
+
+    Reads the files without keeping their arrays, which the sums prove to be those that were written.
+    """
     manifest = checkpoint_folder.read_manifest(path)
     checkpoint_folder.verify(manifest, manifest.sums)
     with _damaged_if_broken(path):
-        _checkpoint(checkpoint_folder.read_state(manifest), {}, [{}])
+        arrays = [written.optimizer.arrays, *written.other_ranks]
+        _checkpoint(checkpoint_folder.read_state(manifest), written.weights, arrays)
 
 
 def load(path: Path) -> Checkpoint:
@@ -245,7 +249,7 @@ def _check_values(saved: Checkpoint) -> None:
         or not isinstance(saved.network, dict)
         or not _is_arithmetic(saved.arithmetic)
         or not isinstance(saved.network.get("task", ""), str)
-        or not all(array.dtype.kind in "fiub" for array in optimizer.arrays.values())
+        or not all(array.dtype.kind in "fiubc" for array in optimizer.arrays.values())
     ):
         raise ValueError("state.json has values that no run writes")
 

@@ -111,7 +111,7 @@ def _draw(figure: Figure, records: list[dict[str, Any]], title: str, choice: str
         chosen = [record for record in records if record["kind"] == kind and {"epoch", name} <= record.keys()]
         x, y = ([record[key] for record in chosen] for key in ("epoch", name))
         lines += axis.plot(x, y, style, color=color, markersize=4, label=printable(f"{kind} {name}"))
-    left.set(xlabel="epoch", ylabel="loss (nats)", title=title)
+    left.set(xlabel="epoch", ylabel="loss", title=title)
     left.set_ylim(bottom=0)
     right.set(ylabel=printable(metric))
     right.yaxis.set_visible(bool(metric))

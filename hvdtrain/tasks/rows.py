@@ -22,7 +22,9 @@ from hvdtrain.datasets.rows import (
     as_array,
     describe_forms,
     forms_of,
+    has_numbers,
     read_rows,
+    replace_bad,
 )
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Dataset, Source
@@ -62,8 +64,6 @@ class AugmentedRows(RowReader):
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         draw = draw or FIRST
         original = read_rows(self._source, rows, draw)
-        if len(original.bad) == len(rows):  # nothing to augment
-            return Rows(tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.form), original.bad)
         arrays = self._apply(original.arrays, rows, draw)
         if forms_of(arrays) != self.form:
             problem = f"returned {describe_forms(forms_of(arrays))}, but {describe_forms(self.form)} for the first rows"
@@ -79,7 +79,7 @@ class AugmentedRows(RowReader):
 
     def _valid(self, value: Any, rows: int) -> np.ndarray:
         array = as_array(value)
-        if array.dtype.kind not in "biuf":
+        if not has_numbers(array):
             raise self._error(f"returned an array of type {array.dtype}", "return arrays of numbers of equal shapes")
         if array.ndim == 0 or len(array) != rows:
             raise self._error(f"returned an array of shape {array.shape} for {rows} rows", "return as many rows")
@@ -134,6 +134,8 @@ class LabelCheck:
     def __init__(self, name: str, dataset: Dataset, position: int, skip: bool) -> None:
         self._name, self._dataset, self._position, self._skip = name, dataset, position, skip
         self._classes: int | None = None
+        self._spare: Arrays = ()
+        """A training row with a good label."""
 
     def expect(self, classes: int | None) -> None:
         """The model has this many outputs, None if that is not known. Raises UserError for a label above them.
@@ -151,7 +153,10 @@ class LabelCheck:
                 self._raise(part, np.arange(len(source)), source.arrays[self._position])
             else:
                 rows = np.arange(min(LABELED_ROWS, len(source)))
-                self._raise(part, rows, source[rows][self._position])
+                first_rows = source[rows]
+                self._raise(part, rows, first_rows[self._position])
+                if part == "train":
+                    self._spare = tuple(np.array(array[0]) for array in first_rows)
 
     def _raise(self, part: Part, rows: np.ndarray, labels: np.ndarray) -> None:
         for position in self._wrong(labels)[:1]:
@@ -179,6 +184,8 @@ class LabelCheck:
         }
         if bad and not self._skip:
             raise next(iter(bad.values()))
-        if bad:
-            labels[list(bad)] = 0  # of weight 0, but losses are computed
-        return Rows(batch.arrays, {**batch.bad, **bad})
+        if not bad:
+            return batch
+        arrays, all_bad = tuple(map(np.array, batch.arrays)), {**batch.bad, **bad}
+        replace_bad(arrays, all_bad, lambda: self._spare)
+        return Rows(arrays, all_bad)

@@ -19,7 +19,17 @@ import numpy as np
 from hvdtrain.config.option import facts
 from hvdtrain.config.options import Config
 from hvdtrain.datasets.formats.python_objects import BatchedRows, MapStyle
-from hvdtrain.datasets.rows import ArraySource, Forms, RowChecks, RowReader, describe_forms, forms_of
+from hvdtrain.datasets.rows import (
+    ArraySource,
+    Forms,
+    RowChecks,
+    RowReader,
+    as_array,
+    describe_forms,
+    describe_types,
+    forms_of,
+    has_numbers,
+)
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.interfaces import Dataset, Source
 from hvdtrain.system.text import did_you_mean
@@ -263,10 +273,10 @@ def as_source(where: str, rows: Any, skip: bool = False) -> Source:
         return kind(where, rows, skip, RowChecks())
     if not isinstance(rows, tuple | list):
         rows = (rows,)
-    arrays = [np.asarray(array, order="C") for array in rows]
-    if not arrays or any(array.dtype.kind not in "biuf" or array.ndim == 0 for array in arrays):
-        kinds = ", ".join(type(array).__name__ for array in rows) or "nothing"
-        raise UserError(f"{where} are {kinds}", "return arrays of numbers, or an object that makes rows (docs/own.md)")
+    arrays = [np.asarray(as_array(array), order="C") for array in rows]
+    if not arrays or not all(has_numbers(array) and array.ndim for array in arrays):
+        remedy = "return arrays of numbers of at most 64 bits, or an object that makes rows (docs/own.md)"
+        raise UserError(f"{where} are {describe_types(rows, arrays) or 'nothing'}", remedy)
     lengths = {len(array) for array in arrays}
     if len(lengths) > 1 or 0 in lengths:
         counts = ", ".join(map(str, sorted(lengths)))

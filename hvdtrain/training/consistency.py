@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,16 +81,26 @@ def differences(group: Group, local_values: dict[str, Any]) -> Iterator[Differen
                 yield Difference(name, rank, values.get(name), expected)
 
 
-def check_finite(weights: Weights, step: int, buffers: frozenset[str] = frozenset()) -> None:
+def not_finite(weights: Weights) -> dict[str, np.ndarray]:
+    """Where weights are not finite: bool, in their shapes, of those that have such values."""
+    places = ((name, ~np.isfinite(value)) for name, value in weights.items())
+    return {name: place for name, place in places if place.any()}
+
+
+def check_finite(
+    weights: Weights, step: int, buffers: frozenset[str] = frozenset(), at_first: Mapping[str, np.ndarray] | None = None
+) -> None:
     """Raise NotFiniteError, naming the parameter, where one is not finite after `step` steps.
 
-    buffers: names of those that may be infinite, as masks are, but not NaN.
+    buffers: names of those that may become infinite, as masks are, but not NaN. at_first: where weights were not finite
+    before the first step, from `not_finite`: they may stay so.
 
     The loss alone does not show it: some frameworks' ReLU turns NaN into 0, and the loss of a network full of NaN is
     then log(10), that of a network which has learned nothing.
     """
     for name, value in weights.items():
-        if np.isnan(value).any() if name in buffers else not np.isfinite(value).all():
+        wrong = np.isnan(value) if name in buffers else ~np.isfinite(value)
+        if wrong.any() and (wrong & ~(at_first or {}).get(name, np.False_)).any():
             raise NotFiniteError(
                 f"parameter {name} is not finite after step {step}",
                 "lower the learning rate, or clip gradients with --clip-norm",

@@ -89,8 +89,9 @@ def ending_process() -> Iterator[Ending]:
         left = UserError("the debugger ended", "without a terminal, as under a launcher, see Debugging in docs/own.md")
         end(rank, Failure.of_exception(left), left.exit_status, 0.0, ending.on_end)
     except Exception as error:
-        log.error("%s", traceback.format_exc())
-        if not log.handlers:
+        if log.handlers:
+            log.error("%s", traceback.format_exc())
+        else:
             traceback.print_exc()
         failure = Failure.of_exception(error)
         failure = failure._replace(reason=f"{failure.reason}{IN_LOG if log.handlers else ''}")

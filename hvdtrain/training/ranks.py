@@ -92,7 +92,7 @@ class Ranks:
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
             self._handle_bad_loss(interval.not_finite)
-        consistency.check_finite(weights, at.step, self._run.learner.untrained)
+        consistency.check_finite(weights, at.step, self._run.learner.untrained, self._run.not_finite_at_first)
         return interval
 
     def _read_losses(self) -> list[tuple[int, float]]:

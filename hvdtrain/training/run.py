@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
@@ -35,6 +37,8 @@ class Run:
     folder: Path
     lock: RunLock = field(default_factory=RunLock)
     """The lock of the folder, which rank 0 holds."""
+    not_finite_at_first: dict[str, np.ndarray] = field(default_factory=dict)
+    """Where this rank's weights were not finite before the first step, from `consistency.not_finite`."""
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)

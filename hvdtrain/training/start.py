@@ -142,7 +142,7 @@ def start_run(
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
         arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
-    with RunLock() as lock:
+    with RunLock() as lock, contextlib.closing(learner):
         folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, memory, replays)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
         if is_finished:
@@ -184,7 +184,9 @@ def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
 
 def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
     """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
-    parameters = consistency.check_same_weights(run.group, run.common_weights(), "before the first step")
+    weights = run.learner.weights()
+    run.not_finite_at_first.update(consistency.not_finite(weights))
+    parameters = consistency.check_same_weights(run.group, run.common(weights), "before the first step")
     log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
     if run.config.shards:
         arithmetic.warn_of_processors(run.group, run.arithmetic)

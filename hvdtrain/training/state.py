@@ -312,7 +312,7 @@ class Saver:
         phases.begin(CHECKPOINT)
         run, began = self._run, time.monotonic()
         weights = run.learner.weights()
-        consistency.check_finite(weights, position.step, run.learner.untrained)
+        consistency.check_finite(weights, position.step, run.learner.untrained, run.not_finite_at_first)
         others, parameters = self._other_ranks(), ""
         if run.is_rank_0:
             run.lock.check()

@@ -116,3 +116,9 @@ def test_an_error_on_one_rank_ends_the_job_with_its_line(tmp_path):
     assert "rank 0" in output and "ZeroDivisionError: division by zero" in output and "Traceback" not in output
     (end,) = map(RunEnd.read, (tmp_path / "runs").iterdir())
     assert (end.status, end.rank, "ZeroDivisionError" in end.reason) == ("failed", 0, True)
+
+
+@pytest.mark.needs("torch")
+def test_runs_of_one_process_may_train_the_same_model(tmp_path):
+    status, output = run([*launcher("local", 2), "python", str(SUPPORT / "user_loop_again.py")], tmp_path)
+    assert status == 0, output

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import os
 import re
 import runpy
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -176,3 +179,44 @@ def test_the_runs_in_the_pictures_of_the_web_page_can_be_made(tmp_path):
     pictures = runpy.run_path(str(ROOT / "docs" / "pictures" / "web.py"))
     pictures["make_runs"](tmp_path)
     assert {path.name for path in tmp_path.iterdir()} > {pictures["LIVE"], "resnet20-ddp-np4"}
+
+
+PYTHON = re.compile(r"^(import \w|from \S+ import |class \w+|def \w+\(|with .*:$|if .*:( +#.*)?$|@\w+)", re.M)
+
+
+def programs(page: Path) -> list[str]:
+    """The Python programs of a page: indented, or in fences."""
+    text, fence = page.read_text(), re.compile(r"^```(\w*)\n(.*?)^```", re.M | re.S)
+    fenced = [block for language, block in fence.findall(text) if language == "python"]
+    indented = re.findall(r"(?:^ {4}.*\n(?:\n(?= {4}))*)+", fence.sub("", text), re.M)
+    return [block for block in map(textwrap.dedent, [*fenced, *indented]) if PYTHON.search(block)]
+
+
+def test_programs_of_pages_compile_and_know_their_names():
+    """A program may use what one above it on its page has imported or defined."""
+    strategies = (ROOT / "hvdtrain" / "frameworks" / "torch" / "strategies.py").read_text()  # which a page quotes
+    found = {page: [block for block in programs(page) if block not in strategies] for page in PAGES}
+    assert len(found[ROOT / "docs" / "own.md"]) > 5
+    for page, blocks in found.items():
+        for block in blocks:
+            ast.parse(block)
+        command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821,E9", "-"]
+        checked = subprocess.run(command, input="\n".join(blocks), capture_output=True, text=True)
+        assert checked.returncode == 0, f"{page.name}\n{checked.stdout}"
+
+
+@pytest.mark.needs("torch")
+def test_the_task_and_the_loop_of_the_page_train(tmp_path):
+    blocks = programs(ROOT / "docs" / "own.md")
+    task, loop = (
+        next(block for block in blocks if mark in block) for mark in ("class Task:", "hvdtrain.start() as run")
+    )
+    (tmp_path / "mytask.py").write_text(task)
+    (tmp_path / "script.py").write_text(loop)
+    fit = "import hvdtrain, mytask; hvdtrain.fit(mytask.Task(width=8), hvdtrain.Config(strategy='single', epochs=1))"
+    for program in (["-c", fit], ["script.py", "--strategy", "single", "--epochs", "1"]):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, *program]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
+        assert ended.returncode == 0, ended.stderr
+    assert len(list(tmp_path.glob("runs/*/result.json"))) == 2

@@ -266,6 +266,12 @@ def is_one_graph(block: gluon.HybridBlock, inputs: list[mx.nd.NDArray]) -> bool:
     return graphs[0] == graphs[1]
 
 
+def forget_graph(block: gluon.Block) -> None:
+    """Let a block that a task has hybridized make its graph again: as in a loop of Gluon's, in a training step."""
+    if isinstance(block, gluon.HybridBlock):
+        block._clear_cached_op()
+
+
 def _has_hooks(block: gluon.Block) -> bool:
     hooks = block._forward_hooks or block._forward_pre_hooks
     return bool(hooks) or any(map(_has_hooks, block._children.values()))

@@ -23,6 +23,7 @@ from hvdtrain.frameworks.mxnet.network import (
     cross_entropy,
     fill_gradients,
     forget_gradients,
+    forget_graph,
     give_shapes_in_training,
     is_one_graph,
     is_sparse,
@@ -257,6 +258,8 @@ class TaskObjective(TaskOutputs, Objective):
         if not any(parameter.data(first)._fresh_grad for parameter in self.parameters.values()):
             raise no_gradient(self._task)
         self.load(before)
+        if not isinstance(self._block, gluon.HybridBlock):
+            self._block.apply(forget_graph)
 
     def seed_step(self, step: int, part: int) -> None:
         seeds = step_seeds(self._seed, step, part)

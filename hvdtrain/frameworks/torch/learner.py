@@ -17,8 +17,11 @@ from hvdtrain.frameworks.torch.arithmetic import DTYPES
 from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.frameworks.torch.compilation import choose_cache, compile_forward
 from hvdtrain.frameworks.torch.network import (
+    as_real,
     buffer_arrays,
     buffers_by_rank,
+    from_real,
+    host_array,
     load_buffers,
     load_module,
     module_weights,
@@ -107,7 +110,7 @@ class TorchSteps(Learner):
     def _prepare_shards(self) -> None:
         """With --shards: get ready to sum gradients and buffers, which are then the same on all ranks."""
         if self._config.shards:
-            shapes = [tuple(parameter.shape) for parameter in self._parameters.values()]
+            shapes = [tuple(as_real(parameter.detach()).shape) for parameter in self._parameters.values()]
             self._sums = ShardSums(self.group, self._config.shards, shapes)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
@@ -121,7 +124,7 @@ class TorchSteps(Learner):
         gradients = []
         for parameter in self._parameters.values():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            gradients.append(gradient.cpu().numpy())
+            gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
         self._sums.add(gradients, buffer_arrays(self._model))
         load_buffers(self._model, self._buffers)
@@ -131,7 +134,7 @@ class TorchSteps(Learner):
         phases.begin(GRADIENTS)
         gradients, buffers = self._sums.combine()
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-            parameter.grad = torch.from_numpy(gradient).to(parameter)
+            parameter.grad = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
         load_buffers(self._model, buffers)
         self._apply()
 
@@ -162,6 +165,9 @@ class TorchSteps(Learner):
 
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
+
+    def close(self) -> None:
+        self._strategy.close()
 
 
 class TorchLearner(TorchSteps):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import mask_names
@@ -16,6 +17,12 @@ from hvdtrain.frameworks.torch.batch_norm import BatchNormalization
 from hvdtrain.interfaces import PIXEL_MAX
 from hvdtrain.networks import layers as kinds
 from hvdtrain.networks.description import STATISTICS, ShapedNetwork, Weights, check_weights
+
+SAVED = (
+    *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+)
+"""The types of tensors that a checkpoint can have."""
 
 
 class TorchNetwork(nn.Module):
@@ -202,29 +209,66 @@ def _restore(current: dict[str, Any], before: dict[str, Any]) -> None:
             current[name] = value
 
 
+def why_not_saved(model: nn.Module) -> tuple[str, str]:
+    """What of a model cannot be in a checkpoint, after "the model's", and what to do; empty texts if all can be."""
+    for name, value in (model.state_dict(keep_vars=True) | unlisted_buffers(model)).items():
+        if not isinstance(value, torch.Tensor):
+            return f"state {name} is of type {type(value).__name__}", "let get_extra_state() return a tensor"
+        if is_lazy(value):
+            return f"parameter {name} has no values yet", "call the model with some rows first, or give it its shape"
+        if value.layout is not torch.strided or value.dtype not in SAVED:
+            kind = f"{value.dtype} in layout {value.layout}".replace("torch.", "")
+            return f"tensor {name} is {kind}", f"use a dense one of {', '.join(map(str, SAVED))}".replace("torch.", "")
+    return "", ""
+
+
+def sparse_layers(model: nn.Module) -> list[str]:
+    """Names of the layers whose gradients are sparse."""
+    kinds = (nn.Embedding, nn.EmbeddingBag)
+    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse]
+
+
+def as_real(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor, or complex numbers as two real ones in one more dimension, where possible in the same memory."""
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def from_real(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """What `as_real` has made real, in its type."""
+    return torch.complex(*values.unbind(-1)) if dtype.is_complex else values.to(dtype)
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor as an array, on a CPU in the same memory; but bfloat16, which NumPy lacks, as float32."""
+    values = tensor.detach().resolve_conj()
+    return (values.float() if values.dtype is torch.bfloat16 else values).cpu().numpy()
+
+
 def module_weights(model: nn.Module) -> Weights:
     """Copies of parameters and buffers, by name; bfloat16, which NumPy lacks, as float32."""
-    state = {
-        name: (value.float() if value.dtype is torch.bfloat16 else value).detach()
-        for name, value in (model.state_dict() | unlisted_buffers(model)).items()
-    }
-    on_device = {name: value for name, value in state.items() if value.is_cuda and value.dtype is torch.float32}
-    state |= _copied_at_once(on_device)
-    return {name: value.numpy() if name in on_device else value.cpu().numpy().copy() for name, value in state.items()}
+    state = {name: value.detach() for name, value in (model.state_dict() | unlisted_buffers(model)).items()}
+    copied = _copied_at_once(
+        {
+            name: value
+            for name, value in state.items()
+            if value.is_cuda and value.dtype in (torch.float32, torch.bfloat16)
+        }
+    )
+    return {name: copied[name].numpy() if name in copied else host_array(value).copy() for name, value in state.items()}
 
 
 def _copied_at_once(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors, all of one type and device, on the host: each copy by itself would wait for the device."""
+    """The tensors of one device, as float32 on the host: each copy by itself would wait for the device."""
     if not tensors:
         return {}
-    flat = torch.cat([value.flatten() for value in tensors.values()]).cpu()
+    flat = torch.cat([value.float().flatten() for value in tensors.values()]).cpu()
     parts = flat.split([value.numel() for value in tensors.values()])
     return {name: part.view(tensors[name].shape) for name, part in zip(tensors, parts, strict=True)}
 
 
 def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
     """Copies of all buffers, float64 or int64, which have every value of smaller types; complex numbers are two."""
-    real = [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in _plain_buffers(model)]
+    real = [as_real(buffer) for buffer in _plain_buffers(model)]
     types = (torch.float64 if buffer.is_floating_point() else torch.int64 for buffer in real)
     return [buffer.to("cpu", kind, copy=True).numpy() for buffer, kind in zip(real, types, strict=True)]
 
@@ -232,7 +276,7 @@ def buffer_arrays(model: nn.Module) -> list[np.ndarray]:
 def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
     """Set all buffers to what `buffer_arrays` returned."""
     for buffer, array in zip(_plain_buffers(model), arrays, strict=True):
-        (torch.view_as_real(buffer) if buffer.is_complex() else buffer).copy_(torch.from_numpy(array))
+        as_real(buffer).copy_(torch.from_numpy(array))
 
 
 def load_module(model: nn.Module, weights: Weights) -> None:

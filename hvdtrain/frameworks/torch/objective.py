@@ -23,6 +23,7 @@ from hvdtrain.frameworks.torch.network import (
     scale_pixels,
     trained_parameters,
     unchanged,
+    why_not_saved,
 )
 from hvdtrain.frameworks.user_code import TaskOutputs, failing_model, no_gradient, no_model, nothing_to_train
 from hvdtrain.interfaces import Batch, Evaluated, Strategy
@@ -160,6 +161,9 @@ class TaskObjective(TaskOutputs, Objective):
         tensors = tuple(map(to_tensor, self._task.first_rows()))
         inputs, targets = tensors[: self.inputs], tensors[self.inputs :]
         self._complete(inputs)
+        problem, remedy = why_not_saved(self.model)
+        if problem:
+            raise self._task.error("model", f"returned a model whose {problem}", remedy)
         self._begin_training()
         buffers, numbers = dict(self.model.named_buffers()), attribute_numbers(self.model)
         with unchanged(self.model):
@@ -172,6 +176,8 @@ class TaskObjective(TaskOutputs, Objective):
             gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
             self.assigned = [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]
             counted = attribute_numbers(self.model).items() - numbers.items()
+        if any(gradient is not None and gradient.is_sparse for gradient in gradients):
+            raise self._task.error("model", "returned a model with sparse gradients", "leave out sparse=True")
         if counted:
             self._task.advice.append(
                 f"--model {self._task.name}: the model changes {min(counted)[0]}, which no checkpoint has: let it be a "

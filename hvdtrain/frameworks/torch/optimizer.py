@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
+from hvdtrain.frameworks.torch.network import host_array
 from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON, OptimizerState
 from hvdtrain.networks.description import Weights
 
@@ -32,7 +33,7 @@ BYTES = {torch.bfloat16: torch.uint16}
 def make_optimizer(config: Config, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """PyTorch's optimizer, whose state exists (as zeros) from the start, so that it can be broadcast and loaded."""
     # One call updates all parameters. GradScaler leaves it to a fused optimizer to skip a step, but Horovod's do not.
-    fused = config.precision != "fp16"
+    fused = config.precision != "fp16" and all(map(torch.is_floating_point, parameters))
     if config.optimizer == "adam":
         adam = torch.optim.Adam(parameters, config.lr, ADAM_BETAS, ADAM_EPSILON, config.weight_decay, fused=fused)
         for parameter in parameters:
@@ -63,7 +64,7 @@ def read_state(optimizer: Any, parameters: dict[str, nn.Parameter], extra: dict[
             if key == "step":
                 updates = int(value)
             else:
-                arrays[f"{CANONICAL[key]}/{name}"] = value.cpu().numpy().copy()
+                arrays[f"{CANONICAL[key]}/{name}"] = host_array(value).copy()
     return OptimizerState(arrays, updates=updates, extra=extra)
 
 
@@ -75,7 +76,7 @@ def write_state(optimizer: Any, parameters: dict[str, nn.Parameter], state: Opti
                 value.fill_(state.updates)
             else:
                 array = state.arrays[f"{CANONICAL[key]}/{name}"]
-                value.copy_(torch.from_numpy(array / np.float32(state.scale)))
+                value.copy_(torch.from_numpy(np.asarray(array / np.float32(state.scale))))  # else a scalar, of one
 
 
 def to_arrays(name: str, state: Any) -> Weights:

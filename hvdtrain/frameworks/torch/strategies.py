@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -16,6 +18,8 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
+    as_real,
+    from_real,
     load_module,
     module_weights,
     trained_parameters,
@@ -55,6 +59,9 @@ class TorchStrategy(Strategy):
         """Update the parameters from the gradients."""
         scaler.step(optimizer)
 
+    def close(self) -> None:
+        """Combine no more gradients of the model."""
+
 
 class TorchHorovod(TorchStrategy):
     """Horovod's DistributedOptimizer: allreduces groups of gradients as soon as backward made them."""
@@ -72,53 +79,87 @@ class TorchHorovod(TorchStrategy):
             group.require_adasum()
         super().__init__(config, runtime, group)
         self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
-        self._reducer: Any = None
-        """Horovod's optimizer, if it combines the gradients."""
+        self._distributed: Any = None
+        """Horovod's optimizer."""
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
-        hvd.broadcast_parameters(model.state_dict() | unlisted_buffers(model), root_rank=0)
-        if optimizer.state:  # Horovod would fill an empty state by a step, which decays the weights
-            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+        tensors = model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer)
+        hvd.broadcast_parameters({name: _in_known_type(tensor) for name, tensor in tensors.items()}, root_rank=0)
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
         if config.op == "adasum":  # it combines each gradient by itself, and the updates
-            distributed = self._distributed(optimizer, model, None)
+            distributed = self._make_distributed(optimizer, model, None)
             distributed.state.update(optimizer.state)  # Horovod's copy of the optimizer starts with an empty state
             return distributed
         # Horovod makes its object from the parameters alone, without other attributes of the optimizer. So it makes one
         # that only combines gradients, and the optimizer itself makes the updates.
         parameters = trained_parameters(model)
         carrier = torch.optim.SGD(parameters.values(), lr=0.0)
-        self._reducer = self._distributed(carrier, model, self._groups(parameters))
+        self._make_distributed(carrier, model, self._groups(parameters))
         if self.runtime.timeline:
-            _record_messages(self._reducer)
+            _record_messages(self._distributed)
         return optimizer
 
-    def _distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
-        return self._hvd.DistributedOptimizer(
+    def _make_distributed(self, optimizer: torch.optim.Optimizer, model: nn.Module, groups: Groups | None) -> Any:
+        self._distributed = self._hvd.DistributedOptimizer(
             optimizer,
             named_parameters=model.named_parameters(),
-            compression=getattr(self._hvd.Compression, self.config.compression),
+            compression=_Compression(getattr(self._hvd.Compression, self.config.compression)),
             backward_passes_per_step=self.config.accumulate,
             op=getattr(self._hvd, self.config.op.capitalize()),
             groups=groups,
         )
+        return self._distributed
 
     def _groups(self, parameters: dict[str, nn.Parameter]) -> Groups:
         sizes = {name: parameter.numel() for name, parameter in parameters.items()}
         return [[parameters[name] for name in names] for names in gradient_groups(self.config, sizes, self.group.size)]
 
     def reduce(self, optimizer: Any) -> None:
-        if self._reducer:
-            _send_incomplete_groups(self._reducer)
-            self._reducer.synchronize()
+        if self._distributed and self.config.op != "adasum":  # which combines the updates in step()
+            _send_incomplete_groups(self._distributed)
+            self._distributed.synchronize()
 
     def update(self, optimizer: Any, scaler: torch.amp.GradScaler) -> None:
-        if self.config.op == "adasum":  # step() itself combines the updates; gradients were not reduced
+        if self.config.op == "adasum":
             optimizer.step()
         else:
             super().update(optimizer, scaler)
+
+    def close(self) -> None:
+        if self._distributed:  # its hooks stay at the parameters
+            self._distributed.set_backward_passes_per_step(math.inf)
+
+
+class _Compression:
+    """Horovod's compression by --compression, and before it gradients in types that Horovod has."""
+
+    def __init__(self, compression: Any) -> None:
+        self._compression = compression
+
+    def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        real = as_real(gradient)
+        sent, context = self._compression.compress(real.float() if real.dtype is torch.bfloat16 else real)
+        return sent, (context, gradient.dtype)
+
+    def decompress(self, received: torch.Tensor, context: Any) -> torch.Tensor:
+        inner, dtype = context
+        values = self._compression.decompress(received, inner)
+        return from_real(values, dtype)
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The tensors in the state of an optimizer, by names that are the same on all ranks."""
+    parameters = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    states = (optimizer.state.get(parameter, {}) for parameter in parameters)
+    named = ((f"state.{number}.{key}", value) for number, state in enumerate(states) for key, value in state.items())
+    return {name: value for name, value in named if isinstance(value, torch.Tensor)}
+
+
+def _in_known_type(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of a tensor in a type that Horovod has."""
+    return tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else as_real(tensor)
 
 
 def _send_incomplete_groups(optimizer: Any) -> None:
@@ -192,6 +233,8 @@ class TorchDDP(TorchStrategy):
         self._wrapped: Distributed | None = None
         self._last_gradient = 0.0
         """When backward made the latest gradient; `time.perf_counter`."""
+        self._unhook: list[Callable[[], None]] = []
+        """Removes the hooks at the parameters."""
 
     def wrap_model(self, model: nn.Module, device: str, finds_unused: bool = False) -> nn.Module:
         # DistributedDataParallel reduces inside backward: in the graph, or as float32 and not by shard.
@@ -210,6 +253,7 @@ class TorchDDP(TorchStrategy):
             self._wrapped = Distributed(
                 model, broadcast_buffers=False, gradient_as_bucket_view=True, find_unused_parameters=finds_unused
             )
+        self._unhook.append(self._wrapped._remove_autograd_hooks)
         return self._wrapped
 
     def _watch_gradients(self, model: nn.Module, device: str) -> None:
@@ -223,7 +267,11 @@ class TorchDDP(TorchStrategy):
 
         for parameter in model.parameters():
             if parameter.requires_grad:
-                parameter.register_post_accumulate_grad_hook(note_time)
+                self._unhook.append(parameter.register_post_accumulate_grad_hook(note_time).remove)
+
+    def close(self) -> None:
+        for unhook in self._unhook:
+            unhook()
 
     def reduce(self, optimizer: Any) -> None:
         if self.runtime.cuda_graph:
@@ -244,7 +292,7 @@ class TorchDDP(TorchStrategy):
         if gradients[0].is_cuda:  # the device waits for other ranks, not this thread
             self.group.cannot_time_gradients()
         with self.group.communicating:
-            flat = torch.cat([gradient.flatten() for gradient in gradients])
+            flat = _flatten(gradients)
             torch.distributed.all_reduce(flat)
             _distribute(flat.div_(self.group.size), gradients)
 
@@ -254,10 +302,17 @@ def _gradients(optimizer: Any) -> list[torch.Tensor]:
     return [p.grad for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
+def _flatten(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """All gradients in one array, real, (n,); in float32 where all are in bfloat16, which NumPy lacks."""
+    flat = torch.cat([as_real(gradient).flatten() for gradient in gradients])
+    return flat.float() if flat.dtype is torch.bfloat16 else flat
+
+
 def _distribute(flat: torch.Tensor, gradients: list[torch.Tensor]) -> None:
-    """Write what `flat` holds, the elements of all gradients in their order, into the gradients."""
-    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(part.view_as(gradient))
+    """Write what `flat` holds, the elements of all gradients as from `_flatten`, into the gradients."""
+    sizes = [gradient.numel() * (1 + gradient.is_complex()) for gradient in gradients]
+    for gradient, part in zip(gradients, flat.split(sizes), strict=True):
+        gradient.copy_(from_real(part.view(as_real(gradient).shape), gradient.dtype))
 
 
 def _is_also_channels_last(parameter: nn.Parameter, has_such_images: bool) -> bool:
@@ -282,6 +337,6 @@ class TorchAllreduce(TorchStrategy):
 
     def reduce(self, optimizer: Any) -> None:
         gradients = _gradients(optimizer)
-        flat = torch.cat([gradient.flatten() for gradient in gradients]).cpu()
+        flat = _flatten(gradients).cpu()
         self.group.allreduce(flat.numpy())
         _distribute(flat.div_(self.group.size), gradients)

@@ -13,7 +13,7 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
-from hvdtrain.frameworks.torch.network import buffers_by_rank, trained_parameters
+from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_layers, trained_parameters, why_not_saved
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -41,6 +41,11 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
     ) -> tuple[nn.Module, Any]:
         _check(model, optimizer)
+        if (self._strategy.waits or self._config.shards) and (sparse := sparse_layers(model)):
+            problem = (
+                f"setup(): {sparse[0]} makes sparse gradients, which --strategy {self._config.strategy} does not send"
+            )
+            raise UserError(problem, "leave out sparse=True, or use --strategy ddp or single without --shards")
         self._model = model.to(self.device)
         self.local_weights = buffers_by_rank(model, synchronized=False)
         # Strategies share the parameters, and not all of them the buffers.
@@ -152,6 +157,9 @@ def _check(model: Any, optimizer: Any) -> None:
     if not isinstance(model, nn.Module) or not isinstance(optimizer, torch.optim.Optimizer):
         given = f"{type(model).__name__} and {type(optimizer).__name__}"
         raise UserError(f"setup(): got {given}", "give a torch.nn.Module and a torch.optim.Optimizer")
+    problem, remedy = why_not_saved(model)
+    if problem:
+        raise UserError(f"setup(): the model's {problem}", remedy)
     if type(optimizer).__module__.startswith("horovod."):
         remedy = "give the optimizer that it was made from: the strategy combines the gradients"
         raise UserError("setup(): the optimizer is Horovod's DistributedOptimizer", remedy)

@@ -104,8 +104,7 @@ LAUNCHERS = {
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
     specs = (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)
-    if launcher in ("horovodrun", "mpirun"):
-        _check_length(launcher, specs[0], {**passed_on(environment), **specs[0].variables})
+    check_length(launcher, specs[0].command, {**passed_on(environment), **specs[0].variables})
     return specs
 
 
@@ -113,13 +112,15 @@ MAX_COMMAND_BYTES = 120 << 10
 """The kernel's limit for one argument or variable (MAX_ARG_STRLEN, 128 KiB), less what a launcher adds."""
 
 
-def _check_length(launcher: str, spec: LaunchSpec, given: Mapping[str, str]) -> None:
-    """Raise UserError for a command line that the launcher cannot pass on to the ranks.
+def check_length(launcher: str, command: Sequence[str], given: Mapping[str, str]) -> None:
+    """Raise UserError for a command line that the launcher cannot pass on to the ranks, with the variables given.
 
     Open MPI gives each rank all arguments in one variable. horovodrun gives a shell all arguments and variables as one.
     """
+    if launcher not in ("horovodrun", "mpirun"):
+        return
     assigned = [f"{name}={value}" for name, value in given.items()] if launcher == "horovodrun" else []
-    length = len(os.fsencode(shlex.join([*assigned, *spec.command])))
+    length = len(os.fsencode(shlex.join([*assigned, *command])))
     if length > MAX_COMMAND_BYTES:
         what = "arguments and variables" if assigned else "arguments"
         reason = f"launch {launcher}: the {what} have {length >> 10} KiB, and it passes on {MAX_COMMAND_BYTES >> 10}"

@@ -19,7 +19,7 @@ from pathlib import Path
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options
 from hvdtrain.jobs.hosts import check_access
-from hvdtrain.jobs.launchers import LAUNCHERS
+from hvdtrain.jobs.launchers import LAUNCHERS, check_length
 from hvdtrain.jobs.series import joined, sweep_program
 from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.slurm.submissions import Submission, array_tasks
@@ -169,6 +169,7 @@ def _check(options: argparse.Namespace) -> None:
         reason = f"--time {options.time!r} is not a time limit"
         raise UserError(reason, "write minutes, H:M:S or D-H:M:S, as for sbatch")
     _check_variables(options.env)
+    check_length(options.via, options.program, {})  # before the job waits for hours
     if options.array and _names_its_run(options.program):
         raise UserError(
             "--array with --name: all tasks would train the same run",

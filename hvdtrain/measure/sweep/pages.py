@@ -144,6 +144,8 @@ def draw(combinations: list[Combination]) -> bytes | None:
         for axis, (name, points) in zip(axes, panels.items(), strict=True):
             _draw_panel(axis, name, points, rows)
             axis.set_ylabel(printable(score.title))
+            if score.name == ACCURACY:
+                axis.set_ylim(*plots.widened_limits(axis.get_ylim(), axis.dataLim.intervaly))
         about = "whiskers: minimum to maximum of the seeds" + "\nbars: 95 % interval of chance" * bool(rows)
         figure.supxlabel(about, fontsize=8)
         return plots.encode(figure, "png")

@@ -17,7 +17,7 @@ from hvdtrain.collectives.ring import RingGroup
 from hvdtrain.system.network import free_port
 from hvdtrain.system.rank_info import RankInfo
 
-LIMIT_S, SUSPENDED_S = 2, 2.5
+LIMIT_S, SUSPENDED_S = 3, 3.5
 WAITS = f"""
 import os, sys
 import numpy as np
@@ -28,6 +28,7 @@ from hvdtrain.system.rank_info import RankInfo
 processes.SUSPENDED_S = 0.7
 what, port = sys.argv[1], int(sys.argv[2])
 print("up", flush=True)
+sys.stdin.read(1)
 if what == "agent":
     os.environ[protocol.SUPERVISOR] = f"127.0.0.1:{{port}}"
     protocol.connect("token", {LIMIT_S})
@@ -49,11 +50,20 @@ def test_a_suspended_start_goes_on():
     ports = {what: free_port() for what in ("0", "1", "agent")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     waiting = {
-        what: subprocess.Popen([sys.executable, "-c", WAITS, what, str(port)], env=environment, stdout=subprocess.PIPE)
+        what: subprocess.Popen(
+            [sys.executable, "-c", WAITS, what, str(port)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
         for what, port in ports.items()
     }
     for process in waiting.values():
         process.stdout.readline()
+    for process in waiting.values():
+        process.stdin.write(b"x")
+    time.sleep(0.2)
     for process in waiting.values():
         process.send_signal(signal.SIGSTOP)
     time.sleep(SUSPENDED_S)

@@ -168,6 +168,14 @@ def test_a_job_name_that_no_log_file_can_have_is_an_error(name):
         script("--job-name", name)
 
 
+def test_a_program_with_too_many_arguments_is_an_error_before_it_is_submitted():
+    program = ("train", *["y" * 1023] * 140)
+    assert "y" * 1023 in script(program=program)
+    for via in ("mpirun", "horovodrun"):
+        with pytest.raises(UserError, match=f"launch {via}: .* KiB"):
+            script("--via", via, program=program)
+
+
 @pytest.mark.parametrize("name", ["a%jb", ".x", "x" * 200, "a:b@c=+,-"])
 def test_other_job_names_are_accepted(name):
     assert f"#SBATCH --job-name={name}\n" in script("--job-name", name)

@@ -179,7 +179,7 @@ def test_bad_rows_are_skipped_and_not_augmented():
     found = read_rows(rows, np.array([3, 4]), Draw(0, 0))
     assert list(found.bad) == [0] and found.arrays[0].min() == 1
     found = read_rows(rows, np.array([3, 5]), Draw(0, 0))
-    assert list(found.bad) == [0, 1]
+    assert list(found.bad) == [0, 1] and found.arrays[0].min() == 1 and found.arrays[1].tolist() == [4, 4]
     assert [(one.shape, one.dtype) for one in found.arrays] == [((2, 1, 2, 2), np.float64), ((2,), np.int64)]
 
 

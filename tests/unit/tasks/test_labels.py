@@ -9,7 +9,7 @@ from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import UserError
 from hvdtrain.tasks.user import make_task
 
-X, Y = np.zeros((8, 4), np.float32), np.array([0, 1, 2, 0, 1, 7, 2, -1])
+X, Y = np.arange(32, dtype=np.float32).reshape(8, 4), np.array([0, 1, 2, 0, 1, 7, 2, -1])
 GOOD = (X[:5], Y[:5])
 
 
@@ -65,6 +65,9 @@ def test_rows_with_wrong_labels_are_skipped_with_that_option():
     task = made((X, Y), skip=True)
     task.labels.expect(3)
     (found,) = read(task, [4, 5, 7])
-    assert list(found.bad) == [1, 2] and found.arrays[1].tolist() == [1, 0, 0]
+    assert list(found.bad) == [1, 2] and found.arrays[1].tolist() == [1, 1, 1]
     assert "training row 5 is 7" in found.bad[1].reason
+    (only_bad,) = read(task, [7, 5])
+    assert list(only_bad.bad) == [0, 1] and only_bad.arrays[1].tolist() == [0, 0]
+    assert np.array_equal(only_bad.arrays[0], X[[0, 0]])
     assert Y[5] == 7

@@ -79,8 +79,9 @@ def test_a_row_of_one_array_and_the_fingerprint():
     ("item", "text"),
     [
         ({"x": 1}, "the training rows (row 0): is dict; return a tuple of arrays and numbers"),
-        ((X[0], None), "the training rows (row 0): is ndarray, NoneType; return a tuple of arrays and numbers"),
+        ((X[0], None), "the training rows (row 0): is float32, NoneType; return a tuple of arrays and numbers"),
         (("a", 1), "is str, int; return a tuple"),
+        ((np.ones(2, np.longdouble), 1), "int; return a tuple of arrays and numbers, of at most 64 bits"),
         ((), "is tuple; return a tuple"),
         (ValueError("no"), "the training rows (row 0): cannot be read (no)"),
     ],
@@ -96,7 +97,7 @@ def fail(error):
 @pytest.mark.parametrize(
     ("rows", "text"),
     [
-        ({"x": X}, "the training rows are dict; return arrays of numbers, or an object that makes rows"),
+        ({"x": X}, "the training rows are dict; return arrays of numbers of at most 64 bits, or an object"),
         ("rows", "the training rows are str"),
         (3, "the training rows: int has no __len__ and no __getitem__; give it __len__ and __getitem__"),
         (type("Stream", (IterableDataset,), {"__iter__": iter})(), "not only __iter__"),
@@ -116,6 +117,14 @@ def assert_refused(rows, text):
         made(rows, (X, Y))
     assert "--model t.py:Task: " in str(caught.value) and text in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "rows"])
+def test_rows_of_another_byte_order_become_those_of_this_machine(kind):
+    numbers, labels = X.astype(">f4"), Y.astype(">i8")
+    train = made((numbers, labels) if kind == "arrays" else Rows(lambda row: (numbers[row], labels[row])), (X, Y))
+    for array, expected in zip(train.dataset.train[np.arange(3)], (X, Y), strict=True):
+        assert array.dtype.isnative and np.array_equal(array, expected[:3])
 
 
 def odd(row):

@@ -128,7 +128,8 @@ def needs(width):
             with_data(((X, Y), (X[:, :2], Y))),
             ["training rows are float32 (4,) and int64 (), test rows float32 (2,) and int64 ()"],
         ),
-        (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are ndarray, list; return arrays of numbers"]),
+        (with_data(((X.astype(np.longdouble), Y), (X, Y))), ["return arrays of numbers of at most 64 bits"]),
+        (with_data(((X, ["a"] * 6), (X, Y))), ["the training rows are float32, list; return arrays of numbers"]),
         (with_data(((X, Y), (X, Y)), inputs=3), ["a row has 2 array(s), but inputs is 3"]),
         (with_data(((X, Y), (X, Y)), inputs=True), ["inputs is True"]),
         (

@@ -113,6 +113,7 @@ class SlowRun:
 
     is_rank_0 = state_by_rank = False
     untrained = frozenset()
+    not_finite_at_first = {}  # noqa: RUF012
 
     def __init__(self, clock, seconds, **options):
         self.runtime, self.learner = RuntimeOptions(**options), self

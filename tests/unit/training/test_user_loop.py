@@ -168,6 +168,51 @@ def test_an_infinite_buffer_is_no_error(start):
     assert np.isneginf(checkpoints.newest(run.folder)[1].weights["mask"][0, 1])
 
 
+class OtherTypes(nn.Module):
+    """Has parameters in complex numbers and bfloat16, and values that are not finite and stay so."""
+
+    def __init__(self):
+        super().__init__()
+        self.turning, self.halves = nn.Linear(4, 3, dtype=torch.complex64), nn.Linear(3, 2, dtype=torch.bfloat16)
+        self.scale = nn.Parameter(torch.tensor([1.0, -torch.inf]))
+        self.frozen = nn.Parameter(torch.tensor([torch.nan]), requires_grad=False)
+        self.register_buffer("unknown", torch.full((3,), torch.nan))
+
+    def forward(self, numbers):
+        turned = self.turning(numbers.to(torch.complex64))
+        return self.halves((turned * turned.conj()).real.bfloat16()).float() * self.scale[0]
+
+
+def test_parameters_of_other_types_and_not_finite_from_the_start_are_saved_and_resumed(start):
+    def run_on(run):
+        inner = OtherTypes()
+        model, _ = run.setup(inner, torch.optim.Adam(inner.parameters()))
+        train(run, model)
+        return inner.state_dict(), checkpoints.newest(run.folder)[1].optimizer.arrays
+
+    with start(max_steps=3) as run:
+        run_on(run)
+        folder = run.folder
+    with hvdtrain.start(Config(**CONFIG), RuntimeOptions(resume=folder, device="cpu", quiet=True)) as run:
+        resumed, state = run_on(run)
+    with start("whole") as run:
+        whole, expected = run_on(run)
+    assert {name for name in whole if not torch.equal(whole[name].nan_to_num(), resumed[name].nan_to_num())} == set()
+    assert all(np.array_equal(state[name], expected[name]) for name in expected)
+    assert {"complex64"} < {array.dtype.name for array in expected.values()}
+
+
+def test_a_buffer_that_becomes_nan_is_an_error_where_it_was_a_number(start):
+    with pytest.raises(hvdtrain.errors.NotFiniteError) as error, start() as run:
+        inner = OtherTypes()
+        inner.unknown[1:] = 0
+        model, _ = run.setup(inner, torch.optim.SGD(inner.parameters(), lr=0.01))
+        for batch in run.batches(ROWS):
+            run.step(losses(model, batch))
+            inner.unknown[1] = torch.nan
+    assert "unknown" in error.value.reason
+
+
 def test_a_schedule_of_another_optimizer_is_refused(start):
     with pytest.raises(UserError, match="schedule belongs to another optimizer"), start() as run:
         run.setup(*parts())
@@ -196,6 +241,16 @@ class Unsaveable:
         raise AssertionError
 
 
+class Stateful(nn.Linear):
+    def get_extra_state(self):
+        return {}
+
+
+def made(model):
+    """The model and its optimizer."""
+    return model, torch.optim.Adam(model.parameters())
+
+
 def horovods():
     """Parts whose optimizer has a class as Horovod makes it."""
     model, optimizer = parts()
@@ -216,6 +271,9 @@ def replace(model, _):
         (lambda run: run.setup(parts()[0], torch.optim.Adam(nn.Linear(1, 1).parameters())), "not the model's"),
         (lambda run: run.setup(m := parts()[0], torch.optim.Adam(m[0].parameters())), "lacks the parameter 2.weight"),
         (lambda run: run.setup(m := parts()[0].requires_grad_(False), torch.optim.Adam(m.parameters())), "nothing"),
+        (lambda run: run.setup(*made(nn.Linear(4, 2, dtype=torch.complex128))), "tensor weight is complex128"),
+        (lambda run: run.setup(*made(Stateful(4, 2))), "state _extra_state is of type dict"),
+        (lambda run: run.setup(m := nn.LazyLinear(2), torch.optim.Adam(m.parameters())), "weight has no values yet"),
         (lambda run: run.setup(*horovods()), "the optimizer is Horovod's DistributedOptimizer"),
         (
             lambda run: run.setup(m := parts()[0], torch.optim.LBFGS(m.parameters())),

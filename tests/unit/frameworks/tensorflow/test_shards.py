@@ -78,6 +78,7 @@ CASES = {
     "network, bf16": ("", {"precision": "bf16", "optimizer": "adam", "lr": 0.01, "on_nan": "skip"}),
     "batch normalization and dropout": ("Classifier", NESTEROV),
     "LSTM": ("Sequences", {"optimizer": "adam", "lr": 0.01}),
+    "regularizers, constraints and a layer of training": ("Regression", NESTEROV),
 }
 
 

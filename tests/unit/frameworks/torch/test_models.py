@@ -19,6 +19,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.styles.torch_devices import TorchDataParallel, TorchManual, TorchManualLearner
 from hvdtrain.frameworks.torch.learner import TorchLearner
+from hvdtrain.frameworks.torch.network import host_array
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning", "ignore:Full backward hook")
@@ -145,6 +146,29 @@ def half_gradients():
     return Inside()
 
 
+class ComplexLayer(nn.Module):
+    """A complex layer and a complex number."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.turn = nn.Linear(FEATURES, FEATURES, dtype=torch.complex64), nn.Parameter(torch.tensor(1 + 1j))
+
+    def forward(self, x):
+        values = self.layer(x.to(torch.complex64)) * self.turn
+        return (values * values.conj()).real.to(x.dtype)
+
+
+class HalfLayer(nn.Module):
+    """A layer in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear().bfloat16()
+
+    def forward(self, x):
+        return self.layer(x.bfloat16()).to(x.dtype)
+
+
 # Pieces of models, and whether rows pass them one by one: else shards and parts of a step compute something else.
 PIECES = {
     "linear": (linear, True),
@@ -170,6 +194,8 @@ PIECES = {
     "lazy linear": (lambda: nn.LazyLinear(FEATURES), True),
     "lazy batch norm": (nn.LazyBatchNorm1d, False),
     "bfloat16 inside": (half_gradients, True),
+    "bfloat16 parameters": (HalfLayer, True),
+    "complex parameters": (ComplexLayer, True),
 }
 
 
@@ -279,7 +305,7 @@ def reference(model, losses, adam):
         losses(module(torch.from_numpy(numbers)), torch.from_numpy(labels)).mean().backward()
         optimizer.step()
     tensors = {**module.state_dict(), **dict(module.named_buffers(remove_duplicate=False))}
-    return {name: value.detach().numpy() for name, value in tensors.items() if "constant" not in name}
+    return {name: host_array(value) for name, value in tensors.items() if "constant" not in name}
 
 
 def check(pieces, head, **options):
@@ -297,7 +323,8 @@ def check(pieces, head, **options):
         third.load_optimizer_state(first.optimizer_state())
     third.train_step(last)
     expected = reference(model, losses, options.get("optimizer") == "adam")
-    assert_close(third.weights(), expected, 2e-3 if "bfloat16" in f"{head} {pieces}" else 2e-5)
+    tolerance = 3e-2 if "bfloat16 parameters" in pieces else 2e-3 if "bfloat16" in f"{head} {pieces}" else 2e-5
+    assert_close(third.weights(), expected, tolerance)
 
 
 @pytest.mark.parametrize("piece", PIECES)
@@ -310,6 +337,7 @@ def test_random_models_train_as_in_pytorchs_own_loop(seed):
     chosen = random.Random(seed)
     by_row = chosen.random() < 0.5
     names = [name for name, (_, alone) in PIECES.items() if alone or not by_row]
+    names.remove("bfloat16 parameters")  # their roundings, which the optimizers differ in, become large in other pieces
     options = [{}, {"clip_norm": 1e6}, {"optimizer": "adam"}]
     if by_row:
         options += [{"accumulate": 2}, {"shards": 4}, {"accumulate": 3, "optimizer": "adam"}]
@@ -399,6 +427,9 @@ def test_modes_and_attributes_that_may_surprise_are_said():
     [
         (linear, lambda outputs, labels: squares(torch.complex(outputs, outputs)[:, :CLASSES], labels), "complex"),
         (lambda: Unlazy(), lambda outputs, labels: outputs.sum(1), "lonely.weight"),
+        (lambda: linear().to(torch.complex128), lambda outputs, labels: outputs.sum(1), "complex128"),
+        (lambda: Stateful(), lambda outputs, labels: outputs.sum(1), "_extra_state is of type dict"),
+        (lambda: OneHot(), lambda outputs, labels: outputs.sum(1), "sparse gradients"),
         (lambda: nn.LazyBatchNorm2d(), lambda outputs, labels: outputs.sum(1), "float32"),
     ],
 )
@@ -406,6 +437,30 @@ def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses,
     with pytest.raises(UserError) as caught:
         learner(model, losses)
     assert named in caught.value.reason and caught.value.option == "model"
+
+
+class Stateful(nn.Linear):
+    """Has state that is no tensor."""
+
+    def __init__(self):
+        super().__init__(FEATURES, FEATURES)
+
+    def get_extra_state(self):
+        return {"calls": 0}
+
+    def set_extra_state(self, state):
+        raise AssertionError
+
+
+class OneHot(nn.Module):
+    """Its gradients are sparse."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Embedding(3, FEATURES, sparse=True)
+
+    def forward(self, x):
+        return self.layer((x[:, 0] > 0).long())
 
 
 class Unlazy(nn.Module):

@@ -6,6 +6,7 @@ import threading
 import pytest
 from support.browser import NAMES, Browser, find_browser
 from support.live_runs import Beats, make_run, records
+from support.run_folders import write_task_run
 from support.web import serving
 
 from hvdtrain.system.run_end import Failure, RunEnd
@@ -208,4 +209,40 @@ def test_the_token_becomes_a_cookie(browser, runs):
         assert browser.run("document.cookie") == ""  # HttpOnly
         browser.open(address)
         browser.wait(ROWS + ".length === 43")
+    assert browser.errors == []
+
+
+def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_path):
+    """Charts are of what runs have measured, and none are drawn where nothing is; a run is found by its own name."""
+    empty, models, others = tmp_path / "empty", tmp_path / "a" / "runs", tmp_path / "b" / "runs"
+    empty.mkdir()
+    captions = "[...document.querySelectorAll('.chart-box')].filter(one => one.checkVisibility()).map(one => "
+    captions += "one.querySelector('figcaption').innerText)"
+    browser.resize(1280)
+    with serving(tmp_path, str(empty)) as server:
+        browser.open(server.url)
+        browser.wait("document.getElementById('runs-note').innerText.length > 0")
+        assert browser.run(captions) == []
+        write_task_run(empty / "first", {"perplexity": 9.0})
+        browser.wait(f"({captions}).includes('perplexity')")
+        browser.open("about:blank")
+    write_task_run(models / "large", {"perplexity": 12.5}, score="min:perplexity")
+    make_run(others / "lenet", 5, FINISHED)
+    make_run(others / "large-2", 5, FINISHED)
+    with serving(tmp_path, str(models), str(others)) as server:
+        browser.open(server.url)
+        browser.wait(ROWS + ".length === 3")
+        assert set(browser.run(NAMES_OF_ROWS)) == {"a/runs/large", "b/runs/lenet", "b/runs/large-2"}
+        heads = browser.run("[...document.querySelectorAll('#runs thead th')].map(one => one.innerText)")
+        assert "Perplexity" in heads and "Rows/s" in heads
+        browser.wait(f"({captions}).includes('perplexity')")
+        browser.open(f"{server.url}#run=large")
+        browser.wait("document.getElementById('one-facts').innerText.includes('12.5')")
+        facts = browser.run("document.getElementById('one-facts').innerText")
+        assert "lm.py:Task" in facts and "digits" not in facts and "Images/s" not in facts
+        browser.wait(f"({captions}).includes('perplexity')")
+        assert "accuracy" not in browser.run(captions)
+        browser.open(f"{server.url}#compare=lenet")
+        browser.wait("document.querySelector('#overview-curves .legend').innerText.includes('b/runs/lenet')")
+        browser.open("about:blank")
     assert browser.errors == []
