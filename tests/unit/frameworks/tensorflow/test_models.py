@@ -217,6 +217,7 @@ OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
 BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"shards": 3, "nesterov": True}, {"accumulate": 3, "clip_norm": 1e6})
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("number", range(8))
 def test_models_train_as_in_keras_fit(number):
     chosen = random.Random(number)
