@@ -1,12 +1,18 @@
-"""What runs beside others in the launcher's event loop: tasks whose errors are not lost, and waiting."""
+"""What runs beside the launcher's event loop: tasks whose errors are not lost, waiting, and access to files."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
-from typing import Any
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 from hvdtrain.system.processes import TICK_S, RunningTime
+
+FILES_S = 20.0
+"""How long a server of files may take for an answer."""
+Result = TypeVar("Result")
 
 
 def start_task(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -37,3 +43,34 @@ async def sleep(seconds: float) -> None:
     while clock.seconds < seconds:
         await asyncio.sleep(min(TICK_S, seconds - clock.seconds))
         clock.tick()
+
+
+class Files:
+    """Files that may be on a server that does not respond. on_silence: called when it has not done so."""
+
+    def __init__(self, on_silence: Callable[[], None]) -> None:
+        self._on_silence, self._responds = on_silence, True
+
+    async def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
+        """What a function returns or raises that uses the files; None where the server does not respond in time.
+
+        Its thread then waits alone, and keeps neither the loop nor the end of this process.
+        """
+        result: Future[Result] = Future()
+        result.set_running_or_notify_cancel()
+
+        def run() -> None:
+            try:
+                result.set_result(function(*arguments))
+            except Exception as error:
+                result.set_exception(error)
+
+        if not self._responds:
+            return None
+        threading.Thread(target=run, daemon=True).start()
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(result), FILES_S)
+        except asyncio.TimeoutError:
+            self._responds = False
+            self._on_silence()
+            return None

@@ -24,6 +24,7 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
+from hvdtrain.jobs.background import Files
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
@@ -187,15 +188,16 @@ class Restarts:
         self._run: OpenedRun | None = None
         self._attempts: list[Attempt] = []
         self._began = time.monotonic()
+        self._files = Files(lambda: say(f"{self.folder} does not respond; its records of this job are incomplete"))
 
     async def run(self) -> RunEnd:
         """How the last attempt ended."""
         end = await self._run_attempts()
         failure = self._attempts[-1].end.failure
         if failure:
-            self._record(end)
+            await self._files.call(self._record, end)
         if failure and (len(self._attempts) > 1 or (failure.resumable and not failure.at_start)):
-            where = run_end.progress(self.folder, self._attempts[0].began)
+            where = await self._files.call(run_end.progress, self.folder, self._attempts[0].began)
             if where:
                 self._say(where)
         return end
@@ -221,24 +223,25 @@ class Restarts:
 
     async def _run_attempts(self) -> RunEnd:
         while True:
-            attempt = Attempt(newest_checkpoint(self._resumed_folder))
+            attempt = Attempt(await self._files.call(newest_checkpoint, self._resumed_folder))
             self._attempts.append(attempt)
             attempt.end = await self._run_attempt(attempt)
-            self._close(attempt)
+            await self._files.call(self._close, attempt)
             failure = attempt.end.failure
             if not failure or not self._policy.limit or attempt.end.status == "stopped":
                 return attempt.end
-            why = self._reason_to_give_up(attempt.end, failure)
+            without = await self._files.call(self._without_progress) or 1
+            why = self._reason_to_give_up(attempt.end, failure, without)
             if why:
                 return attempt.end if len(self._attempts) == 1 else self._given_up(why, attempt.end)
-            number = await self._pause(attempt.end)
+            number = await self._pause(attempt.end, without)
             if number:
                 stopped = RunEnd("stopped", interrupted_status(number), failure)
                 return self._given_up("it was asked to end between two attempts", stopped)
 
     async def _run_attempt(self, attempt: Attempt) -> RunEnd:
         try:
-            job = self._current_job()
+            job = await self._current_job()
             attempt.ranks, attempt.hosts = job.ranks, [host.name for host in placed(job.ranks, job.hosts)]
             return await self._supervise(job, self._opened)
         except UserError as error:
@@ -246,7 +249,7 @@ class Restarts:
             self._say(failure)
             return RunEnd("failed", error.exit_status, failure)
 
-    def _current_job(self) -> Job:
+    async def _current_job(self) -> Job:
         """The job of this attempt: the first one is the job that was asked for.
 
         Raises UserError if the hosts are not sufficient now, or the run's folder, which existed, is missing.
@@ -254,7 +257,8 @@ class Restarts:
         if len(self._attempts) == 1:
             return self._job
         folder = self._resumed_folder
-        if folder and any(attempt.trained for attempt in self._attempts) and not os.path.isdir(folder):
+        trained = any(attempt.trained for attempt in self._attempts)
+        if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
         job = reduced(self._job, self._policy.min_ranks or self._job.ranks, self._say)
         return dataclasses.replace(job, time_limit_s=self._time_left())
@@ -276,7 +280,7 @@ class Restarts:
             with contextlib.suppress(OSError):  # a full disk does not keep a job from being restarted
                 write_atomically(folder / FILE, text + "\n")
 
-    def _reason_to_give_up(self, end: RunEnd, failure: Failure) -> str:
+    def _reason_to_give_up(self, end: RunEnd, failure: Failure, without_progress: int) -> str:
         """Why there is no further attempt; empty where there is one."""
         number = len(self._attempts)
         if end.exit_status == UserError.exit_status and (not failure.at_start or number == 1):
@@ -288,11 +292,7 @@ class Restarts:
         if self._is_repeated(failure):
             return "the same rank failed twice in the same way, from the same checkpoint"
         # Hosts that do not respond may come back: only the pauses grow for them, up to --restarts.
-        if (
-            self._resumed_folder
-            and not failure.at_start
-            and self._without_progress() >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT
-        ):
+        if self._resumed_folder and not failure.at_start and without_progress >= MAX_ATTEMPTS_WITHOUT_CHECKPOINT:
             return f"{MAX_ATTEMPTS_WITHOUT_CHECKPOINT} attempts in a row wrote no newer checkpoint"
         return ""
 
@@ -323,11 +323,11 @@ class Restarts:
             end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
         end.write(folder)
 
-    async def _pause(self, end: RunEnd) -> int:
+    async def _pause(self, end: RunEnd, without_progress: int) -> int:
         """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
-        pause_s = min(FIRST_PAUSE_S * 2 ** (self._without_progress() - 1), LONGEST_PAUSE_S)
+        pause_s = min(FIRST_PAUSE_S * 2 ** (without_progress - 1), LONGEST_PAUSE_S)
         number = f"{len(self._attempts)} of {self._policy.limit}"
-        self._record(end._replace(status="restarting"))
+        await self._files.call(self._record, end._replace(status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({number})")
         return await signal_within(self._signals, pause_s)
 

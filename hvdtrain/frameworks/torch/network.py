@@ -225,7 +225,9 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
 def sparse_layers(model: nn.Module) -> list[str]:
     """Names of the layers whose gradients are sparse."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse]
+    return [
+        name or "the model" for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse
+    ]
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:

@@ -27,6 +27,7 @@ async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+@pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_strangers_keep_no_agent_out(sent):
     """More than are kept: the oldest are closed."""

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import hosts, run
+from hvdtrain.jobs import background, hosts, run
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, RestartPolicy, reduced
 from hvdtrain.jobs.run import Restarts
@@ -232,6 +233,20 @@ def test_a_run_that_is_not_resumed_is_only_reported(tmp_path, monkeypatch):
     assert end == KILLED and "--restarts 4 are used up" in reported[-2]
     assert f"resume with --resume {folder}" in reported[-1]
     assert RunEnd.read(folder).rank == 1 and not (folder / "attempts.json").exists()
+
+
+@pytest.mark.parametrize("function", ["newest_checkpoint", "last_step", "write_atomically"])
+def test_a_folder_that_does_not_respond_keeps_no_job(tmp_path, monkeypatch, function):
+    """As on a file server that is gone; its accesses wait in threads of their own."""
+    monkeypatch.setattr(background, "FILES_S", 0.2)
+    answered, folder = threading.Event(), tmp_path / "runs" / "run"
+    save_checkpoint(folder / "checkpoints", position=Position(step=3))
+    monkeypatch.setattr(run, function, lambda *_: answered.wait(30))
+    began = time.monotonic()
+    end, reported = run_attempts(monkeypatch, [KILLED] * 3, 2, OpenedRun(str(folder), True))
+    assert end == KILLED and time.monotonic() - began < 5
+    assert sum("does not respond" in line for line in reported) == 1
+    answered.set()
 
 
 def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):

@@ -211,11 +211,13 @@ def check(pieces, **options):
     assert_close(third.weights(), expected)
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_trains_as_with_gluons_trainer(piece):
     check([piece])
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_models_train_as_with_gluons_trainer(seed):
     chosen = random.Random(seed)

@@ -356,11 +356,13 @@ def check(pieces, head, **options):
     assert_close(third.weights(), expected, tolerance)
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_trains_as_in_pytorchs_own_loop(piece):
     check([piece], "logits")
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("seed", range(16))
 def test_random_models_train_as_in_pytorchs_own_loop(seed):
     chosen = random.Random(seed)
