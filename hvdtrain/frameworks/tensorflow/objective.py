@@ -263,7 +263,8 @@ class TaskObjective(TaskOutputs, Objective):
         inputs, targets = rows[: self._task.inputs], rows[self._task.inputs :]
         losses = self._with_added(self._outputs(inputs, training=True), targets)
         if self._unused:  # a gradient of zeros, so that every strategy treats it like the others
-            losses += 0 * tf.add_n([tf.reduce_sum(variable) for variable in self._unused])
+            zeros = (tf.where(False, variable, tf.zeros_like(variable)) for variable in self._unused)  # 0 * inf is NaN
+            losses += tf.add_n(list(map(tf.reduce_sum, zeros)))
         return losses
 
     def evaluate(self, *rows: tf.Tensor) -> Evaluation:

@@ -25,6 +25,7 @@ from hvdtrain.frameworks.torch.network import (
     load_buffers,
     load_module,
     module_weights,
+    shapes_of,
     trained_parameters,
     unchanged,
 )
@@ -126,7 +127,13 @@ class TorchSteps(Learner):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
-        self._sums.add(gradients, buffer_arrays(self._model))
+        buffers = buffer_arrays(self._model)
+        if shapes_of(buffers) != shapes_of(self._buffers):
+            raise UserError(
+                "the model makes or resizes buffers when it is called, which depends on the shard",
+                "give them their shapes before the first step, or leave out --shards",
+            )
+        self._sums.add(gradients, buffers)
         load_buffers(self._model, self._buffers)
 
     def _finish_shards(self) -> None:

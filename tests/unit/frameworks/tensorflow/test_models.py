@@ -217,6 +217,7 @@ OPTIONS = ({}, {"nesterov": True}, {"on_nan": "skip"})
 BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"shards": 3, "nesterov": True}, {"accumulate": 3, "clip_norm": 1e6})
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("number", range(8))
 def test_models_train_as_in_keras_fit(number):
     chosen = random.Random(number)
@@ -248,6 +249,22 @@ def test_the_trial_before_training_leaves_the_model_as_it_was():
     of_branch = learner(model_maker(["unused"])).weights()
     moving = [value for name, value in of_branch.items() if "moving" in name]
     assert len(moving) == 2 and not moving[0].any() and (moving[1] == 1).all()
+
+
+class Masked(tf.keras.layers.Layer):
+    """Has an infinite variable, which gets no gradient."""
+
+    def build(self, shape):
+        self.mask = self.add_weight(name="mask", shape=(2,), initializer=tf.constant_initializer([-np.inf, 1.0]))
+
+    def call(self, values):
+        return values
+
+
+def test_an_infinite_variable_without_a_gradient_makes_no_loss_infinite():
+    trained = learner(lambda: tf.keras.Sequential([Masked(), tf.keras.layers.Dense(CLASSES)]))
+    assert all(np.isfinite(float(trained.train_step(batch))) for batch in batches())
+    assert any(np.isneginf(value).any() for value in trained.weights().values())
 
 
 class OwnStep(tf.keras.Sequential):
