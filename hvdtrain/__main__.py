@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import signal
 import sys
 
 from hvdtrain.errors import UserError
@@ -45,6 +46,7 @@ COMMANDS = {
 @exit_status()
 def main(argv: list[str] | None = None) -> None:
     """Run the command in `argv`, by default the command line's; an unknown command ends the process with status 2."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # of whoever ignores it, the kernel forgets how its children ended
     argv = sys.argv[1:] if argv is None else argv
     command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
     if command in COMMANDS:

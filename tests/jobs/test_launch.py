@@ -59,6 +59,14 @@ def test_the_launcher_raises_its_own_limit_of_open_files(tmp_path):
     assert sum(line.endswith("] 64") for line in output.splitlines()) == 8, output
 
 
+def test_signals_of_children_that_were_ignored_by_who_started_the_launcher(tmp_path):
+    """The kernel would otherwise forget how an agent has ended."""
+    killed = ["launch", "local", "-n", "1", "--", "sh", "-c", "kill -9 $PPID; sleep 60"]
+    ignore = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execvp(sys.argv[1], sys.argv[1:])"
+    status, output = run(["python", "-c", ignore, "python", "-m", "hvdtrain", *killed], tmp_path)
+    assert (status, len(output.splitlines())) == (1, 1), output
+
+
 def test_a_program_that_does_not_exist(tmp_path):
     status, output = run(["python", "-m", "hvdtrain", "launch", "local", "-n", "2", "--", "no-such-program"], tmp_path)
     assert status == 2, output
