@@ -232,7 +232,7 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:
     count = len(forms_of(test[np.zeros(1, np.int64)]))
     if count < inputs:
         raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
-    return Dataset(name, trained, test, tuple(map(str, getattr(task, "classes", ()))))
+    return Dataset(name, trained, test, ())
 
 
 def _augmented(name: str, task: Any, train: Source) -> Source:

@@ -182,6 +182,8 @@ def test_helpers_of_a_task_are_its_own():
     task = make_task("t.py:Own", type("Own", (Task,), {**free, "losses": len, "metrics": None, "augment": None}))
     assert task.has("losses") and not task.has("metrics")
     make_task("t.py:Own", type("Own", (Task,), {"loss": "mse", "optimizer": "adam"}))  # arguments that it keeps
+    make_task("t.py:Own", type("Own", (Task,), dict.fromkeys(("classes", "matrix", "argument", "arguments"), len)))
+    make_task("t.py:Own", type("Own", (Task,), {"classes": 10}))
 
 
 def assert_refused(kind, *texts, settings=()):
