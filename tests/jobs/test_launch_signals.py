@@ -49,7 +49,7 @@ def wait_gone(pids: list[int], seconds: float) -> None:
 LEAVING = """
 import os, signal, sys, time, subprocess
 child = subprocess.Popen(["sleep", "600"])
-in_a_session = subprocess.Popen(["sleep", "600"], start_new_session=True)
+in_a_session = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
 daemon = subprocess.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True)
 print("pid", os.getpid(), flush=True)
 print("child", child.pid, flush=True)
