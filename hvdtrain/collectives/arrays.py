@@ -36,7 +36,8 @@ def share_arrays(learner: Learner, names: frozenset[str]) -> None:
     """Give all ranks rank 0's values of these weights. Call it on every rank."""
     if names and learner.group.size > 1:
         weights = learner.weights()
-        learner.load(weights | broadcast_arrays(learner.group, {name: weights[name] for name in names}))
+        shared = {name: weights[name] for name in names & weights.keys()}  # some may have no values yet
+        learner.load(weights | broadcast_arrays(learner.group, shared))
 
 
 def gather_arrays(group: Group, arrays: Weights) -> list[Weights]:

@@ -133,7 +133,9 @@ class Sink:
                 try:
                     rest = rest[os.write(file, rest) :]
                 except BlockingIOError:  # another process has made the terminal or pipe non-blocking
-                    select.select([], [file], [])
+                    ready = select.poll()  # select() has a limit of 1024 files
+                    ready.register(file, select.POLLOUT)
+                    ready.poll()
                 self._moved_at = time.monotonic()
 
 

@@ -111,7 +111,7 @@ class JobProcesses:
                 await asyncio.wait_for(task, max(1 - (time.monotonic() - began), 0.1))
         await self._remove_credentials()
         # What the programs of killed agents have left; not what an ssh of the launcher has left for the next ssh.
-        await asyncio.to_thread(end_descendants, AGENT_VARIABLE)
+        await asyncio.to_thread(end_descendants, AGENT_VARIABLE if self._job.hosts else "")
 
 
 def _files(launcher: str, job: Job) -> int:

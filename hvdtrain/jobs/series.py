@@ -81,6 +81,8 @@ class JobSeries:
             reason = self._run_alone(job, file) if job.prepare() else ""
             if not reason:
                 job.log.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_UN)  # the job has ended; what it left behind may have its output still
             return reason
 
     def _run_alone(self, job: SeriesJob, file: BinaryIO) -> str:
@@ -136,7 +138,7 @@ def _locked(log: Path) -> BinaryIO:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                print("    waiting: another process runs this job, or it is still ending", file=sys.stderr, flush=True)
+                print(f"    waiting: a process of this job still runs, with {log} open", file=sys.stderr, flush=True)
                 fcntl.flock(file, fcntl.LOCK_EX)
         if log.exists() and os.path.samestat(os.fstat(file.fileno()), log.stat()):
             file.truncate(0)

@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import os
+import re
 import traceback
 import warnings
 from bdb import BdbQuit
@@ -214,10 +215,11 @@ def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> A
 
 
 def _kinds(parameter: inspect.Parameter) -> set[str]:
-    """The types of an argument that its annotation, such as `bool | None`, and its default name."""
+    """The types of an argument that its annotation, such as `bool | None` or `Optional[bool]`, and its default name."""
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    names = {name.strip() for name in text.split("|")} if annotation is not parameter.empty else set()
+    words = set(re.findall(r"\w+", text)) if annotation is not parameter.empty else set()
+    names = words - {"typing", "Optional", "Union"} | ({"None"} if "Optional" in words else set())
     return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 

@@ -215,7 +215,8 @@ class UserLoop:
                 "call the schedule's step() only where run.step() returns True",
             )
         self._lr = lr
-        self._check_schedules(self._started.training.at.epoch)
+        if self._resumed_schedules:
+            self._check_schedules(self._started.training.at.epoch)
         self._losses.append(self._learner.step(losses, self._ends_step))
         self._is_stepped = self._has_steps = True
         phases.begin(SCRIPT)

@@ -1,12 +1,15 @@
 """Allreduces by the Horovod that make setup builds."""
 
 import re
+import socket
 
+import psutil
 import pytest
 from support.jobs import ROOT, launcher, run
 
 PROGRAM = ROOT / "tests" / "support" / "allreduces.py"
 NAMES = ROOT / "tests" / "support" / "mxnet_names.py"
+EDGES = ROOT / "tests" / "support" / "core_edges.py"
 WAITING = ROOT / "tests" / "support" / "waiting.py"
 RIGHT = r"(\d+) operations were right"
 
@@ -53,6 +56,33 @@ def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(tmp_
     measured, expected = waits["0"]
     assert 0.75 * expected < measured < 1.25 * expected, "with the first gradient it would be twice as much"
     assert waits["1"][0] < measured
+
+
+def other_interface():
+    """An interface of this host besides lo, and its address."""
+    for name, addresses in psutil.net_if_addrs().items():
+        for address in addresses:
+            if name != "lo" and address.family == socket.AF_INET and psutil.net_if_stats()[name].isup:
+                return name, address.address
+    pytest.skip("this host has no second address")
+
+
+@pytest.mark.needs("torch")
+def test_the_operations_use_the_interface_that_is_named(tmp_path):
+    """The launcher's ranks find each other over lo."""
+    name, address = other_interface()
+    status, output = run([*launcher("local", 2), "python", str(EDGES), "addresses", name], tmp_path)
+    assert status == 0, output[-6000:]
+    assert re.findall(r"addresses (.+)", output) == [address] * 2
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("event_driven", ["1", pytest.param("0", marks=pytest.mark.matrix)])
+def test_the_autotuner_goes_on_when_a_rank_has_joined(tmp_path, event_driven):
+    variables = {"HOROVOD_AUTOTUNE": "1", "HOROVOD_EVENT_DRIVEN": event_driven}
+    status, output = run([*launcher("local", 2), "python", str(EDGES), "join"], tmp_path, **variables)
+    assert status == 0, output[-6000:]
+    assert sorted(re.findall(RIGHT, output)) == ["30", "60"], output
 
 
 @pytest.mark.matrix

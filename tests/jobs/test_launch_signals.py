@@ -49,7 +49,7 @@ def wait_gone(pids: list[int], seconds: float) -> None:
 LEAVING = """
 import os, signal, sys, time, subprocess
 child = subprocess.Popen(["sleep", "600"])
-in_a_session = subprocess.Popen(["sleep", "600"], start_new_session=True)
+in_a_session = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
 daemon = subprocess.run(["sh", "-c", "setsid sleep 600 > /dev/null 2>&1 & echo $!"], capture_output=True, text=True)
 print("pid", os.getpid(), flush=True)
 print("child", child.pid, flush=True)
@@ -68,6 +68,7 @@ def pids_of_all(output: Path) -> list[int]:
     return [pid for line in ("pid", "child", "session", "daemon") for pid in pids(f"] {line} ", output)]
 
 
+@pytest.mark.guarantee("no-process-left")
 @pytest.mark.guarantee("killed-rank")
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
@@ -85,6 +86,7 @@ def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
     wait_gone(everything, max(5 - took, 0.5))
 
 
+@pytest.mark.guarantee("no-process-left")
 @pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
 def test_a_killed_launcher_leaves_no_process(tmp_path, by):
     process, output = begin(tmp_path, by, STUBBORN)
@@ -98,6 +100,7 @@ def agent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+@pytest.mark.guarantee("no-process-left")
 @pytest.mark.parametrize(
     "by",
     ["local", pytest.param("mpirun", marks=pytest.mark.matrix), pytest.param("horovodrun", marks=pytest.mark.matrix)],
@@ -111,6 +114,7 @@ def test_a_killed_agent_leaves_no_process(tmp_path, by):
     wait_gone(everything, 1)
 
 
+@pytest.mark.guarantee("no-process-left")
 @pytest.mark.parametrize("by", ["local", pytest.param("mpirun", marks=pytest.mark.matrix)])
 def test_a_job_that_ends_well_leaves_no_process(tmp_path, by):
     process, output = begin(tmp_path, by, LEAVING)

@@ -118,6 +118,11 @@ class Browser:
         self.call("Page.navigate", url="about:blank")
         self.call("Page.navigate", url=address)
 
+    def leave(self) -> None:
+        """Show no page: the last one asks its server for nothing from here on."""
+        self.open("about:blank")
+        self.wait("location.href === 'about:blank'")
+
     def run(self, code: str) -> Any:
         """The value of an expression of JavaScript in the page; a promise is waited for."""
         result = self.call("Runtime.evaluate", expression=code, returnByValue=True, awaitPromise=True)

@@ -23,7 +23,7 @@ def strangers(address: tuple[str, int], count: int, sent: bytes) -> Iterator[lis
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(count):
-            connection = stack.enter_context(socket.create_connection(address, 5))
+            connection = stack.enter_context(socket.create_connection(address, 60))
             connection.setblocking(False)
             with contextlib.suppress(OSError):  # the other side has read enough, or has closed it
                 connection.send(sent)

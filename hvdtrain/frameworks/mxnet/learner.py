@@ -12,6 +12,7 @@ import numpy as np
 from mxnet import gluon
 from mxnet.contrib import amp
 
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, device_number, statistics_by_rank
 from hvdtrain.frameworks.mxnet.batch_norm import RunningStatistics
 from hvdtrain.frameworks.mxnet.network import Forward, Parameters, channel_multiple, load_array, scale_pixels
@@ -42,6 +43,7 @@ class ContextLearner(Learner):
     """What all learners in MXNet share: the contexts of this process, which are its GPUs or parts of the CPU."""
 
     def __init__(self, strategy: Strategy) -> None:
+        _settle_precision(strategy.config.precision)
         self.group, self._config, devices = strategy.group, strategy.config, strategy.devices
         gpus = mx.context.num_gpus()
         self.device, self.devices = "gpu", devices
@@ -155,9 +157,6 @@ class MXNetLearner(MXNetSteps):
 
     def __init__(self, target: Target, weights: Weights | None, strategy: MXNetStrategy) -> None:
         config = strategy.config
-        if config.precision == "bf16":
-            with contextlib.redirect_stdout(io.StringIO()):
-                amp.init(target_dtype="bfloat16")  # for all graphs of this process, so before the first one exists
         super().__init__(strategy)
         self._objective = OBJECTIVES[target.kind](target, weights, strategy, self._contexts)
         self._parameters, self.local_weights = self._objective.parameters, self._objective.local_weights
@@ -216,3 +215,16 @@ class MXNetLearner(MXNetSteps):
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         self._states.write(state)
+
+
+def _settle_precision(precision: str) -> None:
+    """Let this process compute in a precision: MXNet's bf16 casts all graphs from then on, so before the first one."""
+    if precision == "bf16":
+        with contextlib.redirect_stdout(io.StringIO()):
+            amp.init(target_dtype="bfloat16")
+    elif amp.amp._amp_initialized:
+        raise UserError(
+            f"--precision {precision}: an earlier run of this process was in bf16, which MXNet keeps",
+            "train in another process, for example by hvdtrain.launch",
+            option="precision",
+        )

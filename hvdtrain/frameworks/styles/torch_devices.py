@@ -22,7 +22,7 @@ from hvdtrain.collectives.groups import single_process
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices, split_rows
-from hvdtrain.frameworks.torch.network import load_module, module_weights, placed_tensors, unlisted_buffers
+from hvdtrain.frameworks.torch.network import host_array, load_module, module_weights, placed_tensors, unlisted_buffers
 from hvdtrain.frameworks.torch.objective import OBJECTIVES, evaluate, evaluating, to_tensor, widened
 from hvdtrain.frameworks.torch.strategies import TorchStrategy, Wrapper
 from hvdtrain.interfaces import DEVICES_NORMALIZE, Batch, Evaluated, Learner, OptimizerState, Strategy, Unsupported
@@ -146,10 +146,11 @@ class TorchManual(Strategy):
         super().__init__(config, runtime, single_process(config.strategy), len(self.device_names))
 
 
-def get_params(weights: Weights, trainable: Collection[str], device: str) -> Tensors:
+def get_params(tensors: Tensors, trainable: Collection[str], device: str) -> Tensors:
     """Copy parameters and buffers to one device; those in `trainable` get gradients."""
     return {
-        name: torch.tensor(value, device=device, requires_grad=name in trainable) for name, value in weights.items()
+        name: tensor.detach().to(device, copy=True).requires_grad_(name in trainable)
+        for name, tensor in tensors.items()
     }
 
 
@@ -250,19 +251,21 @@ class TorchManualLearner(Learner):
             return self._outputs(self._params[0], [to_tensor(images, self.device)]).cpu().numpy()
 
     def weights(self) -> Weights:
-        arrays = {name: value.detach().cpu().numpy() for name, value in self._params[0].items()}
+        arrays = {name: host_array(value) for name, value in self._params[0].items()}
         return {name: arrays[first].copy() for name, first in self._first_names.items()}
 
     def load(self, weights: Weights) -> None:
         load_module(self._model, weights)
-        arrays = {name: weights[name] for name in dict.fromkeys(self._first_names.values())}
-        self._params = [get_params(arrays, self._names, device) for device in self._device_names]
+        loaded = self._model.state_dict() | unlisted_buffers(self._model)
+        tensors = {name: loaded[name] for name in dict.fromkeys(self._first_names.values())}
+        self._params = [get_params(tensors, self._names, device) for device in self._device_names]
 
     def optimizer_state(self) -> OptimizerState:
         momentum: Tensors = self._momentum[0] if self._config.momentum else {}
-        return OptimizerState({f"momentum/{name}": value.cpu().numpy().copy() for name, value in momentum.items()})
+        return OptimizerState({f"momentum/{name}": host_array(value).copy() for name, value in momentum.items()})
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
         for momentum in self._momentum if self._config.momentum else ():
             for name, value in momentum.items():
-                value.copy_(torch.from_numpy(state.arrays[f"momentum/{name}"] / np.float32(state.scale)))
+                saved = state.arrays[f"momentum/{name}"] / np.float32(state.scale)
+                value.copy_(torch.from_numpy(np.asarray(saved)))  # NumPy makes numbers of arrays without dimensions

@@ -25,6 +25,7 @@ from hvdtrain.frameworks.torch.network import (
     load_buffers,
     load_module,
     module_weights,
+    shapes_of,
     trained_parameters,
     unchanged,
 )
@@ -126,7 +127,13 @@ class TorchSteps(Learner):
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
             gradients.append(host_array(as_real(gradient)))
             parameter.grad = None  # the array keeps the memory
-        self._sums.add(gradients, buffer_arrays(self._model))
+        buffers = buffer_arrays(self._model)
+        if shapes_of(buffers) != shapes_of(self._buffers):
+            raise UserError(
+                "the model makes or resizes buffers when it is called, which depends on the shard",
+                "give them their shapes before the first step, or leave out --shards",
+            )
+        self._sums.add(gradients, buffers)
         load_buffers(self._model, self._buffers)
 
     def _finish_shards(self) -> None:
@@ -188,6 +195,7 @@ class TorchLearner(TorchSteps):
             self.load(weights)
         self._model.to(self.device)
         self._parameters = trained_parameters(self._model)
+        self._check_scalable()
         self._load_loss_scale(self._scaler.state_dict())
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
@@ -199,6 +207,16 @@ class TorchLearner(TorchSteps):
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._prepare_shards()
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
+
+    def _check_scalable(self) -> None:
+        """Raise UserError for a parameter whose gradients cannot have fp16's loss scale."""
+        halves = [name for name, parameter in self._parameters.items() if parameter.dtype is torch.float16]
+        if halves and self._scaler.is_enabled():
+            raise UserError(
+                f"--precision fp16: the parameter {halves[0]} is float16, whose gradients PyTorch does not unscale",
+                "keep the parameters in float32, or leave out --precision fp16",
+                option="precision",
+            )
 
     def _make_graphed(self) -> GraphedStep:
         """Raises UserError where there are no graphs."""

@@ -225,7 +225,9 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
 def sparse_layers(model: nn.Module) -> list[str]:
     """Names of the layers whose gradients are sparse."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    return [name for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse]
+    return [
+        name or "the model" for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse
+    ]
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
@@ -279,8 +281,14 @@ def load_buffers(model: nn.Module, arrays: list[np.ndarray]) -> None:
         as_real(buffer).copy_(torch.from_numpy(array))
 
 
+def shapes_of(arrays: list[np.ndarray]) -> list[tuple[int, ...]]:
+    """Those of what `buffer_arrays` returned."""
+    return [array.shape for array in arrays]
+
+
 def load_module(model: nn.Module, weights: Weights) -> None:
-    """Set parameters and buffers. Raises ValueError if names or shapes differ."""
+    """Set parameters and buffers. Raises ValueError if names or shapes of parameters differ."""
+    _resize_buffers(model, weights)
     unlisted = unlisted_buffers(model)
     check_weights(weights, {name: value.shape for name, value in (model.state_dict() | unlisted).items()})
     # Without a copy of all at once; PyTorch warns of arrays that it may not write to, although it only reads here.
@@ -290,8 +298,32 @@ def load_module(model: nn.Module, weights: Weights) -> None:
     model.load_state_dict(tensors)
 
 
+def _resize_buffers(model: nn.Module, weights: Weights) -> None:
+    """Make room for buffers that a model makes or replaces when it is called, such as masks and tables of positions."""
+    device = next(model.parameters()).device
+    for place, module in model.named_modules():
+        for key, buffer in module._buffers.items():
+            value = weights.get(f"{place}.{key}".lstrip("."))
+            if value is None:
+                continue
+            if buffer is None:
+                module._buffers[key] = torch.from_numpy(value.copy()).to(device)
+            elif buffer.shape != value.shape:
+                module._buffers[key] = buffer.new_empty(value.shape)
+
+
+def empty_buffers(model: nn.Module) -> frozenset[str]:
+    """Names of the buffers that are None so far."""
+    return frozenset(
+        f"{place}.{key}".lstrip(".")
+        for place, module in model.named_modules(remove_duplicate=False)
+        for key, buffer in module._buffers.items()
+        if buffer is None
+    )
+
+
 def buffers_by_rank(model: nn.Module, synchronized: bool) -> frozenset[str]:
     """Names of the buffers, of which each rank has its own unless they are synchronized."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    buffers = (model.state_dict().keys() - parameters) | unlisted_buffers(model).keys()
+    buffers = (model.state_dict().keys() - parameters) | unlisted_buffers(model).keys() | empty_buffers(model)
     return frozenset(name for name in buffers if not (synchronized and name.endswith(STATISTICS)))

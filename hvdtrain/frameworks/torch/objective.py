@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -20,6 +19,7 @@ from hvdtrain.frameworks.batches import network_rows, pad_rows
 from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     attribute_numbers,
+    empty_buffers,
     scale_pixels,
     trained_parameters,
     unchanged,
@@ -176,6 +176,9 @@ class TaskObjective(TaskOutputs, Objective):
             gradients = torch.autograd.grad(losses.sum(), trainable, allow_unused=True)
             self.assigned = [name for name, buffer in self.model.named_buffers() if buffer is not buffers.get(name)]
             counted = attribute_numbers(self.model).items() - numbers.items()
+        if made := set(self.assigned) - buffers.keys() - empty_buffers(self.model):
+            problem = f"returned a model that makes its buffer {min(made)} when it is called"
+            raise self._task.error("model", problem, "register it before, as None where it has no values yet")
         if any(gradient is not None and gradient.is_sparse for gradient in gradients):
             raise self._task.error("model", "returned a model with sparse gradients", "leave out sparse=True")
         if counted:
@@ -187,7 +190,7 @@ class TaskObjective(TaskOutputs, Objective):
 
     def _complete(self, inputs: Tensors) -> None:
         """Give lazy modules their shapes."""
-        if any(map(is_lazy, self._tensors())):
+        if any(map(is_lazy, (*self.model.parameters(), *self.model.buffers()))):
             with torch.no_grad(), evaluating(self.model):
                 self._first_outputs(inputs)
         if lazy := [name for name, tensor in self.model.named_parameters() if is_lazy(tensor)]:
@@ -208,9 +211,6 @@ class TaskObjective(TaskOutputs, Objective):
                 f"--model {self._task.name}: model() left {trained[0]} in evaluation mode, in which its parameters are "
                 "trained now: call its train() in model(), unless you mean it"
             )
-
-    def _tensors(self) -> Iterator[torch.Tensor]:
-        return itertools.chain(self.model.parameters(), self.model.buffers())
 
     def _first_outputs(self, inputs: Tensors) -> Any:
         try:

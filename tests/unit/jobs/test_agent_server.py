@@ -18,7 +18,7 @@ TOKEN = "a secret"
 
 def agent(port: int) -> str:
     """Connect as an agent does; what the server then sends."""
-    channel = protocol.authenticate(socket.create_connection(("127.0.0.1", port), 5), TOKEN)
+    channel = protocol.authenticate(socket.create_connection(("127.0.0.1", port), 60), TOKEN)
     return str(channel.receive()["text"])
 
 
@@ -27,6 +27,7 @@ async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     await reader.read()
 
 
+@pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_strangers_keep_no_agent_out(sent):
     """More than are kept: the oldest are closed."""

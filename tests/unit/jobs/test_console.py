@@ -2,9 +2,12 @@
 
 import asyncio
 import os
+import resource
 import select
 import threading
 import time
+
+import pytest
 
 from hvdtrain.jobs import console
 from hvdtrain.jobs.console import Sink
@@ -91,8 +94,23 @@ def test_a_file_that_cannot_be_opened_keeps_nobody(monkeypatch, tmp_path):
     assert path.read_bytes() == 2 * LINE
 
 
-def test_named_pipes_as_files(tmp_path):
-    """One that nobody reads is an error; one with a reader gets everything."""
+@pytest.mark.parametrize("files", [0, 1100])
+def test_named_pipes_as_files(tmp_path, files):
+    """One that nobody reads is an error; one with a reader gets everything, also of a launcher with many open files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < files + 100:
+        pytest.skip(f"at most {hard} open files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files + 100), hard))
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(files)]
+    try:
+        _write_named_pipes(tmp_path)
+    finally:
+        for file in others:
+            os.close(file)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _write_named_pipes(tmp_path):
     said = []
     sink, unread, read = Sink("--output-dir", said.append), tmp_path / "unread", tmp_path / "read"
     os.mkfifo(unread)
@@ -103,7 +121,11 @@ def test_named_pipes_as_files(tmp_path):
         for _ in range(500):
             sink.write(path, LINE)
         sink.close(path)
-    select.select([reading], [], [], 10)
-    with open(reading, "rb") as file:
-        assert file.read() == 500 * LINE
+    ready = select.poll()
+    ready.register(reading, select.POLLIN)
+    data = b""
+    while ready.poll(10_000) and (part := os.read(reading, 1 << 16)):
+        data += part
+    os.close(reading)
+    assert data == 500 * LINE
     assert said == [f"{unread} cannot be written (No such device or address); the job continues without it"]

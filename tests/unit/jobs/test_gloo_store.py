@@ -22,6 +22,7 @@ def test_all_ranks_may_ask_at_the_same_time():
             assert client.recv(100).startswith(b"HTTP/1.0 404")
 
 
+@pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_strangers_keep_no_rank_out(sent):
     store = Store("127.0.0.1")

@@ -109,6 +109,17 @@ def test_the_job_of_a_killed_series_stops_and_the_next_series_waits_for_it(other
     assert "waiting: " in capfd.readouterr().err
 
 
+def test_a_process_that_a_job_left_behind_keeps_no_later_series(tmp_path):
+    left = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid); raise SystemExit(3)"
+    pids = []
+    for _ in range(2):
+        (reason,) = JobSeries(os.environ, limit_s=20).run([job(tmp_path, "a", left)])
+        pids.append(int((tmp_path / "a.log").read_text()))
+        assert reason.startswith("exit status 3 (")
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_job_that_another_series_has_run_meanwhile_is_not_run_again(other, tmp_path):
     os.kill(other.pid, signal.SIGKILL)
     job = SeriesJob("a", ["/missing"], tmp_path / "a.log", lambda: not (tmp_path / "saved").exists())

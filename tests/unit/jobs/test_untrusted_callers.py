@@ -116,6 +116,7 @@ def test_a_slow_stranger_does_not_delay_the_ranks(monkeypatch):
     assert sorted(made) == [0, 1]
 
 
+@pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
 def test_strangers_do_not_delay_the_ranks(sent):
     """More than are kept, at the rendezvous before rank 1 connects."""

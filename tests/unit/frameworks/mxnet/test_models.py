@@ -10,6 +10,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 from mxnet import autograd, gluon
+from mxnet.contrib import amp
 from mxnet.gluon import nn
 from support.model_steps import CLASSES, FEATURES, LR, ROWS, SIZE, assert_close, batches, made, whole_steps
 
@@ -210,11 +211,13 @@ def check(pieces, **options):
     assert_close(third.weights(), expected)
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_trains_as_with_gluons_trainer(piece):
     check([piece])
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("seed", range(12))
 def test_random_models_train_as_with_gluons_trainer(seed):
     chosen = random.Random(seed)
@@ -266,3 +269,10 @@ def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, named):
     with pytest.raises(UserError) as caught:
         learner(model)
     assert f" {named}" in caught.value.reason and caught.value.option == "model"
+
+
+def test_a_run_in_fp32_after_one_in_bf16_is_an_error(monkeypatch):
+    monkeypatch.setattr(amp.amp, "_amp_initialized", True)  # as of a run in bf16, which would cast all later tests
+    with pytest.raises(UserError) as caught:
+        learner(dense)
+    assert caught.value.option == "precision"

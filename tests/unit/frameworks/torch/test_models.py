@@ -54,6 +54,33 @@ class Running(nn.Module):
         return x - self.mean * self.constant
 
 
+class Caching(nn.Module):
+    """A mean that its first call makes, and a table that grows with the rows."""
+
+    def __init__(self, persistent):
+        super().__init__()
+        self.register_buffer("mean", None, persistent)
+        self.register_buffer("table", torch.ones(1), persistent)
+
+    def forward(self, x):
+        if len(self.table) < len(x):
+            self.table = torch.ones(100)
+        mean = x.detach().mean(0)
+        if self.mean is None:
+            self.mean = mean
+        elif self.training:
+            self.mean = self.mean.lerp(mean, 0.3)
+        return (x - self.mean) * self.table[: len(x), None]
+
+
+class Making(nn.Module):
+    """Makes a buffer of which nobody knows before."""
+
+    def forward(self, x):
+        self.register_buffer("scale", torch.ones(1))
+        return x * self.scale
+
+
 class Counter(nn.Module):
     """Scales by the number of its calls in training, an attribute."""
 
@@ -186,6 +213,8 @@ PIECES = {
     "running mean, not persistent": (lambda: Running(False), False),
     "running mean, assigned": (lambda: Running(True, True), False),
     "running mean, assigned, not persistent": (lambda: Running(False, True), False),
+    "buffers that grow": (lambda: Caching(True), False),
+    "buffers that grow, not persistent": (lambda: Caching(False), False),
     "counter": (Counter, False),
     "shared": (Shared, True),
     "auxiliary": (Auxiliary, True),
@@ -327,11 +356,13 @@ def check(pieces, head, **options):
     assert_close(third.weights(), expected, tolerance)
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("piece", PIECES)
 def test_a_piece_trains_as_in_pytorchs_own_loop(piece):
     check([piece], "logits")
 
 
+@pytest.mark.guarantee("user-same-step")
 @pytest.mark.parametrize("seed", range(16))
 def test_random_models_train_as_in_pytorchs_own_loop(seed):
     chosen = random.Random(seed)
@@ -365,6 +396,26 @@ def test_what_copies_on_devices_would_lose_is_an_error_before_the_first_step(str
     with pytest.raises(UserError) as caught:
         check([piece], "logits", strategy=strategy)
     assert caught.value.option == "strategy"
+
+
+def test_shards_of_a_model_whose_buffers_grow_are_an_error():
+    with pytest.raises(UserError):
+        check(["buffers that grow"], "logits", shards=4)
+
+
+@pytest.mark.parametrize("strategy", ["dataparallel", "manual"])
+@pytest.mark.parametrize("piece", ["complex parameters", "bfloat16 parameters"])
+def test_devices_of_one_process_keep_the_state_of_other_types(strategy, piece):
+    model, losses = model_maker([piece], "logits"), HEADS["logits"][1]
+    first, second = learner(model, losses, strategy=strategy), learner(model, losses, strategy=strategy)
+    *early, last = batches()
+    for batch in early:
+        first.train_step(batch)
+    second.load(first.weights())
+    second.load_optimizer_state(first.optimizer_state())
+    for each in (first, second):
+        each.train_step(last)
+    assert_close(second.weights(), first.weights(), 0)
 
 
 def test_the_trial_before_training_leaves_the_model_as_it_was():
@@ -426,6 +477,7 @@ def test_modes_and_attributes_that_may_surprise_are_said():
     ("model", "losses", "named"),
     [
         (linear, lambda outputs, labels: squares(torch.complex(outputs, outputs)[:, :CLASSES], labels), "complex"),
+        (lambda: nn.Sequential(linear(), Making()), lambda outputs, labels: outputs.sum(1), "1.scale"),
         (lambda: Unlazy(), lambda outputs, labels: outputs.sum(1), "lonely.weight"),
         (lambda: linear().to(torch.complex128), lambda outputs, labels: outputs.sum(1), "complex128"),
         (lambda: Stateful(), lambda outputs, labels: outputs.sum(1), "_extra_state is of type dict"),
@@ -437,6 +489,23 @@ def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses,
     with pytest.raises(UserError) as caught:
         learner(model, losses)
     assert named in caught.value.reason and caught.value.option == "model"
+
+
+def test_parameters_in_float16_have_no_loss_scale():
+    with pytest.raises(UserError) as caught:
+        learner(HalfScale, lambda outputs, labels: outputs.sum(1), precision="fp16")
+    assert caught.value.option == "precision" and " scale " in caught.value.reason
+
+
+class HalfScale(nn.Module):
+    """A parameter in float16."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float16))
+
+    def forward(self, x):
+        return x * self.scale
 
 
 class Stateful(nn.Linear):

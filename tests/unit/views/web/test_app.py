@@ -247,6 +247,7 @@ def test_an_error_of_the_server_is_told_to_its_terminal_only(runs, monkeypatch, 
     assert "ZeroDivisionError" in caplog.text and answer.headers["Content-Security-Policy"]
 
 
+@pytest.mark.guarantee("strangers")
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"], ids=["idle", "partial"])
 def test_connections_without_a_request_keep_nobody_out(server, sent):
     """More than the server keeps open, on each of its limits."""

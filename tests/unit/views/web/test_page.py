@@ -196,6 +196,7 @@ def test_a_lost_server_is_told(browser, runs):
         browser.wait(ROWS + ".length === 43")
     browser.wait("document.getElementById('connection').innerText.includes('no answer since')")
     assert browser.run(ROWS + ".length") == 43
+    browser.leave()
     assert all("ERR_CONNECTION_REFUSED" in error or "Failed to fetch" in error for error in browser.errors)
     browser.errors.clear()
 
@@ -209,6 +210,7 @@ def test_the_token_becomes_a_cookie(browser, runs):
         assert browser.run("document.cookie") == ""  # HttpOnly
         browser.open(address)
         browser.wait(ROWS + ".length === 43")
+        browser.leave()
     assert browser.errors == []
 
 
@@ -225,7 +227,7 @@ def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_p
         assert browser.run(captions) == []
         write_task_run(empty / "first", {"perplexity": 9.0})
         browser.wait(f"({captions}).includes('perplexity')")
-        browser.open("about:blank")
+        browser.leave()
     write_task_run(models / "large", {"perplexity": 12.5}, score="min:perplexity")
     make_run(others / "lenet", 5, FINISHED)
     make_run(others / "large-2", 5, FINISHED)
@@ -244,5 +246,5 @@ def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_p
         assert "accuracy" not in browser.run(captions)
         browser.open(f"{server.url}#compare=lenet")
         browser.wait("document.querySelector('#overview-curves .legend').innerText.includes('b/runs/lenet')")
-        browser.open("about:blank")
+        browser.leave()
     assert browser.errors == []
