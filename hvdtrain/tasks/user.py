@@ -84,6 +84,11 @@ class UserTask(Target):
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
 
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """The folder of the task's file may be named from another one, or have been moved."""
+        names = [os.path.basename(str(one.get("task", ""))) for one in (self.record(), record)]
+        return super().is_of({**record, "task": self.name}) and names[0] == names[1]
+
     def problems(self, dataset: Dataset) -> list[str]:
         return [*super().problems(dataset), *self.advice]
 

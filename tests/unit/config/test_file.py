@@ -40,7 +40,8 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
     folder = tmp_path / "runs" / "old"
     folder.mkdir(parents=True)
     config, runtime = parse(["--lr", "0.3", "--epochs", "7"], PROGRAM, "mxnet")
-    record.write_json(folder / "config.json", {"config": record.to_record(config), "runtime": {"score": "min:p", "keep": 1}})
+    recorded = {"config": record.to_record(config), "runtime": {"score": "min:p", "keep": 1}}
+    record.write_json(folder / "config.json", recorded)
     write('resume = "runs/old"\nlr = 0.4\n')
     line = CommandLine.read(["--config", "run.toml", "--seed", "1"], PROGRAM, None)
     config, runtime = line.options()

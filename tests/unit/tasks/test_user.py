@@ -198,6 +198,16 @@ def test_helpers_of_a_task_are_its_own():
     make_task("t.py:Own", type("Own", (Task,), {"classes": 10}))
 
 
+@pytest.mark.parametrize(("name", "settings", "same"), [
+    ("/work/t.py:Task", ("width=4",), True), ("../t.py:Task", ("width=4",), True),
+    ("/work/t.py:Task", (), False), ("u.py:Task", ("width=4",), False), ("t.py:Other", ("width=4",), False),
+])  # fmt: skip
+def test_a_task_is_the_same_from_another_folder(name, settings, same):
+    record = make_task("t.py:Task", Task, ("width=4",)).record()
+    assert make_task(name, Task, settings).is_of(record) == same
+    assert not make_task(name, Task, settings).is_of({"layers": []})
+
+
 def assert_refused(kind, *texts, settings=()):
     with pytest.raises(UserError) as caught:
         make_task("t.py:Task", kind, settings)
