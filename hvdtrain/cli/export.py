@@ -106,7 +106,7 @@ def _export_task(options: ExportOptions, kind: Format, path: Path, saved: Checkp
         raise UserError(f"{path}: belongs to the task {name}, whose code makes the model", f"give --model {name}")
     prepare(FRAMEWORKS[kind])  # the file imports it
     task = load_task(options.model, options.set)
-    if task.record() != saved.network:
+    if not task.is_of(saved.network):
         raise UserError(
             f"{path}: belongs to the task {name} with {saved.network.get('options')!r:.80}, not to {options.model} "
             f"with {dict(task.options)!r:.80}",

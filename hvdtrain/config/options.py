@@ -231,6 +231,9 @@ class RuntimeOptions:
     """Print only errors on the console."""
 
     def __post_init__(self) -> None:
+        for name in ("runs", "resume"):
+            if isinstance(path := getattr(self, name), str):  # as notebooks give it
+                object.__setattr__(self, name, Path(path))
         if self.timeline:
             StepRange.parse(self.timeline)
         check_choice(self.score)

@@ -14,6 +14,7 @@ from hvdtrain.config import option as values
 from hvdtrain.config import validity
 from hvdtrain.config.option import OptionParser, as_json, key, option
 from hvdtrain.config.options import RECIPES, Config, Framework, RuntimeOptions, from_recipe
+from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
@@ -216,7 +217,7 @@ class CommandLine:
         config, given = self.defaults(), self.values
         try:
             config = dataclasses.replace(config, **_of(Config, {**given, "set": config.set + given.get("set", ())}))
-            runtime = RuntimeOptions(**_of(RuntimeOptions, given))
+            runtime = RuntimeOptions(**{**self._recorded_score(), **_of(RuntimeOptions, given)})
         except UserError as error:
             raise self._located(error) from None
         if self.framework and config.framework != self.framework:
@@ -225,6 +226,14 @@ class CommandLine:
             remedy = "leave it out" if is_script(self.program) else other
             raise self._located(UserError(reason, remedy, option="framework"))
         return config, runtime
+
+    def _recorded_score(self) -> dict[str, str]:
+        """The --score of the run to resume, which says what its best checkpoint is; empty if it did not choose one."""
+        if not (path := self.values.get("resume")):
+            return {}
+        runtime = read_json(run_folder(path) / "config.json").get("runtime")
+        score = runtime.get("score") if isinstance(runtime, dict) else None
+        return {"score": score} if isinstance(score, str) and CHOICE.fullmatch(score) else {}
 
     def help(self) -> str:
         """The text of --help, with the defaults of this recipe or run."""
@@ -250,7 +259,7 @@ class CommandLine:
         given = self.values
         origins = dict.fromkeys(KINDS, "default")
         if given.get("resume"):
-            origins |= dict.fromkeys(values.facts(Config), f"run {given['resume']}")
+            origins |= dict.fromkeys((*values.facts(Config), *self._recorded_score()), f"run {given['resume']}")
         else:
             recipe = given.get("recipe", "digits")
             origins |= dict.fromkeys(RECIPES[recipe], f"recipe {recipe}")

@@ -280,7 +280,7 @@ class CheckedRows(RowReader):
         except UserError as error:
             raise RowError(error.reason, error.remedy) from None
         except Exception as error:
-            raise self.row_error(row, error) from None
+            raise self.row_error(row, error) from (error if self.is_of_user(error) else None)
 
     def _like_first(self, row: int, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
         if (forms := _forms_of_row(arrays)) != self.forms:
@@ -290,9 +290,14 @@ class CheckedRows(RowReader):
     def _place(self, row: int) -> str:
         return f"{self.where(row)} (row {row})"
 
+    def is_of_user(self, error: Exception) -> bool:
+        """Whether the user's code raised it, who needs its type and its traceback."""
+        return False
+
     def row_error(self, row: int, error: Exception) -> RowError:
         """The error of a row that could not be read for this reason."""
-        reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({one_line(error)})"
+        kind = f"{type(error).__name__}: " if self.is_of_user(error) and str(error) else ""
+        reason = str(error) if isinstance(error, Malformed) else f"cannot be read ({kind}{one_line(error)})"
         return RowError(f"{self._place(row)}: {reason}", FIX_OR_SKIP)
 
 

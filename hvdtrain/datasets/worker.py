@@ -7,6 +7,7 @@ import os
 import pkgutil
 import subprocess
 import sys
+import traceback
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,7 +17,7 @@ import numpy as np
 from hvdtrain.datasets.formats.reading import DataChanged, one_line
 from hvdtrain.datasets.row_random import Draw
 from hvdtrain.datasets.rows import RowError, Rows, read_rows
-from hvdtrain.errors import TrainingError, UserError
+from hvdtrain.errors import HvdtrainError, TrainingError, UserError
 from hvdtrain.system.processes import describe_status, end_with_parent
 
 START = (
@@ -28,6 +29,13 @@ LOAD_DATASET = "hvdtrain.datasets.registry:load_dataset"
 ERRORS = {kind.__name__: kind for kind in (UserError, RowError, DataChanged, TrainingError)}
 END_S = 5.0
 """How long a process that no longer answers may take to end."""
+
+
+class WorkerTraceback(Exception):
+    """The traceback of an exception in a worker, which is its text: the cause of the error that the rank gets."""
+
+    def __str__(self) -> str:
+        return f"in a process that reads data\n{self.args[0]}"
 
 
 class WorkerProcess:
@@ -71,7 +79,8 @@ class WorkerProcess:
             self._connection.send_bytes(json.dumps({"part": part, "rows": rows, "draw": draw}).encode())
             answer = json.loads(self._connection.recv_bytes())
             if "error" in answer:
-                raise ERRORS[answer["error"]](answer["reason"], answer["remedy"])
+                cause = WorkerTraceback(answer["traceback"]) if answer["traceback"] else None
+                raise ERRORS[answer["error"]](answer["reason"], answer["remedy"]) from cause
             return Rows(
                 tuple(self._receive(*form) for form in answer["arrays"]),
                 {int(position): RowError(*texts) for position, texts in answer["bad"].items()},
@@ -143,7 +152,10 @@ def _answer(connection: Connection, answer: Rows | Exception) -> None:
     if isinstance(answer, Exception):
         kind = next((base.__name__ for base in type(answer).__mro__ if base.__name__ in ERRORS), "TrainingError")
         reason, remedy = (answer.reason, answer.remedy) if isinstance(answer, UserError) else (one_line(answer), "")
-        connection.send_bytes(json.dumps({"error": kind, "reason": reason, "remedy": remedy}).encode())
+        cause = answer.__cause__ if isinstance(answer, HvdtrainError) else answer
+        trace = "".join(traceback.format_exception(cause)) if cause else ""
+        error = {"error": kind, "reason": reason, "remedy": remedy, "traceback": trace}
+        connection.send_bytes(json.dumps(error).encode())
         return
     described = {
         "arrays": [[array.dtype.str, array.shape] for array in answer.arrays],

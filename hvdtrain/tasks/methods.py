@@ -9,8 +9,8 @@ REQUIRED = ("data", "model")
 """Methods that a task has."""
 OPTIONAL = ("losses", "metrics", "augment")
 """Methods that a task may have, or set to None."""
-LIKENESS = 0.75
-"""A name that is as similar to a method's as this (`difflib`) is taken for a misspelling."""
+LIKENESS = 0.82
+"""A name that is as similar to a method's as this (`difflib`) is misspelt; `classes` and `argument` are not."""
 
 _LOSSES = "losses(outputs, *targets), the loss of each row"
 _METRICS = "metrics(outputs, *targets), a dict of a value for each row"

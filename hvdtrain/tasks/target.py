@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -57,6 +58,10 @@ class Target:
     def record(self) -> dict[str, Any]:
         """It as JSON values, by which a resumed run recognizes it."""
         raise NotImplementedError
+
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """Whether this is the record of the same target."""
+        return self.record() == record
 
     def initial_weights(self, config: Config) -> Weights | None:
         """The weights that training begins with; None if the model has its own."""

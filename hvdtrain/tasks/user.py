@@ -6,6 +6,7 @@ import ast
 import functools
 import inspect
 import os
+import re
 import traceback
 import warnings
 from bdb import BdbQuit
@@ -82,6 +83,11 @@ class UserTask(Target):
 
     def record(self) -> dict[str, Any]:
         return {"task": self.name, "options": dict(self.options)}
+
+    def is_of(self, record: Mapping[str, Any]) -> bool:
+        """The folder of the task's file may be named from another one, or have been moved."""
+        names = [os.path.basename(str(one.get("task", ""))) for one in (self.record(), record)]
+        return super().is_of({**record, "task": self.name}) and names[0] == names[1]
 
     def problems(self, dataset: Dataset) -> list[str]:
         return [*super().problems(dataset), *self.advice]
@@ -214,10 +220,11 @@ def _truth_value(key: str, value: Any, parameter: inspect.Parameter | None) -> A
 
 
 def _kinds(parameter: inspect.Parameter) -> set[str]:
-    """The types of an argument that its annotation, such as `bool | None`, and its default name."""
+    """The types of an argument that its annotation, such as `bool | None` or `Optional[bool]`, and its default name."""
     annotation = parameter.annotation
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-    names = {name.strip() for name in text.split("|")} if annotation is not parameter.empty else set()
+    words = set(re.findall(r"\w+", text)) if annotation is not parameter.empty else set()
+    names = words - {"typing", "Optional", "Union"} | ({"None"} if "Optional" in words else set())
     return names | ({type(parameter.default).__name__} & {"str", "bool"})
 
 
@@ -232,7 +239,7 @@ def _load_data(name: str, task: Any, inputs: int, skip: bool) -> Dataset:
     count = len(forms_of(test[np.zeros(1, np.int64)]))
     if count < inputs:
         raise UserError(f"--model {name}: a row has {count} array(s), but inputs is {inputs}", "give more arrays a row")
-    return Dataset(name, trained, test, tuple(map(str, getattr(task, "classes", ()))))
+    return Dataset(name, trained, test, ())
 
 
 def _augmented(name: str, task: Any, train: Source) -> Source:

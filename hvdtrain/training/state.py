@@ -218,7 +218,7 @@ def _local_state(learner: Learner, saved: Checkpoint) -> OptimizerState:
 
 def check_options(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Raise UserError for an option with Resume.SAME that is not that of the checkpoint."""
-    if target.record() != saved.network:
+    if not target.is_of(saved.network):
         raise UserError(
             f"--resume {path}: --model {config.model} is not that of the checkpoint ({saved.model}), or its layers or "
             "--set differ",

@@ -45,6 +45,9 @@ class PythonRows(CheckedRows):
         self._rows = rows
         self.background = str(getattr(rows, "background", "processes"))
 
+    def is_of_user(self, error: Exception) -> bool:
+        return not isinstance(error, Malformed)
+
     @functools.cached_property
     def fingerprint(self) -> str:
         """That of the object; if it has none, of its type, its length and a few rows.

@@ -19,6 +19,7 @@ from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
 from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
@@ -228,8 +229,7 @@ class TensorFlowMirrored(TensorFlowDistributed):
         kind, devices = ("GPU" if gpus else "CPU"), count_devices(runtime.devices, len(gpus))
         if not gpus:
             _set_threads(devices)
-            parts = [tf.config.LogicalDeviceConfiguration()] * devices
-            tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+            _divide_cpu(devices)
         distribution = _new_mirrored()([f"{kind}:{i}" for i in range(devices)])
         super().__init__(config, runtime, group, devices, distribution)
 
@@ -256,6 +256,19 @@ def _set_threads(devices: int) -> None:
     if threads.isdecimal():
         with contextlib.suppress(RuntimeError):  # TensorFlow has started already, for another learner
             tf.config.threading.set_inter_op_parallelism_threads(int(threads) * devices)
+
+
+def _divide_cpu(devices: int) -> None:
+    """Make logical devices of the CPU. Raises UserError in a process in which TensorFlow has started with others."""
+    parts = [tf.config.LogicalDeviceConfiguration()] * devices
+    try:
+        tf.config.set_logical_device_configuration(tf.config.list_physical_devices("CPU")[0], parts)
+    except RuntimeError as error:
+        raise UserError(
+            f"--strategy mirrored: TensorFlow has started in this process, and not with {devices} devices",
+            "train in another process, for example by hvdtrain.launch",
+            option="strategy",
+        ) from error
 
 
 class TensorFlowMultiWorker(TensorFlowDistributed):

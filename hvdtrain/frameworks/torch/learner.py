@@ -195,6 +195,7 @@ class TorchLearner(TorchSteps):
             self.load(weights)
         self._model.to(self.device)
         self._parameters = trained_parameters(self._model)
+        self._check_scalable()
         self._load_loss_scale(self._scaler.state_dict())
         optimizer = make_optimizer(config, list(self._parameters.values()))
         self._optimizer = strategy.wrap_optimizer(optimizer, self._model)
@@ -206,6 +207,16 @@ class TorchLearner(TorchSteps):
         self.local_weights = buffers_by_rank(self._model, bool(self._synchronized))
         self._prepare_shards()
         self._graphed = self._make_graphed() if strategy.runtime.cuda_graph else None
+
+    def _check_scalable(self) -> None:
+        """Raise UserError for a parameter whose gradients cannot have fp16's loss scale."""
+        halves = [name for name, parameter in self._parameters.items() if parameter.dtype is torch.float16]
+        if halves and self._scaler.is_enabled():
+            raise UserError(
+                f"--precision fp16: the parameter {halves[0]} is float16, whose gradients PyTorch does not unscale",
+                "keep the parameters in float32, or leave out --precision fp16",
+                option="precision",
+            )
 
     def _make_graphed(self) -> GraphedStep:
         """Raises UserError where there are no graphs."""

@@ -300,14 +300,13 @@ def load_module(model: nn.Module, weights: Weights) -> None:
 
 def _resize_buffers(model: nn.Module, weights: Weights) -> None:
     """Make room for buffers that a model makes or replaces when it is called, such as masks and tables of positions."""
-    device = next(model.parameters()).device
     for place, module in model.named_modules():
         for key, buffer in module._buffers.items():
             value = weights.get(f"{place}.{key}".lstrip("."))
             if value is None:
                 continue
             if buffer is None:
-                module._buffers[key] = torch.from_numpy(value.copy()).to(device)
+                module._buffers[key] = torch.from_numpy(value.copy()).to(next(model.parameters()).device)
             elif buffer.shape != value.shape:
                 module._buffers[key] = buffer.new_empty(value.shape)
 

@@ -19,6 +19,7 @@ from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.networks.description import Weights
 
 OPTIMIZER = "optimizer"
 """Name of the optimizer's state among those that a checkpoint has."""
@@ -48,6 +49,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
             raise UserError(problem, "leave out sparse=True, or use --strategy ddp or single without --shards")
         self._model = model.to(self.device)
         self.local_weights = buffers_by_rank(model, synchronized=False)
+        self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
         self._parameters = trained_parameters(model)
@@ -80,6 +82,15 @@ class TorchUserLearner(TorchSteps, UserLearner):
                     "let its state_dict() have tensors, numbers, texts, lists and dicts only",
                 ) from None
         self._kept |= states
+
+    def weights(self) -> Weights:
+        weights = super().weights()
+        if made := weights.keys() - self._names:
+            raise UserError(
+                f"the model makes its buffer {min(made)} when it is called, which no resumed run could load",
+                "register it before setup(), as None where it has no values yet",
+            )
+        return weights
 
     def schedule_steps(self) -> dict[str, int]:
         steps = {name: getattr(kept, "last_epoch", None) for name, kept in self._kept.items()}

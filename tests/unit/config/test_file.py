@@ -40,7 +40,8 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
     folder = tmp_path / "runs" / "old"
     folder.mkdir(parents=True)
     config, runtime = parse(["--lr", "0.3", "--epochs", "7"], PROGRAM, "mxnet")
-    record.write_json(folder / "config.json", {"config": record.to_record(config), "runtime": {}})
+    recorded = {"config": record.to_record(config), "runtime": {"score": "min:p", "keep": 1}}
+    record.write_json(folder / "config.json", recorded)
     write('resume = "runs/old"\nlr = 0.4\n')
     line = CommandLine.read(["--config", "run.toml", "--seed", "1"], PROGRAM, None)
     config, runtime = line.options()
@@ -48,7 +49,10 @@ def test_options_of_a_resumed_run_are_below_those_of_the_file(write, tmp_path):
     assert runtime.resume == Path("runs/old")
     found = line.origins()
     assert (found["lr"], found["epochs"], found["seed"]) == ("file run.toml", "run runs/old", "command line")
-    assert (found["resume"], found["keep"]) == ("file run.toml", "default")
+    assert (found["resume"], found["keep"], found["score"]) == ("file run.toml", "default", "run runs/old")
+    assert runtime.score == "min:p", "else the best checkpoint would be another one after the resume"
+    _, runtime = CommandLine.read(["--config", "run.toml", "--score", "auto"], PROGRAM, None).options()
+    assert runtime.score == "auto"
 
 
 INVALID = [

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import pytest
 from support.options import parse
@@ -139,3 +140,8 @@ def other_value(default, kind):
     if texts := [text for text in choices(kind) if text != default]:
         return texts[0]
     return ("x=1",) if isinstance(default, tuple) else (default or 0) + 1 if isinstance(default, int | float) else "x"
+
+
+def test_paths_may_be_texts():
+    options = RuntimeOptions(runs="some/runs", resume="some/runs/first")  # type: ignore[arg-type]
+    assert (options.runs, options.resume) == (Path("some/runs"), Path("some/runs/first"))

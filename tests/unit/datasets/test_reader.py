@@ -134,7 +134,9 @@ def test_errors_of_a_process_are_those_of_the_rows(tmp_path: Path) -> None:
                 with pytest.raises(RowError) as caught:
                     next(found)
                 error = caught.value
-        assert "mine.py:broken: train (row 4): cannot be read (no such file)" in error.reason and error.remedy
+                assert "mine.py" in str(error.__cause__) and "ValueError: no such file" in str(error.__cause__)
+        assert "mine.py:broken: train (row 4): cannot be read (ValueError: no such file)" in error.reason
+        assert error.remedy
 
 
 def test_process_that_is_killed_ends_training_with_a_reason(tmp_path: Path) -> None:

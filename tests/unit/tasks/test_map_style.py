@@ -83,7 +83,7 @@ def test_a_row_of_one_array_and_the_fingerprint():
         (("a", 1), "is str, int; return a tuple"),
         ((np.ones(2, np.longdouble), 1), "int; return a tuple of arrays and numbers, of at most 64 bits"),
         ((), "is tuple; return a tuple"),
-        (ValueError("no"), "the training rows (row 0): cannot be read (no)"),
+        (ValueError("no"), "the training rows (row 0): cannot be read (ValueError: no)"),
     ],
 )
 def test_rows_that_are_no_arrays(item, text):
@@ -137,7 +137,7 @@ def test_a_row_of_another_shape_is_named():
     text = r"rows \(row 9\): is float32 \(3,\) and int64 \(\), the first row is float32 \(4,\) and int64 \(\); give all"
     with pytest.raises(RowError, match=text):
         rows[np.array([8, 9])]
-    with pytest.raises(RowError, match=r"rows \(row 5\): cannot be read \(gone\)"):
+    with pytest.raises(RowError, match=r"rows \(row 5\): cannot be read \(OSError: gone\)"):
         rows[np.array([5])]
 
 

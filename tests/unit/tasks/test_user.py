@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import Optional
 
 import numpy as np
 import pytest
@@ -59,22 +60,33 @@ def test_arguments_are_literals_or_texts():
 
 
 class Flags(Task):
-    def __init__(self, flag=False, typed: bool | None = None, text="a", word: str | None = None, free=None, **more):
+    def __init__(
+        self,
+        flag=False,
+        typed: bool | None = None,
+        older: Optional[bool] = None,  # noqa: UP045
+        text="a",
+        word: str | None = None,
+        older_word: Optional[str] = None,  # noqa: UP045
+        free=None,
+        **more,
+    ):
         self.values = {**vars(), **more}
 
 
 @pytest.mark.parametrize("text", ["true", "True", "TRUE", "false", "False", "FALSE"])
 def test_arguments_are_true_or_false(text):
-    names = ("flag", "typed", "free", "more")
+    names = ("flag", "typed", "older", "free", "more")
     task = make_task("t.py:Flags", Flags, [f"{name}={text}" for name in names])
     expected = text.lower() == "true"
     assert all(task.task.values[name] is expected and task.options[name] is expected for name in names)
     assert make_task("t.py:Flags", Flags, ("typed=None",)).task.values["typed"] is None
-    task = make_task("t.py:Flags", Flags, [f"{name}={text.lower()}" for name in ("text", "word")])
-    assert (task.task.values["text"], task.task.values["word"]) == (text.lower(),) * 2
+    names = ("text", "word", "older_word")
+    task = make_task("t.py:Flags", Flags, [f"{name}={text.lower()}" for name in names])
+    assert all(task.task.values[name] == text.lower() for name in names)
 
 
-@pytest.mark.parametrize("name", ["flag", "typed"])
+@pytest.mark.parametrize("name", ["flag", "typed", "older"])
 @pytest.mark.parametrize("value", ["no", "off", "maybe", "2", "''"])
 def test_what_is_neither_true_nor_false_is_refused(name, value):
     assert_refused(Flags, f"--set {name}=", settings=(f"{name}={value}",))
@@ -182,6 +194,18 @@ def test_helpers_of_a_task_are_its_own():
     task = make_task("t.py:Own", type("Own", (Task,), {**free, "losses": len, "metrics": None, "augment": None}))
     assert task.has("losses") and not task.has("metrics")
     make_task("t.py:Own", type("Own", (Task,), {"loss": "mse", "optimizer": "adam"}))  # arguments that it keeps
+    make_task("t.py:Own", type("Own", (Task,), dict.fromkeys(("classes", "matrix", "argument", "arguments"), len)))
+    make_task("t.py:Own", type("Own", (Task,), {"classes": 10}))
+
+
+@pytest.mark.parametrize(("name", "settings", "same"), [
+    ("/work/t.py:Task", ("width=4",), True), ("../t.py:Task", ("width=4",), True),
+    ("/work/t.py:Task", (), False), ("u.py:Task", ("width=4",), False), ("t.py:Other", ("width=4",), False),
+])  # fmt: skip
+def test_a_task_is_the_same_from_another_folder(name, settings, same):
+    record = make_task("t.py:Task", Task, ("width=4",)).record()
+    assert make_task(name, Task, settings).is_of(record) == same
+    assert not make_task(name, Task, settings).is_of({"layers": []})
 
 
 def assert_refused(kind, *texts, settings=()):

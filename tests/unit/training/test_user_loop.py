@@ -1,5 +1,6 @@
 """A script's own loop in this process: what it gets, and what is refused."""
 
+import contextlib
 import itertools
 import json
 import os
@@ -166,6 +167,30 @@ def test_an_infinite_buffer_is_no_error(start):
         model, _ = run.setup(inner, torch.optim.Adam(inner.parameters()))
         train(run, model)
     assert np.isneginf(checkpoints.newest(run.folder)[1].weights["mask"][0, 1])
+
+
+class Making(nn.Sequential):
+    """Makes a buffer when it is called."""
+
+    def forward(self, numbers):
+        self.register_buffer("made", torch.ones(4))
+        return super().forward(numbers * self.made)
+
+
+@pytest.mark.parametrize("is_registered", [True, False])
+def test_a_buffer_that_the_model_makes_is_resumed_or_an_error_at_the_first_checkpoint(start, is_registered):
+    def run_on(run):
+        inner = Making(nn.Linear(4, 2))
+        if is_registered:
+            inner.register_buffer("made", None)
+        model, _ = run.setup(inner, torch.optim.SGD(inner.parameters(), lr=0.01))
+        train(run, model)
+
+    with contextlib.nullcontext() if is_registered else pytest.raises(UserError, match=" made "):
+        with start(max_steps=3) as run:
+            run_on(run)
+        with hvdtrain.start(Config(**CONFIG), RuntimeOptions(resume=run.folder, device="cpu", quiet=True)) as run:
+            run_on(run)
 
 
 class OtherTypes(nn.Module):

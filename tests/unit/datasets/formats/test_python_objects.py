@@ -19,7 +19,8 @@ def test_python_objects(tmp_path: Path) -> None:
     random = write_python(data, "random")
     assert load_dataset(random).fingerprint == load_dataset(random).fingerprint
     assert load_dataset(random).fingerprint != load_dataset(write_python(data, "map_style")).fingerprint
-    error = rejected(write_python(data, "broken"), "mine.py:broken: train (row 4): cannot be read (no such file)")
+    place = "mine.py:broken: train (row 4)"
+    error = rejected(write_python(data, "broken"), f"{place}: cannot be read (ValueError: no such file)")
     assert isinstance(error, RowError)
     rejected(write_python(data, "nothing"), "mine.py:nothing: is of type int; return (train, test)")
     rejected(write_python(data, "fails"), "mine.py:fails: ZeroDivisionError: division by zero")

@@ -15,7 +15,7 @@ from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
-from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
+from hvdtrain.frameworks.tensorflow.strategies import TensorFlowMirrored, TensorFlowStrategy
 
 
 @pytest.fixture(autouse=True)
@@ -311,3 +311,14 @@ def test_that_a_compiled_models_optimizer_is_not_used_is_said():
         return task.problems(task.dataset)
 
     assert len(advice(compiled)) == 1 and not advice(model_maker(["shared"]))
+
+
+def test_another_number_of_devices_in_the_same_process_is_an_error(monkeypatch):
+    def started(*_):
+        raise RuntimeError("Virtual devices cannot be modified after being initialized")
+
+    monkeypatch.setattr(tf.config, "set_logical_device_configuration", started)
+    with pytest.raises(UserError) as caught:
+        config = Config(framework="tensorflow", strategy="mirrored")
+        TensorFlowMirrored(config, RuntimeOptions(device="cpu", devices=3))
+    assert caught.value.option == "strategy"

@@ -491,6 +491,23 @@ def test_what_cannot_be_trained_is_an_error_before_the_first_step(model, losses,
     assert named in caught.value.reason and caught.value.option == "model"
 
 
+def test_parameters_in_float16_have_no_loss_scale():
+    with pytest.raises(UserError) as caught:
+        learner(HalfScale, lambda outputs, labels: outputs.sum(1), precision="fp16")
+    assert caught.value.option == "precision" and " scale " in caught.value.reason
+
+
+class HalfScale(nn.Module):
+    """A parameter in float16."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float16))
+
+    def forward(self, x):
+        return x * self.scale
+
+
 class Stateful(nn.Linear):
     """Has state that is no tensor."""
 
