@@ -140,7 +140,8 @@ def test_option_has_the_same_effect_in_all_frameworks(shared_jobs, variant, got,
         assert distance(weights, expected_weights) > 1e-7, "nothing was compressed"
 
 
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_adasum(tmp_path, framework):
     """Adasum is between the sum and the average of gradients, so there is no reference: it must train, and resume.
 

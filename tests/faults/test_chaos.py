@@ -27,7 +27,7 @@ def suite(tmp_path_factory):
 @pytest.mark.parametrize(
     ("fault", "framework"),
     [
-        pytest.param("full", FASTEST, marks=pytest.mark.guarantee("full-disk")),
+        pytest.param("full", FASTEST, marks=[pytest.mark.guarantee("full-disk"), pytest.mark.matrix]),
         pytest.param("disk", FASTEST, marks=pytest.mark.guarantee("full-disk")),
         pytest.param("sleep", FASTEST, marks=pytest.mark.guarantee("restart-after-hang")),
         pytest.param("ranks", FASTEST, marks=pytest.mark.guarantee("same-bits")),

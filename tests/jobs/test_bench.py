@@ -107,6 +107,7 @@ def test_invalid_options(tmp_path, options, error):
     assert error in output
 
 
+@pytest.mark.matrix
 @pytest.mark.needs("torch")
 def test_shards_give_one_hash_for_all_ranks_and_strategies(tmp_path):
     options = ("--rows", "torch/ring", "torch/manual", "--np", "1,2", "--shards", "4", "--steps", "20",
