@@ -199,8 +199,8 @@ def test_helpers_of_a_task_are_its_own():
 
 
 @pytest.mark.parametrize(("name", "settings", "same"), [
-    ("/work/t.py:Task", ("width=4",), True), ("../t.py:Task", ("width=4",), True),
-    ("/work/t.py:Task", (), False), ("u.py:Task", ("width=4",), False), ("t.py:Other", ("width=4",), False),
+    ("/elsewhere/t.py:Task", ("width=4",), True), ("../t.py:Task", ("width=4",), True),
+    ("/elsewhere/t.py:Task", (), False), ("u.py:Task", ("width=4",), False), ("t.py:Other", ("width=4",), False),
 ])  # fmt: skip
 def test_a_task_is_the_same_from_another_folder(name, settings, same):
     record = make_task("t.py:Task", Task, ("width=4",)).record()
