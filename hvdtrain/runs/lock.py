@@ -206,6 +206,7 @@ def _wait_for_end(path: Path, this: Holder) -> None:
         if runs is False:
             return
         if runs:
+            holder = holder or _read(path)  # a file that was still empty has its content now
             raise UserError(
                 f"{path.parent} is in use by {_described(holder)}",
                 "wait for that job or stop it, or choose another --name",

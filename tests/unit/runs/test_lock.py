@@ -70,6 +70,21 @@ def test_one_of_many_gets_it(tmp_path):
     assert all(line.startswith(refused) and "choose another --name" in line for line in others), others
 
 
+def test_a_holder_that_is_writing_its_file_is_named(tmp_path, monkeypatch):
+    """The other process has created the file, and writes it after this one has read it."""
+    path, read = tmp_path / "lock-1.json", lock._read
+    path.touch()
+    os.utime(path, (1, 1))
+
+    def written_later(path):
+        monkeypatch.setattr(lock, "_read", read)
+        path.write_text(lock.Holder.this_process().to_json())
+
+    monkeypatch.setattr(lock, "_read", written_later)
+    with pytest.raises(UserError, match=f"is in use by process {os.getpid()} on"):
+        RunLock().acquire(tmp_path)
+
+
 def test_suspended_holder_keeps_it_and_a_killed_one_does_not(tmp_path):
     with holders(tmp_path) as [(process, line)]:
         assert line == "held"
