@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
-
-from hvdtrain.system.files import open_regular
 
 
 class Records(Sequence[dict[str, Any]]):
@@ -57,14 +53,3 @@ def decoded(line: bytes) -> Any:
             return json.loads(line)
         except (ValueError, RecursionError):
             return None
-
-
-def last_bytes(path: Path, most: int) -> bytes:
-    """The end of a file, at most that many bytes; empty where it cannot be read."""
-    try:
-        with open_regular(path) as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(size - most, 0))
-            return file.read(most)
-    except OSError:
-        return b""

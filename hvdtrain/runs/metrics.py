@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.runs.console import log
-from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded, last_bytes
+from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded
 from hvdtrain.runs.step_times import StepTime, from_record
-from hvdtrain.system.files import LINES_BYTES, open_regular
+from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"

@@ -134,6 +134,16 @@ def open_regular(path: Path) -> BufferedReader:
     return open(path, "rb")
 
 
+def last_bytes(path: Path, most: int) -> bytes:
+    """The end of a file from anywhere, at most that many bytes; empty where it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - most, 0))
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def read_limited(path: Path, limit: int = RECORD_BYTES) -> bytes:
     """The content of a file from anywhere. Raises OSError if it is larger than `limit` bytes, or no regular file."""
     with open_regular(path) as file:

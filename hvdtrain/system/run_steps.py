@@ -8,7 +8,7 @@ import os
 import time
 from pathlib import Path
 
-from hvdtrain.system.files import file_system_time, open_regular, read_json
+from hvdtrain.system.files import file_system_time, last_bytes, read_json
 
 METRICS = "metrics.jsonl"
 END_BYTES = 1 << 16
@@ -38,10 +38,7 @@ def last_step(folder: Path | None, since: float = 0.0) -> int | None:
 
 def _recorded_steps(path: Path, began: float) -> list[int]:
     """The step of the newest record of a run's metrics, if it was written since then. Raises OSError."""
-    with open_regular(path) as file:
-        status = os.fstat(file.fileno())
-        file.seek(max(status.st_size - END_BYTES, 0))
-        lines = file.read(END_BYTES).splitlines() if status.st_mtime >= began else []
+    lines = last_bytes(path, END_BYTES).splitlines() if os.path.getmtime(path) >= began else []
     for line in reversed(lines):
         with contextlib.suppress(ValueError, KeyError, TypeError, RecursionError):  # a part of a line, or no record
             return [int(json.loads(line)["step"])]

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 from hvdtrain.config.options import RECIPES, Config, RuntimeOptions, from_recipe
 from hvdtrain.config.sources import FACTS, to_record
-from hvdtrain.runs.json_lines import last_bytes
 from hvdtrain.runs.records import Record, shown, tables
 from hvdtrain.runs.run import Run
 from hvdtrain.system import checkpoint_folder
-from hvdtrain.system.files import read_json
+from hvdtrain.system.files import last_bytes, read_json
 
 NOT_SINGLE = ("per_class_accuracy", "metrics")
 """Results that are not single figures, or that are listed by others of their names."""

@@ -170,14 +170,19 @@ def placed_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
     places: dict[str, torch.Tensor] = {}
     for name, module in model.named_modules():
         tensors = {**module._parameters, **module._buffers}
-        places |= {f"{name}.{key}".lstrip("."): tensor for key, tensor in tensors.items() if tensor is not None}
+        places |= {_place(name, key): tensor for key, tensor in tensors.items() if tensor is not None}
     return places
+
+
+def _place(module: str, key: str) -> str:
+    """The name of what a module has by this key; the name of the model itself is empty."""
+    return f"{module}.{key}" if module else key
 
 
 def attribute_numbers(model: nn.Module) -> dict[str, int | float]:
     """Attributes of all modules that are numbers, by name."""
     return {
-        f"{name}.{key}".lstrip("."): value
+        _place(name, key): value
         for name, module in model.named_modules()
         for key, value in vars(module).items()
         if type(value) in (int, float)
@@ -300,9 +305,9 @@ def load_module(model: nn.Module, weights: Weights) -> None:
 
 def _resize_buffers(model: nn.Module, weights: Weights) -> None:
     """Make room for buffers that a model makes or replaces when it is called, such as masks and tables of positions."""
-    for place, module in model.named_modules():
+    for name, module in model.named_modules():
         for key, buffer in module._buffers.items():
-            value = weights.get(f"{place}.{key}".lstrip("."))
+            value = weights.get(_place(name, key))
             if value is None:
                 continue
             if buffer is None:
@@ -314,8 +319,8 @@ def _resize_buffers(model: nn.Module, weights: Weights) -> None:
 def empty_buffers(model: nn.Module) -> frozenset[str]:
     """Names of the buffers that are None so far."""
     return frozenset(
-        f"{place}.{key}".lstrip(".")
-        for place, module in model.named_modules(remove_duplicate=False)
+        _place(name, key)
+        for name, module in model.named_modules(remove_duplicate=False)
         for key, buffer in module._buffers.items()
         if buffer is None
     )
