@@ -225,47 +225,45 @@ class CheckedRows(RowReader):
         """The file, or the member of a file, that holds a row."""
         return self.name
 
-    @property
+    @functools.cached_property
     def forms(self) -> Forms:
         """Shape and type of the arrays of each row."""
-        return self._first_readable[1]
+        return _forms_of_row(self._first_readable(self._valid_row))
 
-    @functools.cached_property
-    def _first_readable(self) -> tuple[int, Forms]:
-        """The number of the first row that can be read, and the forms of its arrays."""
+    def _first_readable(self, read: Callable[[int], Arrays]) -> Arrays:
+        """The arrays of the first row that `read` can read now: a file may come and go."""
         first: RowError | None = None
-        for row in range(min(len(self), MAX_FIRST)):
+        count = min(len(self), MAX_FIRST)
+        for row in range(count):
             try:
-                return row, _forms_of_row(self._valid_row(row))
+                return read(row)
             except RowError as error:
                 if not self.skip:
                     raise
                 first = first or error
-        count, reason = min(len(self), MAX_FIRST), first.reason if first else ""
+        reason = first.reason if first else ""
         raise UserError(f"{self.name}: none of the first {count} rows can be read; {reason}", "correct the data")
 
     def read(self, rows: np.ndarray, draw: Draw | None = None) -> Rows:
         arrays = tuple(np.zeros((len(rows), *shape), dtype) for shape, dtype in self.forms)
         bad: dict[int, RowError] = {}
         with self.seeding(draw) as seed_row:
-            for position, row in enumerate(rows.tolist()):
+
+            def read_like_first(row: int) -> Arrays:
                 seed_row(row)
+                return self._like_first(row, self._valid_row(row))
+
+            for position, row in enumerate(rows.tolist()):
                 try:
-                    for array, value in zip(arrays, self._like_first(row, self._valid_row(row)), strict=True):
+                    for array, value in zip(arrays, read_like_first(row), strict=True):
                         array[position] = value
                 except RowError as error:
                     if not self.skip:
                         raise
                     bad[position] = error
             if bad:
-                replace_bad(arrays, bad, functools.partial(self._read_first, seed_row))
+                replace_bad(arrays, bad, functools.partial(self._first_readable, read_like_first))
         return Rows(arrays, bad)
-
-    def _read_first(self, seed_row: Callable[[int], None]) -> tuple[np.ndarray, ...]:
-        """The arrays of the first row that can be read."""
-        row, _ = self._first_readable
-        seed_row(row)
-        return self._like_first(row, self._valid_row(row))
 
     def seeding(self, draw: Draw | None) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         """What is called with the number of each row before it is read, where reading may need random numbers."""
