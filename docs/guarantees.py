@@ -37,7 +37,8 @@ def collect() -> list[pytest.Item]:
     files = [path for path in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.guarantee(" in path.read_text()]
     collected, output = Collected(), io.StringIO()
     with contextlib.redirect_stdout(output):
-        status = pytest.main(["--collect-only", "-q", f"--rootdir={ROOT}", *map(str, files)], plugins=[collected])
+        options = ["--collect-only", "--assert=plain", "-q", f"--rootdir={ROOT}"]
+        status = pytest.main([*options, *map(str, files)], plugins=[collected])
     if status:
         sys.exit(output.getvalue())
     return collected.items

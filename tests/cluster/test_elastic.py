@@ -14,19 +14,14 @@ def test_a_killed_rank_and_a_new_host(tmp_path):
         assert "resumed from runs/run: epoch" in job.end()
 
 
-def test_a_host_is_removed(tmp_path):
+def test_a_host_is_removed_and_the_rendezvous_server_listens_on_one_interface(tmp_path):
     with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1", HVDTRAIN_TEST_STEP_S="0.15") as job:
+        wait_for(lambda: len(job.workers()) == 2, 60, job.log)
+        assert job.listening_addresses() == {"127.0.0.1"}, "the rendezvous server executes what it receives"
         job.lose_a_host()
         output = job.end()
     assert "this host was removed from the job, which continues on the others" in output
     assert "Aborted" not in output
-
-
-def test_the_rendezvous_server_listens_on_one_interface(tmp_path):
-    """It executes what it receives."""
-    with Job(tmp_path, "torch", "localhost:1 127.0.0.1:1") as job:
-        wait_for(lambda: len(job.workers()) == 2, 60, job.log)
-        assert job.listening_addresses() == {"127.0.0.1"}
 
 
 INVALID = [

@@ -17,8 +17,8 @@ from support.jobs import PROGRAMS, ROOT, distance, finish, newest, train, wait_f
 
 MATRIX = pytest.mark.matrix
 HOSTS = [
-    ("torch", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
-    pytest.param("mxnet", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
+    ("mxnet", ["horovodrun", "--interface", "eth0"], "host1:1,host2:1", ()),
+    pytest.param("torch", ["mpirun"], "host1:1,host2:1,host3:1", (), marks=MATRIX),
     pytest.param("tensorflow", ["horovodrun", "--mpi", "--interface", "eth0"], "host1:1,host2:1", (), marks=MATRIX),
     pytest.param("torch", ["mpirun", "--interface", "eth0"], "host3:2,host2:1", ("--strategy", "ring"), marks=MATRIX),
 ]

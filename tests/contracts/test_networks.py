@@ -246,7 +246,7 @@ RECIPE = ("--lr", "0.02", "--nesterov", "--batch-size", "300", "--epochs", "2", 
 """Of five steps in an epoch."""
 
 
-def resumed_case(framework, *options, short=False):
+def resumed_case(framework, *options):
     """A training of 7 steps, and one that was interrupted after 3, in the middle of an epoch."""
     name, model = f"resume{'-'.join(options)}", ("--model", f"{FILE}:MIXED")
     straight, part = (
@@ -255,15 +255,15 @@ def resumed_case(framework, *options, short=False):
     )
     resume = ("--resume", f"runs/{part.folder_name}", "--max-steps", "7")
     runs = (part, SharedRun(framework, part.name, resume, "gloo", 2), straight)
-    marks = [pytest.mark.trains(*runs), *([] if short else [pytest.mark.matrix])]
-    return pytest.param(*runs, marks=marks, id=f"{framework}{'-'.join(options)}")
+    return pytest.param(*runs, marks=pytest.mark.trains(*runs), id=f"{framework}{'-'.join(options)}")
 
 
+@pytest.mark.matrix  # the short suite has test_tasks, on two ranks, also with dropout and local statistics
 @pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize(
     ("part", "resumed", "straight"),
     [
-        *(resumed_case(name, short=name == "torch") for name in FRAMEWORKS),
+        *(resumed_case(name) for name in FRAMEWORKS),
         *(resumed_case(name, *SYNC) for name in FRAMEWORKS),
         resumed_case("mxnet", "--api", "module"),
         resumed_case("mxnet", "--api", "ndarray"),

@@ -29,7 +29,6 @@ SHORT_ROWS = [
     ("torch", "ddp", (), "torchrun"),
     ("torch", "dataparallel", (), "alone"),
     ("torch", "manual", (), "alone"),
-    ("torch", "ring", (), "local"),
     ("torch", "mpi", (), "mpirun"),
     ("tensorflow", "mirrored", (), "alone"),
     ("tensorflow", "single", ("--api", "fit"), "alone"),
@@ -45,9 +44,10 @@ SHORT_ROWS = [
     ("mxnet", "horovod", ("--api", "ndarray"), "gloo"),
     ("mxnet", "manual", (), "alone"),
 ]
-# The short suite has MXNet's ring in test_tasks.
+# The short suite has the ring of PyTorch and MXNet in test_tasks.
 MATRIX_ROWS = [
     ("torch", "ddp", (), "local"),
+    ("torch", "ring", (), "local"),
     ("tensorflow", "multiworker", (), "local"),
     ("tensorflow", "multiworker", ("--api", "fit"), "local"),
     ("tensorflow", "ring", (), "local"),
@@ -262,7 +262,8 @@ def test_ring_without_a_rendezvous_address(tmp_path):
     assert "torchrun set no MASTER_ADDR and MASTER_PORT" in output
 
 
-@pytest.mark.parametrize("strategy", ["ring", pytest.param("ddp", marks=pytest.mark.matrix)])
+@pytest.mark.matrix
+@pytest.mark.parametrize("strategy", ["ring", "ddp"])
 def test_a_killed_rank_ends_the_job(tmp_path, strategy):
     """The launcher reports the rank and the signal, and leaves no process behind."""
     command = [*launcher("local", 3), "python", "-m", "hvdtrain.torch_lenet"]
@@ -313,8 +314,9 @@ def test_multiworker_by_tf_config(tmp_path, shared_jobs):
     assert distance(after(tmp_path / "runs" / "run", 16), after(shared_jobs.folder(reference()), 16)) < 1e-5
 
 
+@pytest.mark.matrix
 @pytest.mark.trains(reference())
-@pytest.mark.parametrize("framework", ["torch", pytest.param("tensorflow", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_slurm_variables_suffice(tmp_path, shared_jobs, framework):
     """With the variables that srun sets for the tasks of a step on one node; the test needs no Slurm."""
     strategy = {"tensorflow": "multiworker", "torch": "ddp"}[framework]

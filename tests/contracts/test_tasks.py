@@ -114,6 +114,7 @@ def test_a_task_with_random_numbers_and_running_statistics_resumes_bit_for_bit(f
 
 
 @pytest.mark.guarantee("user-same-weights")
+@pytest.mark.guarantee("resume-bit-for-bit")
 @pytest.mark.parametrize(("framework", "by", "strategies"), OVER_RANKS)
 def test_ranks_train_a_task_as_one_process_does_and_resume_it(framework, by, strategies, alone, tmp_path):
     runs, resumed = {}, {}

@@ -52,7 +52,7 @@ def sleep(suite: Suite, launcher: str, framework: str) -> Row:
     job = suite.job(launcher, framework, "sleep", launch_options=["--restarts", "2"])
     job.wait((job.folder / "slept").exists, 120, "asleep")
     began = time.time()
-    detected = job.reported("rank 1 (process ", began, HANG_S + 20)
+    detected = job.reported(") is at programs.py:", began, HANG_S + 20)
     job.end(0)
     suite.check_weights(job)
     job.check_time(detected - began, HANG_S + 5, "it was detected")

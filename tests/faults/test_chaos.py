@@ -29,8 +29,10 @@ def suite(tmp_path_factory):
     [
         pytest.param("full", FASTEST, marks=[pytest.mark.guarantee("full-disk"), pytest.mark.matrix]),
         pytest.param("disk", FASTEST, marks=pytest.mark.guarantee("full-disk")),
-        pytest.param("sleep", FASTEST, marks=pytest.mark.guarantee("restart-after-hang")),
-        pytest.param("ranks", FASTEST, marks=pytest.mark.guarantee("same-bits")),
+        pytest.param(
+            "sleep", FASTEST, marks=[pytest.mark.guarantee("restart-after-hang"), pytest.mark.guarantee("hung-rank")]
+        ),
+        pytest.param("ranks", FASTEST, marks=[pytest.mark.guarantee("same-bits"), pytest.mark.matrix]),
         pytest.param("ranks", "torch", marks=pytest.mark.matrix),
         pytest.param("ranks", "tensorflow", marks=pytest.mark.matrix),
         pytest.param("stall", FASTEST, marks=pytest.mark.matrix),

@@ -18,7 +18,8 @@ HANG = ("--hang-timeout", "4")
 @pytest.mark.parametrize(
     ("framework", "options", "by"),
     [
-        ("torch", ("--strategy", "ring"), "local"),
+        ("mxnet", ("--strategy", "ring"), "local"),
+        pytest.param("torch", ("--strategy", "ring"), "local", marks=MATRIX),
         pytest.param("torch", ("--strategy", "ddp"), "local", marks=MATRIX),
         pytest.param("mxnet", (), "gloo", marks=MATRIX),
         pytest.param("tensorflow", (), "mpirun", marks=MATRIX),
@@ -59,15 +60,9 @@ def test_rank_that_stops_after_the_last_step_is_named(tmp_path, framework, optio
     assert "no heartbeat of rank 1 (process " in output
 
 
+@MATRIX
 @pytest.mark.guarantee("hung-rank")
-@pytest.mark.parametrize(
-    ("framework", "by"),
-    [
-        ("mxnet", "mpirun"),
-        pytest.param("torch", "gloo", marks=MATRIX),
-        pytest.param("tensorflow", "gloo", marks=MATRIX),
-    ],
-)
+@pytest.mark.parametrize(("framework", "by"), [("mxnet", "mpirun"), ("torch", "gloo"), ("tensorflow", "gloo")])
 def test_sleeping_rank_is_named_with_its_place_in_the_code(tmp_path, framework, by):
     command = [*launcher(by, 2), "python", str(PROGRAMS), "sleep", framework, "--name", "run", *HANG]
     status, output = run(command, tmp_path, 90)

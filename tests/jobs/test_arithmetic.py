@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support.jobs import launcher, newest, run, train
-from support.stack import FRAMEWORKS, cases
+from support.stack import FASTEST, FRAMEWORKS, cases
 from support.untrusted import changed_state, rewrite
 
 from hvdtrain.runs import checkpoints
@@ -32,7 +32,7 @@ def with_limit_on_rank_1(framework, *options):
     return [*launcher("local", 2), "sh", "-c", f"{set_it}; exec python -m hvdtrain.{framework}_lenet {given}"]
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, ["torch"]))
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tmp_path, framework):
     status, output = run(with_limit_on_rank_1(framework), tmp_path)
     assert status == 2, output
@@ -43,7 +43,7 @@ def test_a_rank_with_another_instruction_set_is_refused_before_the_first_step(tm
 
 
 @pytest.mark.skipif("avx2" not in arithmetic.processor().flags, reason="needs a processor with AVX2")
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, ["torch"]))
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 def test_isa_makes_the_ranks_equal(tmp_path, framework):
     status, output = run(with_limit_on_rank_1(framework, "--isa", "avx2"), tmp_path)
     assert status == 0, output
@@ -51,7 +51,7 @@ def test_isa_makes_the_ranks_equal(tmp_path, framework):
     assert newest(tmp_path / "runs" / "run").arithmetic["variables"] == {}
 
 
-@pytest.mark.parametrize("framework", cases(FRAMEWORKS, ["torch"]))
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, [FASTEST]))
 @pytest.mark.parametrize(
     ("options", "threads"),
     [(("--threads", "2"), 2), (("--shards", "4"), 1), pytest.param((), 2, marks=pytest.mark.matrix)],
@@ -66,11 +66,11 @@ def test_threads_are_recorded(tmp_path, framework, options, threads):
 
 def test_a_checkpoint_that_was_trained_on_other_hosts(tmp_path):
     """It is refused, also by itself; --shards 0 gives up the same bits."""
-    folder = train(tmp_path, "torch", *SHARDED, "--strategy", "single", "--max-steps", "1")
+    folder = train(tmp_path, FASTEST, *SHARDED, "--strategy", "single", "--max-steps", "1")
     path = checkpoints.newest(folder)[0]
     record = {**newest(folder).arithmetic, "instruction_set": "avx1024"}
     rewrite(path, "state.json", changed_state(path, arithmetic=record))
-    again = ["python", "-m", "hvdtrain.torch_lenet", "--resume", str(path), "--max-steps", "2"]
+    again = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--resume", str(path), "--max-steps", "2"]
     status, output = run([*again, "--name", "refused"], tmp_path)
     assert status == 2, output
     assert "avx1024" in output and "--shards 0" in output

@@ -5,9 +5,10 @@ import subprocess
 import sys
 
 from support.jobs import launcher, run
+from support.stack import FASTEST
 
 LOCAL = launcher("local", 2)
-TRAIN = ("python", "-m", "hvdtrain.torch_lenet", "--config", "run.toml")
+TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--config", "run.toml")
 
 
 def test_ranks_train_with_the_options_of_the_file(tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 from support.jobs import distance, finish, launcher, newest, run, start, train, train_several, wait_for_a_step
 from support.memory import limited_memory
+from support.stack import FASTEST
 
 CLASSES = ("one", "three", "two")
 LENET = ("--image-size", "28x28", "--batch-size", "8", "--log-every", "1")
@@ -46,7 +47,7 @@ def test_image_folder_on_two_ranks_resumes_and_skips_a_row(folder: Path) -> None
         "part": (*options, "--max-steps", "8"),
         "resumed": (*options, "--resume", "runs/part", "--max-steps", "0", "--workers", "2"),
     }
-    found = train_several(folder, "torch", runs, "local", 2)
+    found = train_several(folder, FASTEST, runs, "local", 2)
     whole, resumed = (newest(found / name) for name in ("whole", "resumed"))
     assert whole.position == resumed.position and whole.position.step == 12
     assert distance(whole.weights, resumed.weights) == 0
@@ -59,12 +60,12 @@ def test_image_folder_on_two_ranks_resumes_and_skips_a_row(folder: Path) -> None
     named = re.findall(r"WARNING skipped a row of train: data/train/one/\d+\.jpg \(row 7\): cannot be read", log)
     assert 1 <= len(named) <= 2, "each rank names it once"
     assert "skipped 1 bad train row(s) and 0 of test" in log
-    alone = train(folder, "torch", *options, "--strategy", "single", "--workers", "0", "--name", "alone")
+    alone = train(folder, FASTEST, *options, "--strategy", "single", "--workers", "0", "--name", "alone")
     assert distance(whole.weights, newest(alone).weights) < 1e-4, "the rule holds for any number of ranks"
 
 
 def test_bad_row_ends_all_ranks_with_one_line(folder: Path) -> None:
-    command = ["python", "-m", "hvdtrain.torch_lenet", "--data", "data", *LENET, "--name", "stop", "--epochs", "1"]
+    command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--data", "data", *LENET, "--name", "stop", "--epochs", "1"]
     status, output = run([*launcher("local", 2), *command], folder)
     assert status == 2, output
     (line,) = (line for line in output.splitlines() if "row 7" in line)
@@ -78,7 +79,7 @@ def test_file_that_changes_ends_the_job_and_its_checkpoints_stay(tmp_path: Path)
         np.save(tmp_path / f"{part}-images.npy", rng.integers(0, 256, (count, 28, 28), np.uint8))
         np.save(tmp_path / f"{part}-labels.npy", np.arange(count) % 10)
     options = ("--data", str(tmp_path), "--name", "run", "--strategy", "single", "--epochs", "999")
-    command = ["python", "-m", "hvdtrain.torch_lenet", *options, "--checkpoint-every", "1", "--log-every", "1"]
+    command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *options, "--checkpoint-every", "1", "--log-every", "1"]
     process = start(command, tmp_path)
     wait_for_a_step(tmp_path / "runs" / "run")
     images = tmp_path / "train-images.npy"

@@ -22,7 +22,7 @@ from support.doctor import (
 )
 from support.jobs import ROOT, finish, launcher, start
 from support.jobs import run as run_command
-from support.stack import cases
+from support.stack import FASTEST, cases
 
 from hvdtrain.doctor.checks.software import FRAMEWORKS
 from hvdtrain.doctor.quick import QUICK
@@ -189,7 +189,7 @@ def test_controller_that_the_launcher_does_not_provide(tmp_path):
 
 def test_run_folder_has_the_quick_findings(tmp_path):
     """And training logs a warning for each that failed."""
-    command = ["python", "-m", "hvdtrain", "train", "--framework", "torch", "--strategy", "single", "--max-steps", "1"]
+    command = ["python", "-m", "hvdtrain", "train", "--framework", FASTEST, "--strategy", "single", "--max-steps", "1"]
     command += ["--name", "run"]
     status, text = run_command(["sh", "-c", 'ulimit -n 128; exec "$@"', "sh", *command], tmp_path)
     assert status == 0, text

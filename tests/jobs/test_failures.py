@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.jobs import PROGRAMS, launcher, run, train
-from support.stack import FRAMEWORKS, cases
+from support.stack import FASTEST, FRAMEWORKS, cases
 
 from hvdtrain.system.run_end import RunEnd
 
@@ -128,7 +128,7 @@ def test_launcher_that_horovod_does_not_detect(tmp_path):
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"mxnet"}))
 def test_nan_on_one_rank_ends_the_job_and_is_reported(tmp_path, framework):
     options = ("--name", "run", "--max-steps", "20", "--log-every", "8")
-    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *options]
+    command = [*launcher("local", 2), "python", str(PROGRAMS), "nan", framework, *options]
     status, output = run(command, tmp_path)
     assert status != 0
     assert "rank 1: loss is not finite at step 5" in output
@@ -150,7 +150,7 @@ def test_a_crash_on_one_rank_ends_the_job_at_once(tmp_path, framework):
 @pytest.mark.guarantee("skip-together")
 @pytest.mark.parametrize("framework", cases(FRAMEWORKS, short={"torch"}))
 def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
-    command = [*launcher("gloo", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
+    command = [*launcher("local", 2), "python", str(PROGRAMS), "nan", framework, *QUICK[2:], "--max-steps", "20"]
     status, output = run([*command, "--on-nan", "skip"], tmp_path)
     assert status == 0, output
     result = json.loads((tmp_path / "runs" / "run" / "result.json").read_text())
@@ -162,14 +162,14 @@ def test_all_ranks_skip_a_step_with_nan(tmp_path, framework):
 @pytest.mark.parametrize("by", cases(["gloo", "mpirun"], short={"mpirun"}))
 def test_ranks_with_different_parameters_are_detected(tmp_path, by):
     options = ("--name", "run", "--max-steps", "20", "--check-sync", "2")
-    command = [*launcher(by, 2), "python", str(PROGRAMS), "drift", "torch", *options]
+    command = [*launcher(by, 2), "python", str(PROGRAMS), "drift", FASTEST, *options]
     status, output = run(command, tmp_path)
     assert status != 0
     assert "after step 6: parameter dense2.bias of rank 1 differs from rank 0's" in output
 
 
 def test_option_that_differs_between_ranks_is_named(tmp_path):
-    status, output = run([*launcher("gloo", 2), "python", str(PROGRAMS), "differ", "torch", *QUICK], tmp_path)
+    status, output = run([*launcher("local", 2), "python", str(PROGRAMS), "differ", FASTEST, *QUICK], tmp_path)
     assert status != 0
     assert "rank 1 has --lr 0.2, rank 0 has 0.1" in output
     assert "uncaught exception" not in output
@@ -179,7 +179,7 @@ def test_corrupt_data_on_one_rank_ends_the_job(tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "train.npz").write_bytes(b"PK broken")
     (tmp_path / "bad" / "test.npz").write_bytes(b"PK broken")
-    command = [*launcher("mpirun", 2), "python", str(PROGRAMS), "own_data", "torch", *QUICK, str(tmp_path / "bad")]
+    command = [*launcher("mpirun", 2), "python", str(PROGRAMS), "own_data", FASTEST, *QUICK, str(tmp_path / "bad")]
     began = time.monotonic()
     status, output = run(command, tmp_path)
     assert status != 0

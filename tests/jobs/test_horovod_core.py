@@ -24,13 +24,13 @@ def check(folder, by, ranks, operations, **variables):
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.matrix), 3])
 def test_random_allreduces_of_process_sets_over_gloo(tmp_path, ranks):
-    check(tmp_path, "gloo", ranks, 100)
+    check(tmp_path, "local", ranks, 100)
 
 
 @pytest.mark.needs("torch")
 def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path):
     """The connection of two of four ranks, while all of them live."""
-    status, output = run([*launcher("gloo", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
+    status, output = run([*launcher("local", 4), "python", str(PROGRAM), "20", "10"], tmp_path)
     assert status == 0, output[-6000:]
     assert re.findall(RIGHT, output) == 4 * ["10"], output
 
@@ -38,14 +38,14 @@ def test_a_lost_connection_fails_on_all_ranks_and_gives_no_wrong_result(tmp_path
 @pytest.mark.needs("mxnet")
 def test_mxnet_may_free_a_name_before_it_was_logged(tmp_path):
     """With memory that changes when it is freed, reading it afterwards ends the process."""
-    command = [*launcher("gloo", 2), "python", str(NAMES), "400"]
+    command = [*launcher("local", 2), "python", str(NAMES), "400"]
     status, output = run(command, tmp_path, MALLOC_PERTURB_="165")
     assert status == 0, output[-6000:]
     assert re.findall(RIGHT, output) == 2 * ["400"], output
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("by", ["gloo", pytest.param("mpirun", marks=pytest.mark.matrix)])
+@pytest.mark.parametrize("by", ["local", pytest.param("mpirun", marks=pytest.mark.matrix)])
 def test_what_a_rank_waits_for_counts_once_and_only_after_its_last_gradient(tmp_path, by):
     """Rank 1 is late twice in a step; a gradient that is combined while rank 0 computes another costs no time."""
     status, output = run([*launcher(by, 2), "python", str(WAITING), "5"], tmp_path)

@@ -87,7 +87,7 @@ def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
 
 
 @pytest.mark.guarantee("no-process-left")
-@pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
+@pytest.mark.parametrize("by", ["local", "mpirun", pytest.param("horovodrun", marks=pytest.mark.matrix)])
 def test_a_killed_launcher_leaves_no_process(tmp_path, by):
     process, output = begin(tmp_path, by, STUBBORN)
     everything = pids_of_all(output)
@@ -161,7 +161,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("by", ["local", "mpirun", "horovodrun"])
+@pytest.mark.parametrize("by", ["local", "mpirun", pytest.param("horovodrun", marks=pytest.mark.matrix)])
 def test_signals_to_the_launcher_reach_all_ranks(tmp_path, by):
     process, output = begin(tmp_path, by, HANDLING)
     pids("pid", output)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from support.events import read_events
 from support.jobs import BIN, launcher, run, start, wait_for
+from support.stack import FASTEST
 
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import MetricsReader
@@ -77,11 +78,11 @@ def test_progress_bar_on_a_terminal(tmp_path):
 
 
 def test_killed_rank_ends_the_job_and_leaves_no_process(tmp_path):
-    command = [*launcher("gloo", 2), "python", "-m", "hvdtrain.torch_lenet", "--name", "run", "--epochs", "500"]
+    command = [*launcher("gloo", 2), "python", "-m", f"hvdtrain.{FASTEST}_lenet", "--name", "run", "--epochs", "500"]
     process = start(command, tmp_path)
     log = tmp_path / "runs" / "run" / "metrics.jsonl"
     wait_for(lambda: log.exists() or process.poll() is not None, 90)
-    pids = pids_of_job(tmp_path, b"hvdtrain.torch_lenet\0--name\0run\0--epochs\x00500")
+    pids = pids_of_job(tmp_path, f"hvdtrain.{FASTEST}_lenet\0--name\0run\0--epochs\x00500".encode())
     os.kill(next(pid for pid, is_rank_1 in pids.items() if is_rank_1), 9)
     began = time.monotonic()
     output, _ = process.communicate(timeout=60)

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from support.jobs import ROOT, launcher, run
-from support.stack import FRAMEWORKS
+from support.stack import FASTEST, FRAMEWORKS
 
 PROGRAM = ROOT / "tests" / "support" / "reinit.py"
 
@@ -19,7 +19,7 @@ def reinitialize(folder, framework, by, times, *late, ranks=2):
 
 
 def test_a_late_rank_is_not_looked_for_at_its_last_address(tmp_path):
-    reinitialize(tmp_path, "torch", "gloo", 3, "late")
+    reinitialize(tmp_path, FASTEST, "local", 3, "late")
 
 
 @pytest.mark.matrix

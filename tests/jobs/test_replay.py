@@ -11,7 +11,7 @@ from hvdtrain.runs.metrics import MetricsReader
 
 REPLAY = ("python", "-m", "hvdtrain", "replay")
 TASK = ROOT / "tests" / "support" / "tasks"
-SHARDS = ("--framework", "torch", "--shards", "4", "--max-steps", "30", "--checkpoint-every", "10", "--epochs", "2",
+SHARDS = ("--framework", FASTEST, "--shards", "4", "--max-steps", "30", "--checkpoint-every", "10", "--epochs", "2",
           "--keep", "9", "--name", "run", "--quiet")  # fmt: skip
 """Epochs of 23 steps, so that a replay ends and begins in the middle of one."""
 
@@ -35,12 +35,11 @@ def sharded(tmp_path_factory):
     return folder
 
 
-@pytest.mark.needs("torch")
 @pytest.mark.parametrize(
     ("by", "np", "options"),
     [
         ("alone", 1, ("--strategy", "single", "--from", "10", "--to", "20")),
-        ("local", 3, ()),
+        pytest.param("local", 3, (), marks=pytest.mark.matrix),
         pytest.param("gloo", 2, ("--strategy", "horovod", "--from", "0"), marks=pytest.mark.matrix),
         pytest.param("mpirun", 3, ("--strategy", "mpi"), marks=pytest.mark.matrix),
     ],
@@ -54,7 +53,6 @@ def test_any_ranks_give_the_bits_of_the_run(sharded, by, np, options):
     assert content(folder) == before
 
 
-@pytest.mark.needs("torch")
 def test_other_bits_are_named(sharded, tmp_path):
     """One bit of one array of a checkpoint, and one digit of a recorded hash."""
     import numpy as np
@@ -89,11 +87,8 @@ def test_one_process_repeats_a_task(tmp_path, framework):
         assert hashes(folder)[int(given[-1]) or 9] in output
 
 
-@pytest.mark.needs("torch")
 def test_invalid_requests_are_one_line(sharded):
     for options in (("--to", "21"), ("--from", "x"), ("--from", "30"), ("--strategy", "dpp")):
         status, output = run([*REPLAY, "runs/run", "--quiet", *options], sharded)
         assert status == 2, output
         assert output.count("\n") == 1 and "; " in output
-    status, output = run([*launcher("local", 5), *REPLAY, "runs/run", "--quiet"], sharded)
-    assert status == 2 and "--shards 4" in output, output

@@ -10,6 +10,7 @@ import time
 
 import pytest
 from support.jobs import PROGRAMS, distance, finish, newest, run, start, train
+from support.stack import FASTEST
 from support.untrusted import save_checkpoint
 
 from hvdtrain.interfaces import Position
@@ -31,7 +32,8 @@ def attempts(folder) -> list[dict]:
 @pytest.mark.parametrize(
     ("framework", "by", "options"),
     [
-        ("torch", "local", ("--strategy", "ring")),
+        ("mxnet", "local", ("--strategy", "ring")),
+        pytest.param("torch", "local", ("--strategy", "ring"), marks=pytest.mark.matrix),
         pytest.param("mxnet", "horovodrun", ("--strategy", "horovod"), marks=pytest.mark.matrix),
     ],
 )
@@ -119,7 +121,7 @@ def test_a_killed_job_says_how_to_resume(tmp_path):
 
 def test_a_loss_that_is_not_finite_is_not_restarted(tmp_path):
     options = ("--strategy", "ring", "--lr", "1e15", "--warmup-epochs", "0", "--log-every", "1", "--max-steps", "9")
-    program = ["python", "-m", "hvdtrain.torch_lenet", *options]
+    program = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *options]
     status, output = run([*launch("local", 2, "--restarts", "3"), *program], tmp_path)
     assert status == 1, output
     assert output.count("is not finite") == 1

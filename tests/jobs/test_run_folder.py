@@ -7,16 +7,17 @@ import signal
 
 import pytest
 from support.jobs import PROGRAMS, finish, launcher, newest, run, start, wait_for
+from support.stack import FASTEST
 
 from hvdtrain.system.run_end import newest_checkpoint
 
-TRAIN = ("python", "-m", "hvdtrain.torch_lenet", "--strategy", "single")
+TRAIN = ("python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single")
 NAMED = ("--name", "run", "--auto-resume")
 
 
 def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
     """Also: a checkpoint within an epoch without any option, and an error that says how to resume."""
-    program = ["python", str(PROGRAMS), "slowly", "torch", "--strategy", "ring", *NAMED, "--batch-size", "8"]
+    program = ["python", str(PROGRAMS), "slowly", FASTEST, "--strategy", "ring", *NAMED, "--batch-size", "8"]
     program += ["--log-every", "2", "--checkpoint-seconds", "0.2"]
     first = start([*launcher("local", 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.05")
     folder = tmp_path / "runs" / "run"
@@ -48,7 +49,7 @@ def test_second_job_is_refused_and_a_killed_one_is_resumed_at_once(tmp_path):
 @pytest.mark.matrix
 @pytest.mark.parametrize("by", ["gloo", "mpirun"])
 def test_second_job_is_refused_under_other_launchers(tmp_path, by):
-    program = ["python", str(PROGRAMS), "slowly", "torch", *NAMED]
+    program = ["python", str(PROGRAMS), "slowly", FASTEST, *NAMED]
     first = start([*launcher(by, 2), *program], tmp_path, HVDTRAIN_TEST_STEP_S="0.1")
     folder = tmp_path / "runs" / "run"
     wait_for(lambda: list(folder.glob("lock-1.json")), 90)

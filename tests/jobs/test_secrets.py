@@ -7,6 +7,7 @@ import re
 
 import pytest
 from support.jobs import run, wait_for
+from support.stack import FASTEST
 
 PASSWORD = "correct-horse-battery"
 
@@ -43,7 +44,7 @@ def test_a_local_job_listens_on_loopback_only(tmp_path):
 def test_a_run_folder_holds_no_values_of_variables(tmp_path):
     """So other users may read it, as far as the umask permits."""
     secret = {"AWS_SECRET_ACCESS_KEY": PASSWORD, "HVDTRAIN_TOKEN": PASSWORD, "HVDTRAIN_MIRROR": f"http://{PASSWORD}@x/"}
-    command = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--name", "run"]
+    command = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--max-steps", "2", "--name", "run"]
     status, output = run(["sh", "-c", 'umask 027; exec "$@"', "sh", *command], tmp_path, **secret)
     assert status == 0, output
     files = [path for path in (tmp_path / "runs" / "run").rglob("*") if path.is_file()]

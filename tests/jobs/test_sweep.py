@@ -50,7 +50,6 @@ def test_failed_trial_is_reported_and_complete_ones_are_not_run_again(tmp_path):
     assert "all/batch-size=16,seed=0 was run with --remainder drop, not pad; give another --output" in output
 
 
-@pytest.mark.needs("torch")
 def test_numbers_of_ranks_have_the_same_bits(tmp_path):
     command = (
         "launch",
@@ -61,7 +60,7 @@ def test_numbers_of_ranks_have_the_same_bits(tmp_path):
         "hvdtrain",
         "train",
         "--framework",
-        "torch",
+        FASTEST,
         "--strategy",
         "ring",
     )

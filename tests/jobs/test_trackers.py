@@ -11,6 +11,7 @@ import sys
 import pytest
 from support import trackers
 from support.jobs import PROGRAMS, finish, launcher, run, start, wait_for
+from support.stack import FASTEST
 
 OPTIONS = ("--strategy", "ring", "--device", "cpu", "--max-steps", "12", "--log-every", "2", "--name", "run")
 STEPS = [2, 4, 6, 8, 10, 12]
@@ -47,7 +48,9 @@ def test_trackers_that_hang_or_raise_do_not_stop_a_run(tmp_path, installed):
     told = "env | grep ^HVDTRAIN_ | sort > told; exit 3"
     given = [*chosen("recorder", "hanging", "raising"), "--on-end", told]
     status, output = run(
-        ["python", "-m", "hvdtrain.torch_lenet", *OPTIONS[2:], "--strategy", "single", *given], tmp_path, **installed
+        ["python", "-m", f"hvdtrain.{FASTEST}_lenet", *OPTIONS[2:], "--strategy", "single", *given],
+        tmp_path,
+        **installed,
     )
     assert status == 0, output
     raised = "tracker raising: log raised SystemExit: no \\x1b[31m record (that record is lost); training continues"
@@ -72,7 +75,7 @@ def test_all_trackers_continue_a_run_whose_rank_0_was_killed(tmp_path, installed
     told = "env | grep ^HVDTRAIN_ > told-$HVDTRAIN_STATUS"
     command = [*launcher("local", 2)[:-1], "--restarts", "1", "--on-end", told, "--"]
     status, output = run(
-        [*command, "python", str(PROGRAMS), "slowly", "torch", *OPTIONS, "--auto-resume", *given],
+        [*command, "python", str(PROGRAMS), "slowly", FASTEST, *OPTIONS, "--auto-resume", *given],
         tmp_path,
         **installed,
         **ENVIRONMENT,
@@ -126,7 +129,7 @@ def steps_in_wandb(folder, run_id):
 def test_a_run_that_is_stopped_tells_trackers_and_the_command(tmp_path, installed):
     told = "echo $HVDTRAIN_STATUS $HVDTRAIN_EXIT_STATUS > told"
     options = ["--strategy", "single", "--epochs", "500", "--log-every", "1", "--name", "run", "--on-end", told]
-    process = start(["python", "-m", "hvdtrain.torch_lenet", *options, *chosen("recorder")], tmp_path, **installed)
+    process = start(["python", "-m", f"hvdtrain.{FASTEST}_lenet", *options, *chosen("recorder")], tmp_path, **installed)
     wait_for(lambda: (tmp_path / "calls.jsonl").exists() or process.poll() is not None, 90)
     (tmp_path / "runs" / "run" / "STOP").touch()
     status, output = finish(process)
@@ -140,7 +143,7 @@ def test_an_unusable_tracker_is_an_error_before_anything_else(tmp_path, installe
     command = [
         "python",
         "-m",
-        "hvdtrain.torch_lenet",
+        f"hvdtrain.{FASTEST}_lenet",
         "--strategy",
         "single",
         "--tracker",

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.jobs import finish, launcher, start
+from support.stack import FASTEST, FRAMEWORKS, cases
 from support.terminal import TerminalCommand
 
 from hvdtrain.system.files import read_json
@@ -38,10 +39,7 @@ def watched(command: list[str], folder: Path) -> Iterator[tuple[subprocess.Popen
             os.killpg(job.pid, signal.SIGKILL)
 
 
-OTHERS = [pytest.param(name, marks=pytest.mark.matrix) for name in ("mxnet", "tensorflow")]
-
-
-@pytest.mark.parametrize("framework", ["torch", *OTHERS])
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
 def test_stopped_killed_and_restarted_rank(tmp_path, framework):
     """A rank is stopped, resumed and killed; the job is restarted, and then asked to end."""
     launch = launcher("local", 2)

@@ -6,6 +6,7 @@ import signal
 import pytest
 from support.browser import NAMES, Browser, find_browser
 from support.jobs import finish, launcher, pids_of_ranks, start
+from support.stack import FASTEST
 from support.web import serving
 
 STATE = "document.getElementById('one-state').innerText"
@@ -16,7 +17,7 @@ def test_a_job_appears_waits_for_a_stopped_rank_and_fails_with_a_killed_one(tmp_
     if not find_browser():
         pytest.skip(f"needs a browser: none of {', '.join(NAMES)} is on PATH (Debian: apt-get install chromium)")
     (tmp_path / "runs").mkdir()
-    training = ["python", "-m", "hvdtrain.torch_lenet", "--name", "job", "--epochs", "1000", "--log-every", "2"]
+    training = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--name", "job", "--epochs", "1000", "--log-every", "2"]
     with serving(tmp_path) as server, Browser(tmp_path / "profile") as browser:
         browser.resize(375)
         browser.open(server.url)

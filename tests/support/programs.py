@@ -27,7 +27,7 @@ from hvdtrain.interfaces import Group
 from hvdtrain.networks.description import Weights
 from hvdtrain.networks.random_numbers import initial_weights
 from hvdtrain.networks.registry import NETWORKS, find_network
-from hvdtrain.runs import shards
+from hvdtrain.runs import plots, shards
 from hvdtrain.system import rank_info
 from hvdtrain.tasks.target import NetworkTarget
 from hvdtrain.training import consistency
@@ -324,5 +324,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 if __name__ == "__main__":
+    # Matplotlib takes half a second for each run, and what these programs test is no plot.
+    plots.plot_metrics = lambda folder, *_: folder  # type: ignore[assignment]
     name, framework, *options = sys.argv[1:]
     {program.__name__: program for program in PROGRAMS}[name](framework, options)

@@ -218,6 +218,7 @@ def test_framework_that_crashes_or_lacks_a_library(tmp_path):
     for name, line in (
         ("torch", "import os; os.kill(os.getpid(), 11)"),
         ("mxnet", "raise OSError('libcudart.so.11.0: no')"),
+        ("tensorflow", "raise ImportError"),  # faster than the real one
     ):
         (tmp_path / "fake" / name).mkdir(parents=True)
         (tmp_path / "fake" / name / "__init__.py").write_text(line)

@@ -218,7 +218,7 @@ BY_ROW = ({"accumulate": 2}, {"shards": 5}, {"shards": 3, "nesterov": True}, {"a
 
 
 @pytest.mark.guarantee("user-same-step")
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", [*range(6), *(pytest.param(n, marks=pytest.mark.matrix) for n in (6, 7))])
 def test_models_train_as_in_keras_fit(number):
     chosen = random.Random(number)
     by_row = number % 2
