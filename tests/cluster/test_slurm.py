@@ -32,7 +32,7 @@ def slurm(hosts, tmp_path_factory):
 
 
 IN_SLURM = [
-    ("mxnet", ["srun", "--nodes", "2"], ()),
+    pytest.param("mxnet", ["srun", "--nodes", "2"], (), marks=MATRIX),  # as the batch job below
     ("mxnet", ["srun", "--nodes", "2", "--mpi", "pmix"], ()),
     pytest.param("torch", ["srun", "--nodes", "2"], (), marks=MATRIX),
     pytest.param("torch", ["mpirun"], ("--strategy", "mpi"), marks=MATRIX),

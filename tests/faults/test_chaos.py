@@ -61,6 +61,7 @@ def test_fault_with_shards(suite, fault, launcher, framework):
     assert FAULTS[fault].inject(suite, launcher, framework).state.endswith("same weights")
 
 
+@pytest.mark.matrix
 def test_command(tmp_path):
     """`make chaos`, with one case of one fault."""
     command = [sys.executable, "-m", "faults.chaos", "--minutes", "0.001", "--only", "nan", "--seed", "6"]

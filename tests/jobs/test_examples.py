@@ -32,7 +32,7 @@ COMMANDS = [
     pytest.param("resnet20.py", 0, "--epochs 2", "accuracy", 0.2, marks=MATRIX),
     pytest.param("resnet20.py", 1, "--data digits --epochs 2", "accuracy", 0.2, marks=MATRIX),
     ("image_folder.py", 0, "--epochs 6 --batch-size 16", "accuracy", 0.8),
-    ("own_loop.py", 0, "", "accuracy", 0.95),
+    pytest.param("own_loop.py", 0, "", "accuracy", 0.95, marks=MATRIX),  # as support/user_loop.py
     pytest.param("own_loop.py", 1, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("own_loop.py", 2, "", "accuracy", 0.95, marks=MATRIX),
     pytest.param("sequences.py", 0, "--epochs 4 --set longest=12", "within 0.1", 0.8, marks=MATRIX),

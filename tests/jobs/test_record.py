@@ -55,13 +55,13 @@ def test_only_rank_0_prints(job, tmp_path):
     assert set(labels) == {"[1,0]<stderr>:"}
     assert texts[0] == "starting rank 0 of 2: importing PyTorch and Horovod ..."
     assert all(texts) and not any("<std" in text for text in texts), "a label before each line, and nowhere else"
-    quiet = ["python", "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--max-steps", "2", "--quiet"]
+    quiet = ["python", "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--max-steps", "2", "--quiet"]
     assert run(quiet, tmp_path) == (0, "")
 
 
 def test_progress_bar_on_a_terminal(tmp_path):
     master, terminal = pty.openpty()
-    command = [str(BIN / "python"), "-m", "hvdtrain.torch_lenet", "--strategy", "single", "--epochs", "2"]
+    command = [str(BIN / "python"), "-m", f"hvdtrain.{FASTEST}_lenet", "--strategy", "single", "--epochs", "2"]
     process = start(command, tmp_path, stderr=terminal, TERM="xterm", COLUMNS="120")
     os.close(terminal)
     shown = b""
