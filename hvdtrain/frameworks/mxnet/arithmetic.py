@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Callable
 
 from hvdtrain.errors import UserError
 from hvdtrain.system import arithmetic
@@ -44,17 +43,3 @@ def threads() -> int:
     with contextlib.suppress(OSError, AttributeError):
         return int(ctypes.CDLL(OPENMP).omp_get_max_threads())
     return arithmetic.threads_by_variables()
-
-
-def product(precision: str, size: int) -> Callable[[], object]:
-    """Multiplies two square matrices of this size on the processor, in bf16 by the operation of dense layers.
-
-    In fp32 by one that bf16 leaves alone: it casts the operations of a whole process.
-    """
-    import mxnet as mx  # not before `settle`
-
-    matrix = mx.nd.full((size, size), 0.5, mx.cpu())
-    if precision == "fp32":
-        return lambda: mx.nd.dot(matrix, matrix).wait_to_read()
-    cast = mx.nd.amp_cast(matrix, dtype="bfloat16")
-    return lambda: mx.nd.FullyConnected(cast, cast, no_bias=True, num_hidden=size).wait_to_read()

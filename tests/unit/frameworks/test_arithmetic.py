@@ -108,6 +108,7 @@ def test_threads_and_instruction_set_of_tensorflow():
         ("fp16", {"fp32": 2e-3, "fp16": 1.0}, True),
         ("bf16", {"fp32": 3.1e-3, "bf16": 1.2e-3}, False),
         ("bf16", {"fp32": 2e-3, "bf16": 2.1e-3}, False),  # chance
+        ("bf16", {"fp32": None, "bf16": None}, False),
         ("fp32", {}, False),
     ],
 )
@@ -118,10 +119,8 @@ def test_a_precision_is_slow_by_its_products(precision, seconds, is_slow, monkey
     assert not text or f"--precision {precision}" in text
 
 
-@pytest.mark.parametrize(
-    ("framework", "precision"),
-    [("torch", "fp32"), ("torch", "bf16"), ("torch", "fp16"), ("mxnet", "fp32"), ("mxnet", "bf16")],
-)
-def test_a_product_is_measured(framework, precision):
-    pytest.importorskip(framework)
-    assert 0 < arithmetic.product_s(framework, precision) < 10
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_product_is_measured(precision):
+    pytest.importorskip("torch")
+    assert 0 < arithmetic.product_s("torch", precision) < 10
+    assert arithmetic.product_s("mxnet", precision) is None

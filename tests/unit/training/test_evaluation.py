@@ -6,7 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from hvdtrain import Config, RuntimeOptions, fit
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.interfaces import Evaluated
 from hvdtrain.runs.metrics import EVALUATION_NAMES, MetricsWriter
@@ -24,29 +23,6 @@ def test_scores_and_per_class_accuracy():
     assert (scores.loss, scores.metrics) == (1.0, {"accuracy": 5 / 6})
     assert scores.per_class() == [0.75, 1.0]
     assert scores.confusion.tolist() == [[3, 1], [0, 2]]
-
-
-def test_a_renamed_metric_is_said_once(caplog, tmp_path):
-    rows = np.zeros((6, 1), np.float32)
-
-    class Task:
-        def data(self):
-            return (rows, rows), (rows, rows)
-
-        def model(self):
-            return torch.nn.Linear(1, 1)
-
-        def losses(self, outputs, targets):
-            return ((outputs - targets) ** 2)[:, 0]
-
-        def metrics(self, outputs, targets):
-            return {"step": outputs[:, 0], "right": outputs[:, 0]}
-
-    torch = pytest.importorskip("torch")
-    runtime = RuntimeOptions(runs=tmp_path, device="cpu", quiet=True)
-    with caplog.at_level("INFO", "hvdtrain"):
-        fit(Task(), Config(strategy="single", epochs=2), runtime)
-    assert [record.args for record in caplog.records if "step_" in (record.args or ())] == [("step", "step_")]
 
 
 def test_scores_of_a_task():

@@ -20,6 +20,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.phases import phases
+from hvdtrain.training import evaluation
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
 
@@ -344,6 +345,17 @@ def test_mistakes_in_the_loop(step, message, start):
         for batch in run.batches(ROWS):
             step(run, losses(model, batch))
     assert message in str(error.value)
+
+
+def test_a_renamed_metric_is_said_once(start, monkeypatch):
+    said = mock.Mock()
+    monkeypatch.setattr(evaluation.log, "info", said)
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS, ROWS, lambda *rows: (found := losses(model, rows), {"step": found})):
+            run.step(losses(model, batch))
+    assert [call.args[1:] for call in said.call_args_list].count(("step", "step_")) == 1
+    assert "step_" in json.loads((run.folder / "result.json").read_text())["metrics"]
 
 
 class Keeping(torch.optim.SGD):

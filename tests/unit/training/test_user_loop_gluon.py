@@ -205,7 +205,7 @@ class Plateau(mx.lr_scheduler.LRScheduler):
 
     def __call__(self, updates):
         self.latest, self.least = updates, min(updates, self.least)
-        return self.base_lr / self.least
+        return self.base_lr / (1 + self.least)
 
 
 @pytest.mark.parametrize("optimizer", ["lars", "sgd"])
