@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 from support import stack
 from support.jobs import ending_started, real_data_folder
 from xdist.scheduler import LoadScopeScheduling
@@ -16,6 +17,11 @@ TOGETHER = {
     **{f"tests/cluster/test_{name}.py": "same hosts" for name in ("hosts", "slurm")},
 }
 """Files whose tests compare runs of the same jobs, and those whose jobs run on the same hosts."""
+
+
+# How long an example takes says more about the other programs of this machine than about the code.
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 
 class ByFile(LoadScopeScheduling):

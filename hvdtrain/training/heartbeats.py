@@ -93,7 +93,7 @@ class Heartbeats:
 
     def __init__(self, folder: Path, rank: int, size: int, current: Callable[[int], Heartbeat]) -> None:
         self._folder, self._rank, self._size, self._current = folder, rank, size, current
-        self._thread = threading.Thread(target=self._write_until_ended, name="heartbeat", daemon=True)
+        self._thread = undebugged(threading.Thread(target=self._write_until_ended, name="heartbeat", daemon=True))
         self._ended = threading.Event()
         self._number = 0
         self._began: float | None = None
@@ -175,6 +175,12 @@ def is_debugged(frame: FrameType | None) -> bool:
             return True
         frame = frame.f_back
     return False
+
+
+def undebugged(thread: threading.Thread) -> threading.Thread:
+    """A thread that debugpy leaves running when it stops the others of its process: it tells the other ranks so."""
+    thread.pydev_do_not_trace = True  # type: ignore[attr-defined]
+    return thread
 
 
 def state_of(frame: FrameType | None) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
-from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, is_debugged, place_of, state_of
+from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, is_debugged, place_of, state_of, undebugged
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.timing import StepTimer
 
@@ -57,7 +57,7 @@ class Watchdog(Observer):
     def __init__(
         self, folder: Path, rank: int, size: int, timeout_s: float, timer: StepTimer, rows: Callable[[], int]
     ) -> None:
-        self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+        self._watching = undebugged(threading.Thread(target=self._watch, name="watchdog", daemon=True))
         self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
         self._timer, self._rows = timer, rows
         self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)

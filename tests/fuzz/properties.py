@@ -24,7 +24,7 @@ FUZZ = settings(
     max_examples=100 if LONG else 30,
     derandomize=not LONG,
     database=None,
-    deadline=timedelta(seconds=10),
+    deadline=timedelta(seconds=10) if LONG else None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )

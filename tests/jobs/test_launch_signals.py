@@ -83,7 +83,7 @@ def test_a_killed_rank_ends_the_job_and_all_processes(tmp_path, by):
     text = output.read_text()
     number = next(int(line[1]) for line in text.splitlines() if line.endswith(f"pid {ranks[1]}"))
     assert f"hvdtrain: rank {number} on {os.uname().nodename} was killed by SIGKILL; ending the others" in text
-    wait_gone(everything, max(5 - took, 0.5))
+    wait_gone(everything, max(5 - took, 1))
 
 
 @pytest.mark.guarantee("no-process-left")
@@ -111,7 +111,7 @@ def test_a_killed_agent_leaves_no_process(tmp_path, by):
     everything = pids_of_all(output)
     os.kill(agent_of(everything[1]), signal.SIGKILL)
     assert process.wait(30) != 0
-    wait_gone(everything, 1)
+    wait_gone(everything, 5)
 
 
 @pytest.mark.guarantee("no-process-left")
@@ -119,7 +119,7 @@ def test_a_killed_agent_leaves_no_process(tmp_path, by):
 def test_a_job_that_ends_well_leaves_no_process(tmp_path, by):
     process, output = begin(tmp_path, by, LEAVING)
     assert process.wait(30) == 0
-    wait_gone(pids_of_all(output), 1)
+    wait_gone(pids_of_all(output), 5)
 
 
 def test_agents_that_have_not_connected_end_with_their_launcher(tmp_path):
@@ -193,7 +193,7 @@ def test_sigterm_repeated_at_once_is_one_request(tmp_path):
     slow = HANDLING.replace("sys.exit(75)", "time.sleep(0.5), sys.exit(75)")
     process, output = begin(tmp_path, "local", slow)
     pids("pid", output)
-    deadline = time.monotonic() + 2.5
+    deadline = time.monotonic() + 2  # repetitions within 3 s are one request
     while process.poll() is None and time.monotonic() < deadline:
         process.send_signal(signal.SIGTERM)
         time.sleep(0.02)

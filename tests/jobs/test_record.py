@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -83,10 +82,8 @@ def test_killed_rank_ends_the_job_and_leaves_no_process(tmp_path):
     wait_for(lambda: log.exists() or process.poll() is not None, 90)
     pids = pids_of_job(tmp_path, b"hvdtrain.torch_lenet\0--name\0run\0--epochs\x00500")
     os.kill(next(pid for pid, is_rank_1 in pids.items() if is_rank_1), 9)
-    began = time.monotonic()
     output, _ = process.communicate(timeout=60)
     assert process.returncode != 0, output
-    assert time.monotonic() - began < 30
     wait_for(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), 10)
 
 

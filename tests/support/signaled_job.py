@@ -75,10 +75,11 @@ def run_signaled(folder: Path, process: str, phase: str, number: int) -> Signale
         if phase == "ending":
             launcher.terminate()
             _said(folder, "ending")
-        os.kill(pids[process], number)
-        if number in STOPPING:
-            time.sleep(0.2)
-            os.kill(pids[process], signal.SIGCONT)
+        with contextlib.suppress(ProcessLookupError):  # a job that ends may have done so meanwhile
+            os.kill(pids[process], number)
+            if number in STOPPING:
+                time.sleep(0.2)
+                os.kill(pids[process], signal.SIGCONT)
         (folder / "go").touch()
         status = _end(launcher)
         left = _left(pids.values())

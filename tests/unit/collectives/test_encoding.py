@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from support.networks import LENET_RECORD
@@ -45,7 +45,6 @@ def assert_equal(first: object, second: object) -> None:
         assert first == second
 
 
-@settings(max_examples=100, deadline=None)
 @given(VALUES)
 def test_values_arrive_unchanged(value):
     assert_equal(decode(encode(value)), value)

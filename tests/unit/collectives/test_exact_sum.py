@@ -44,7 +44,7 @@ def summed(shards, ranks, order=None, permuted=False):
 
 
 @pytest.mark.guarantee("same-bits")
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(data=st.data(), count=st.integers(1, 9))
 def test_neither_ranks_nor_order_change_a_bit(data, count):
     values = st.one_of(
@@ -61,7 +61,7 @@ def test_neither_ranks_nor_order_change_a_bit(data, count):
 
 
 @pytest.mark.guarantee("same-bits")
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 999), count=st.integers(1, 16), spread=st.integers(0, 12))
 def test_the_error_is_below_one_rounding_of_float32(seed, count, spread):
     """For elements within 2^`spread` of the largest; smaller ones have the same absolute error."""

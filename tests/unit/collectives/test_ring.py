@@ -163,12 +163,10 @@ def job_with_a_jump(ring, passed):
 
 
 def test_a_rank_that_never_connects():
-    started = time.monotonic()
     with pytest.raises(TrainingError, match=r"rank 1 did not connect.*check that all ranks were started"):
         RingGroup(RankInfo("test", 0, 2, 0), ("127.0.0.1", free_port()), start_timeout_s=1)
     with pytest.raises(TrainingError, match="cannot join the ring of 2"):
         RingGroup(RankInfo("test", 1, 2, 1), ("127.0.0.1", free_port()), start_timeout_s=1)
-    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(("hang_timeout_s", "silence_s"), [(0, 1800), (20, 1800), (7200, 7260)])
@@ -223,7 +221,7 @@ def test_unknown_callers_are_rejected(monkeypatch):
         b"[]\n",
         b"",
     ):
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + 10
         while True:
             try:
                 with socket.create_connection(address, timeout=5) as caller:

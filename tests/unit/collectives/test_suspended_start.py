@@ -73,7 +73,7 @@ def test_a_suspended_start_goes_on():
         partners = [threading.Thread(target=join, args=(1 - rank, ports[str(rank)])) for rank in (0, 1)]
         for partner in partners:
             partner.start()
-        launcher.settimeout(5)
+        launcher.settimeout(30)
         launcher.accept()[0].close()
         waiting["agent"].kill()
     for partner in partners:

@@ -47,7 +47,7 @@ def numbers(length: int, bad: frozenset[int] = frozenset(), skip: bool = True) -
     return Dataset("numbers", Numbers(length, bad, skip), Numbers(length, bad, skip), ("0",) * 1000)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     length=st.integers(1, 60),
     bad=st.frozensets(st.integers(0, 60), max_size=8),

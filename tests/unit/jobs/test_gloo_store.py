@@ -27,7 +27,7 @@ def test_all_ranks_may_ask_at_the_same_time():
 def test_strangers_keep_no_rank_out(sent):
     store = Store("127.0.0.1")
     with strangers(("127.0.0.1", store.port), MAX_CONNECTIONS + 20, sent) as made:
-        with socket.create_connection(("127.0.0.1", store.port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", store.port), timeout=20) as client:
             client.sendall(b"GET /global/0 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert client.recv(100).startswith(b"HTTP/1.0 404")
         wait_for(lambda: all(map(is_closed, made[:20])), 5)

@@ -18,7 +18,7 @@ from hvdtrain.networks.layers import Conv, Dense, Relu, Residual
 from hvdtrain.networks.record import from_record, shaped_from_record, shaped_to_record, to_record
 from hvdtrain.networks.registry import NETWORKS
 
-RANDOM = settings(derandomize=True, deadline=None, max_examples=60, database=None)
+RANDOM = settings(derandomize=True, max_examples=60, database=None)
 
 
 @pytest.mark.parametrize("network", [*NETWORKS.values(), *MIXED_NETWORKS.values()])

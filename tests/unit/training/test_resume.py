@@ -66,7 +66,7 @@ def train_in(runs, config):
 
 
 @pytest.mark.guarantee("each-row-once")
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 40), st.integers(1, 2), st.lists(st.tuples(BATCHES, REMAINDERS, st.integers(1, 5)), max_size=3))
 @example(40, 2, [(7, "drop", 6)])
 @example(40, 2, [(7, "pad", 7), (7, "drop", 1)])

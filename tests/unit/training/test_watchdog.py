@@ -10,7 +10,7 @@ import pytest
 from support.jobs import wait_for
 
 PROGRAM = """
-import ctypes, pathlib, sys, time
+import ctypes, pathlib, sys, threading, time
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training import timing, watchdog
@@ -39,6 +39,10 @@ def debug(dog):
         time.sleep(0.1)
         if step == 12:
             breakpoint()
+
+def list_stopped_threads(dog):  # those that debugpy stops with the one at a breakpoint
+    stopped = [thread.name for thread in threading.enumerate() if not getattr(thread, "pydev_do_not_trace", False)]
+    print(*stopped, flush=True)
 
 def keep_lock(dog):
     for step in range(1, 13):  # long enough for the watchdog to notice a step
@@ -96,6 +100,11 @@ def test_process_at_a_prompt_of_pdb_is_not_ended_and_other_ranks_see_it_work(sta
     process.stdin.write(b"c\n")
     process.stdin.flush()
     assert any(line.strip() == b"20" for line in process.stdout)
+
+
+def test_debugpy_stops_neither_heartbeat_nor_watchdog(tmp_path):
+    command = [sys.executable, "-c", PROGRAM, "list_stopped_threads"]
+    assert subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout.split() == ["MainThread"]
 
 
 def test_endless_evaluation_is_ended(start, tmp_path):

@@ -28,7 +28,7 @@ from hvdtrain.datasets.formats import in_memory
 from hvdtrain.datasets.registry import load_dataset
 from hvdtrain.errors import UserError
 
-QUICK = settings(derandomize=True, deadline=None, max_examples=150, database=None)
+QUICK = settings(derandomize=True, max_examples=150, database=None)
 
 
 def damaged(good: bytes) -> st.SearchStrategy[bytes]:

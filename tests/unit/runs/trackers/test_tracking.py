@@ -111,16 +111,14 @@ def test_short_form_of_tensorboard():
 
 
 def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, told):
-    import threading
-    import time
-
-    released = threading.Event()
+    released, until, join = threading.Event(), set(), Delivery.join
     monkeypatch.setattr(Told, "log", lambda *_: released.wait())
+    monkeypatch.setattr(Delivery, "join", lambda self, deadline: (until.add(deadline), join(self, deadline)))
     monkeypatch.setattr(tracking, "END_S", 0.3)
     followed, began = Tracking(["one", "two", "three"], tmp_path, CONTENT, 0), time.monotonic()
     with followed.until_end(elastic=False):
         followed.log({"kind": "train", "step": 1})
-    assert 0.3 <= time.monotonic() - began < 3
+    assert time.monotonic() - began >= 0.3 and len(until) == 1
     released.set()
 
 
@@ -144,15 +142,13 @@ class Tracker:
         self.told.append(status)
 
 
-def deliver(tracker, records, within_s=5.0):
-    """Hand records to a tracker, and end; returns the seconds that it took until the end."""
+def deliver(tracker, records, within_s=30.0):
+    """Hand records to a tracker, and end."""
     sent = Delivery("own", lambda: tracker, "1" * 16, {"ranks": 2})
-    began = time.monotonic()
     for record in records:
         sent.log(record)
     sent.end("finished")
     sent.join(time.monotonic() + within_s)
-    return time.monotonic() - began
 
 
 def messages(caplog):
@@ -176,10 +172,7 @@ def test_a_tracker_that_hangs_is_left_behind(caplog, hangs_in):
     released = threading.Event()
     tracker = Tracker(lambda name: released.wait() if name == hangs_in else None)
     count = tracking.MAX_WAITING + 500
-    took_s = deliver(
-        tracker, [{"kind": "train", "step": step} for step in range(count if hangs_in != "end" else 9)], 0.2
-    )
-    assert took_s < 3
+    deliver(tracker, [{"kind": "train", "step": step} for step in range(count if hangs_in != "end" else 9)], 0.2)
     assert tracking.hanging() == ["own"]
     released.set()
     found = messages(caplog)
@@ -209,7 +202,7 @@ def test_what_a_tracker_raises_is_logged_once(caplog, raises_in, lost):
 def test_a_tracker_that_cannot_be_made(caplog):
     sent = Delivery("own", lambda: 1 / 0, "1" * 16, {})
     sent.end("failed")
-    sent.join(time.monotonic() + 5)
+    sent.join(time.monotonic() + 30)
     assert messages(caplog) == [
         "tracker own: start raised ZeroDivisionError: division by zero (it gets no records); training continues"
     ]
