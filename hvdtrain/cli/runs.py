@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from rich.text import Text
 
-from hvdtrain.runs.run import find_runs
+from hvdtrain.runs.run import closed_folders, find_runs
 from hvdtrain.system.command import Parser, exit_status
 from hvdtrain.system.text import printable
 from hvdtrain.views.listing import COLUMNS, Filter, column_of, counted, metric_names, run_lines, sort_runs
@@ -27,6 +28,8 @@ def main(argv: list[str]) -> None:
     """Print the table, or JSON; ends the process with a nonzero status if there is no such folder."""
     options = parse(argv)
     views = read_runs(find_runs(options.folder))
+    if closed := closed_folders(options.folder):
+        print(f"hvdtrain: left out, as you may not list them: {', '.join(closed)}", file=sys.stderr)
     metrics = metric_names(views)
     filters = [Filter.parse(condition, metrics) for condition in options.filter]
     column_of(options.sort.removeprefix("-"), "--sort", metrics)

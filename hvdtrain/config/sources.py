@@ -18,7 +18,7 @@ from hvdtrain.config.score import CHOICE
 from hvdtrain.errors import UserError
 from hvdtrain.system.checkpoint_folder import run_of_best
 from hvdtrain.system.files import read_json, read_toml
-from hvdtrain.system.python_files import is_reference, is_script
+from hvdtrain.system.python_files import class_remedy, is_reference, is_script
 from hvdtrain.system.text import did_you_mean, printable
 
 KINDS: dict[str, Any] = {**values.types(Config), **values.types(RuntimeOptions)}
@@ -180,6 +180,9 @@ class CommandLine:
         """
         argv = ["--model", *argv] if argv and argv[0][0:1] != "-" and is_reference(argv[0]) else argv
         try:
+            if argv and is_script(argv[0]) and not is_script(program):
+                remedy = f"{class_remedy(argv[0])}; a script with a loop of its own is started by python {argv[0]}"
+                raise UserError(f"{argv[0]}: the class of the task is missing", remedy)
             given = _parser(program).parse(argv)
         except UserError:
             if not {"-h", "--help"} & set(argv):

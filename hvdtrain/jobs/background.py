@@ -45,6 +45,21 @@ async def sleep(seconds: float) -> None:
         clock.tick()
 
 
+def in_thread(function: Callable[..., Result], *arguments: Any) -> asyncio.Future[Result]:
+    """What a function that may block returns or raises. Its thread keeps neither the loop nor this process."""
+    result: Future[Result] = Future()
+    result.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            result.set_result(function(*arguments))
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return asyncio.wrap_future(result)
+
+
 class Files:
     """Files that may be on a server that does not respond. on_silence: called when it has not done so."""
 
@@ -52,24 +67,11 @@ class Files:
         self._on_silence, self._responds = on_silence, True
 
     async def call(self, function: Callable[..., Result], *arguments: Any) -> Result | None:
-        """What a function returns or raises that uses the files; None where the server does not respond in time.
-
-        Its thread then waits alone, and keeps neither the loop nor the end of this process.
-        """
-        result: Future[Result] = Future()
-        result.set_running_or_notify_cancel()
-
-        def run() -> None:
-            try:
-                result.set_result(function(*arguments))
-            except Exception as error:
-                result.set_exception(error)
-
+        """What a function returns or raises that uses the files; None where the server does not respond in time."""
         if not self._responds:
             return None
-        threading.Thread(target=run, daemon=True).start()
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(result), FILES_S)
+            return await asyncio.wait_for(in_thread(function, *arguments), FILES_S)
         except asyncio.TimeoutError:
             self._responds = False
             self._on_silence()

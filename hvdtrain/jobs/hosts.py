@@ -9,12 +9,15 @@ them the job's token, therefore go into a file on each host that only its owner 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import re
+import resource
 import secrets
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -136,6 +139,8 @@ def slurm_allocation(ranks: int, spread: bool, environment: Mapping[str, str]) -
 
 TIMEOUT_S = 30.0
 """How long a command on another host may take."""
+OUTPUT_BYTES = 1 << 20
+"""How much it may print: a forced command may print without end."""
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_.,:+@=/-]+")
 """Paths of a key: horovodrun gives them to a shell as they are, Open MPI divides them at spaces, ssh replaces %."""
 
@@ -208,31 +213,24 @@ def inspect(hosts: list[str], access: SshAccess = DEFAULT_ACCESS) -> list[HostCh
 
 def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
     try:
-        done = subprocess.run(
-            ssh(host, _versions_command(), access),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-        )
+        status, out, err = _run_limited(ssh(host, _versions_command(), access))
     except subprocess.TimeoutExpired:
         remedy = f"make sure that this works: {_tried(host, access)} true"
         return HostCheck(host, f"no answer by ssh within {TIMEOUT_S:.0f} s", remedy)
-    said = last_line(done.stderr)
-    if done.returncode == 255:
-        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, done.stderr, access))
-    if done.returncode:
+    said = last_line(err)
+    if status == 255:
+        return HostCheck(host, f"no ssh without a password ({said})", ssh_remedy(host, err, access))
+    if status not in (0, -signal.SIGXFSZ):
         return HostCheck(
             host,
             f"{sys.executable} -m hvdtrain does not run there in {os.getcwd()} ({said})",
             "provide the same folder and virtual environment on all hosts: run make setup there, or share the folders",
         )
-    there = _versions(done.stdout)
+    there = _versions(out)
     if there is None:
         return HostCheck(
             host,
-            f"ssh does not run what it is asked to: it printed {printable(last_line(done.stdout)):.100}",
+            f"ssh does not run what it is asked to: it printed {printable(last_line(out)):.100}",
             f"allow any command there (command= in authorized_keys, ForceCommand): {_tried(host, access)} date",
         )
     differs = stacks.version_difference(there, here)
@@ -241,6 +239,17 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
             host, f"it differs from this host: {differs}", "run make setup on both, from the same checkout"
         )
     return HostCheck(host)
+
+
+def _run_limited(command: list[str]) -> tuple[int, str, str]:
+    """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than OUTPUT_BYTES."""
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (OUTPUT_BYTES, OUTPUT_BYTES))
+    with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
+        )
+        said = (os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace") for file in (out, err))
+        return done.returncode, next(said), next(said)
 
 
 def _tried(host: str, access: SshAccess) -> str:

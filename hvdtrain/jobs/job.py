@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs import hosts
-from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, SshAccess, placed
+from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, HostCheck, SshAccess, placed
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
 
@@ -126,14 +125,13 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
 
 
-def reduced(job: Job, min_ranks: int, say: Callable[[object], None]) -> Job:
+def reduced(job: Job, checked: list[HostCheck], min_ranks: int, say: Callable[[object], None]) -> Job:
     """The job on those of its hosts that respond, with fewer ranks where they have too few slots.
 
-    Raises UserError if there are slots for fewer than `min_ranks` ranks.
+    checked: its other hosts. Raises UserError if there are slots for fewer than `min_ranks` ranks.
     """
     if not job.hosts:
         return job
-    checked = hosts.inspect(hosts.other_hosts(job.hosts), job.ssh)
     unusable = {check.host: check.problem for check in checked if check.problem}
     left = tuple(host for host in job.hosts if host.name not in unusable)
     slots = sum(host.slots for host in left)

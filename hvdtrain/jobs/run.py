@@ -24,7 +24,7 @@ from typing import Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import hosts
-from hvdtrain.jobs.background import Files
+from hvdtrain.jobs.background import Files, in_thread
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.console import Console
 from hvdtrain.jobs.hosts import placed
@@ -32,7 +32,7 @@ from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_fir
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
-from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_within
+from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
 from hvdtrain.system import rank_info, run_end
@@ -54,16 +54,18 @@ def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> Run
     """
     environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
-        end, folder = _run(launcher, job, policy, environment)
+        end, recorded, folder = _run(launcher, job, policy, environment)
     except UserError as error:
         _notify(on_end, RunEnd.of_exception(error), None)
         raise
-    _notify(on_end, end, folder)
+    _notify(on_end, recorded, folder)
     return end
 
 
-def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]) -> tuple[RunEnd, Path | None]:
-    """How the job ended, and the folder of its run; None where no rank has opened one."""
+def _run(
+    launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, str]
+) -> tuple[RunEnd, RunEnd, Path | None]:
+    """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
     if job.elastic:
         become_horovodrun(build(launcher, job, environment)[0], environment)
@@ -73,7 +75,7 @@ def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, 
 
     console = Console(job.output_dir)
 
-    async def attempts() -> tuple[RunEnd, Path | None]:
+    async def attempts() -> tuple[RunEnd, RunEnd, Path | None]:
         signals = Signals()
 
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
@@ -81,7 +83,8 @@ def _run(launcher: str, job: Job, policy: RestartPolicy, environment: dict[str, 
             return await Supervisor(launcher, job, specs, inherited, console, signals, opened).run()
 
         restarts = Restarts(job, policy, supervise, console.say, signals)
-        return await restarts.run(), restarts.folder
+        end = await restarts.run()
+        return end, restarts.recorded or end, restarts.folder
 
     try:
         return asyncio.run(attempts())
@@ -99,8 +102,7 @@ def _notify(command: str, end: RunEnd, folder: Path | None) -> None:
         return
     for number in HANDLED:  # a signal that is handled does not end this process, and may end the command's
         signal.signal(number, lambda *_: None)
-    recorded = RunEnd.read(folder) if folder else None  # a rank that found a hang knows more
-    problem = run_end.run_on_end(command, recorded if end.failure and recorded else end, folder, ON_END_LIMIT_S)
+    problem = run_end.run_on_end(command, end, folder, ON_END_LIMIT_S)
     if problem:
         with contextlib.suppress(OSError):
             print(f"hvdtrain: {problem}", file=sys.stderr, flush=True)
@@ -186,6 +188,8 @@ class Restarts:
         self._job, self._policy, self._supervise, self._say = job, policy, supervise, say
         self._signals = signals
         self._run: OpenedRun | None = None
+        self.recorded: RunEnd | None = None
+        """What the run's folder says of a failure; None without one, or where the folder does not respond."""
         self._attempts: list[Attempt] = []
         self._began = time.monotonic()
         self._files = Files(lambda: say(f"{self.folder} does not respond; its records of this job are incomplete"))
@@ -195,7 +199,7 @@ class Restarts:
         end = await self._run_attempts()
         failure = self._attempts[-1].end.failure
         if failure:
-            await self._files.call(self._record, end)
+            self.recorded = await self._files.call(self._record, end)
         if failure and (len(self._attempts) > 1 or (failure.resumable and not failure.at_start)):
             where = await self._files.call(run_end.progress, self.folder, self._attempts[0].began)
             if where:
@@ -234,7 +238,7 @@ class Restarts:
             why = self._reason_to_give_up(attempt.end, failure, without)
             if why:
                 return attempt.end if len(self._attempts) == 1 else self._given_up(why, attempt.end)
-            number = await self._pause(attempt.end, without)
+            number = await self._pause(attempt.end, without) or await self._check_hosts()
             if number:
                 stopped = RunEnd("stopped", interrupted_status(number), failure)
                 return self._given_up("it was asked to end between two attempts", stopped)
@@ -260,7 +264,7 @@ class Restarts:
         trained = any(attempt.trained for attempt in self._attempts)
         if folder and trained and await self._files.call(os.path.isdir, folder) is False:
             raise UserError(f"{folder} is missing, so that training would start from the beginning", "restore it")
-        job = reduced(self._job, self._policy.min_ranks or self._job.ranks, self._say)
+        job = reduced(self._job, await self._checked, self._policy.min_ranks or self._job.ranks, self._say)
         return dataclasses.replace(job, time_limit_s=self._time_left())
 
     def _time_left(self) -> float | None:
@@ -310,18 +314,19 @@ class Restarts:
         newest = newest_checkpoint(self._resumed_folder)
         return max(sum(attempt.checkpoint == newest for attempt in self._attempts), 1)
 
-    def _record(self, end: RunEnd) -> None:
-        """Write into the run's folder how the last attempt ended.
+    def _record(self, end: RunEnd) -> RunEnd:
+        """Write into the run's folder how the last attempt ended, and return it.
 
         The launcher knows which rank was the first to fail; but of a hang, the ranks themselves know more.
         """
         folder = self.folder
         if not folder:
-            return
+            return end
         hang = run_end.recorded_hang(folder, self._attempts[-1].began)
         if hang:
             end = hang._replace(status="restarting" if end.status == "restarting" else "hung")
         end.write(folder)
+        return end
 
     async def _pause(self, end: RunEnd, without_progress: int) -> int:
         """Wait before the next attempt; the signal that asked for the end of the job meanwhile, or 0."""
@@ -330,6 +335,11 @@ class Restarts:
         await self._files.call(self._record, end._replace(status="restarting"))
         self._say(f"restarting in {pause_s:.0f} s ({number})")
         return await signal_within(self._signals, pause_s)
+
+    async def _check_hosts(self) -> int:
+        """Find out which hosts respond now; the signal that asked for the end of the job meanwhile, or 0."""
+        self._checked = in_thread(hosts.inspect, hosts.other_hosts(self._job.hosts), self._job.ssh)
+        return await signal_during(self._signals, self._checked)
 
     def _given_up(self, why: str, last: RunEnd) -> RunEnd:
         """Say so, with a line for each attempt; how the last one ended."""

@@ -7,7 +7,7 @@ import contextlib
 import enum
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from types import FrameType
 
 from hvdtrain.errors import Stopped
@@ -93,11 +93,19 @@ class Signals:
             self._listener = None
 
 
+async def signal_during(signals: Signals, work: Awaitable[object]) -> int:
+    """The signal that asked for the end of the job before the work was done; 0 where there was none."""
+    received = asyncio.get_running_loop().create_future()
+
+    def receive(number: int, _: bool) -> None:
+        if not received.done():
+            received.set_result(number)
+
+    with signals.handled_by(receive):
+        await asyncio.wait([received, asyncio.ensure_future(work)], return_when=asyncio.FIRST_COMPLETED)
+    return int(received.result()) if received.done() else 0
+
+
 async def signal_within(signals: Signals, seconds: float) -> int:
     """The signal that asked for the end of the job within that time; 0 where there was none."""
-    received: asyncio.Queue[int] = asyncio.Queue()
-    with signals.handled_by(lambda number, _: received.put_nowait(number)):
-        try:
-            return await asyncio.wait_for(received.get(), seconds)
-        except asyncio.TimeoutError:
-            return 0
+    return await signal_during(signals, asyncio.sleep(seconds))

@@ -22,7 +22,7 @@ from hvdtrain.networks.layers import (
 )
 from hvdtrain.networks.record import from_record, to_record
 from hvdtrain.system.files import read_toml
-from hvdtrain.system.python_files import is_reference, load_object
+from hvdtrain.system.python_files import class_remedy, is_reference, is_script, load_object
 from hvdtrain.system.text import did_you_mean
 
 
@@ -99,6 +99,8 @@ def find_network(model: str) -> Network:
         return _from_toml(Path(os.path.expanduser(model)), f"--model {model}")
     if is_reference(model):
         return _from_python(model, f"--model {model}")
+    if is_script(model):
+        raise UserError(f"--model {model}: the class or network in it is missing", class_remedy(model))
     raise UserError(
         f"--model {model}: no such network{did_you_mean(model, NETWORKS)}",
         f"give {', '.join(NETWORKS)}, a file NETWORK.toml, or FILE.py:NAME",

@@ -45,6 +45,7 @@ from hvdtrain.system.checkpoint_folder import (
     Entry,
     Line,
 )
+from hvdtrain.system.python_files import is_reference
 from hvdtrain.system.text import printable
 
 __all__ = ["FILES", "MANIFEST", "Damaged", "load", "network", "newest", "save"]
@@ -282,9 +283,10 @@ def network(path: Path, saved: Checkpoint) -> ShapedNetwork:
     Raises UserError if it belongs to a task, or its weights are not those of the network.
     """
     if "task" in saved.network:
+        exported = "; hvdtrain export --model writes models of tasks" if is_reference(saved.model) else ""
         raise UserError(
-            f"{path}: is of the task {saved.model!r:.80}, not of a network",
-            "load its weights in code of your own; hvdtrain export --model writes models of tasks",
+            f"{path}: is of {saved.model!r:.80}, not of a network as data",
+            f"load its weights in code of your own{exported}",
         )
     try:
         network = shaped_from_record(saved.network, saved.model)

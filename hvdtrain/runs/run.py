@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -299,6 +300,15 @@ def find_runs(path: Path) -> list[Path]:
         return [path]
     below = sorted(child for child in names if not child.startswith(".") and is_run(path / child))
     return [path / child for child in below] or ([path] if is_run(path) else [])
+
+
+def closed_folders(path: Path) -> list[str]:
+    """The names of the folders directly below that may not be listed: whether they are runs is not known."""
+    with contextlib.suppress(OSError), os.scandir(path) as entries:
+        return sorted(
+            printable(entry.name) for entry in entries if entry.is_dir() and not os.access(entry, os.R_OK | os.X_OK)
+        )
+    return []
 
 
 def finished_runs(paths: Iterable[Path]) -> tuple[list[Run], list[str]]:

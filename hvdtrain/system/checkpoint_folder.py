@@ -98,6 +98,11 @@ def run_of_best(path: Path) -> Path | None:
     return path.parent if is_name else None
 
 
+def run_of(path: Path) -> Path | None:
+    """The run of the checkpoint that `path` names: `RUN/best` or the checkpoint's folder; None for another path."""
+    return run_of_best(path) or (path.parent.parent if os.path.isfile(path / MANIFEST) else None)
+
+
 def next_number(folder: Path) -> int:
     """The number of the next checkpoint in a folder: above those of all lines, also of the run's branches."""
     places = [folder, *branches(folder.parent)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import importlib.util
 import os
 import sys
@@ -24,6 +26,15 @@ def is_reference(text: str) -> bool:
 def is_script(text: str) -> bool:
     """Whether the text has the form FILE.py."""
     return text.endswith(".py")
+
+
+def class_remedy(path: str) -> str:
+    """What to give in place of FILE.py; names the classes of the file, which does not run."""
+    classes: list[str] = []
+    with contextlib.suppress(OSError, SyntaxError, ValueError, RecursionError):
+        tree = ast.parse(Path(os.path.expanduser(path)).read_bytes())
+        classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")]
+    return f"give {' or '.join(f'{path}:{name}' for name in classes) or f'{path}:CLASS'}"
 
 
 def load_object(reference: str, option: str) -> Any:

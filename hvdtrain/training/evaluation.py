@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -85,6 +86,8 @@ def evaluate(run: Run, batches: Batches, step: int, on_batch: Callable[[int], No
         on_batch(count)
         phases.begin(EVALUATION_DATA)
     phases.begin(EVALUATION)
+    for names in sums.renamed if run.is_rank_0 else ():
+        _say_renamed(str(run.folder), *names)
     seconds = _compare_ranks(run, time.perf_counter() - began)
     return Evaluation(sums.join(run.group), seconds)
 
@@ -96,14 +99,19 @@ class Sums:
         self._rows = 0
         self._values: dict[str, list[float]] = {LOSS: []}
         """The sums of each evaluation step, by name."""
+        self.renamed: dict[tuple[str, str], None] = {}
+        """Metrics that the record has by another name, and that name."""
         self._by_class = np.zeros((classes, 2))
         self._confusion = np.zeros((classes, classes) if classes <= MAX_CONFUSED else (0, 0))
 
     def add(self, evaluated: Evaluated, arrays: tuple[np.ndarray, ...]) -> None:
         """Add an evaluation step on these rows."""
         self._rows += len(arrays[0])
-        for name, value in {LOSS: evaluated.loss, **recorded_names(evaluated.metrics)}.items():
-            self._values.setdefault(name, []).append(value)
+        self._values[LOSS].append(evaluated.loss)
+        for name, recorded in recorded_names(evaluated.metrics).items():
+            self._values.setdefault(recorded, []).append(evaluated.metrics[name])
+            if recorded != name:
+                self.renamed[name, recorded] = None
         if evaluated.predicted is None or not self._by_class.size:
             return
         labels = arrays[1]
@@ -132,15 +140,21 @@ LOSS = ""
 """The name of the loss among those of metrics."""
 
 
-def recorded_names(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Metrics of a user's by the names that the record gives them: those of its own values get underscores."""
-    renamed: dict[str, float] = {}
-    for name, value in metrics.items():
+def recorded_names(metrics: Collection[str]) -> dict[str, str]:
+    """The names that the record gives to a user's metrics: those of its own values get underscores."""
+    renamed: dict[str, str] = {}
+    for name in metrics:
         recorded = name
         while recorded in {LOSS, *EVALUATION_NAMES} or (recorded != name and recorded in metrics):
             recorded += "_"
-        renamed[recorded] = value
+        renamed[name] = recorded
     return renamed
+
+
+@functools.cache
+def _say_renamed(folder: str, name: str, recorded: str) -> None:
+    """Log it, once for each run."""
+    log.info("the metric %r is recorded as %r, as the record has a value of its own by that name", name, recorded)
 
 
 def _joined_counts(group: Group, counts: np.ndarray) -> np.ndarray | None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -72,7 +73,8 @@ def resume(
             console.open_log(folder, group.rank, runtime.quiet)
             return Start(folder, _restore(config, target, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
-    opened, refusal = _open_or_refuse(config, runtime, group.size, lock) if group.rank == 0 else (None, None)
+    check = functools.partial(_check_saved, config, target, dataset)
+    opened, refusal = _open_or_refuse(config, runtime, group.size, check, lock) if group.rank == 0 else (None, None)
     refusal = group.broadcast(refusal)
     if refusal:  # on all ranks: those that lost rank 0 in a collective would print a traceback each
         raise UserError(*refusal)
@@ -101,24 +103,29 @@ def _is_at_end(config: Config, position: Position, samples: int, size: int) -> b
 
 
 def _open_or_refuse(
-    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+    config: Config, runtime: RuntimeOptions, size: int, check: Callable[[Path, Checkpoint], None], lock: RunLock
 ) -> tuple[tuple[Path, Path | None, Checkpoint | None] | None, tuple[str, str] | None]:
     """What `_open` returns, and None; or None, and the reason and the remedy of its UserError."""
     try:
-        return _open(config, runtime, size, lock), None
+        return _open(config, runtime, size, check, lock), None
     except UserError as error:
         return None, (error.reason, error.remedy)
 
 
 def _open(
-    config: Config, runtime: RuntimeOptions, size: int, lock: RunLock
+    config: Config, runtime: RuntimeOptions, size: int, check: Callable[[Path, Checkpoint], None], lock: RunLock
 ) -> tuple[Path, Path | None, Checkpoint | None]:
-    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path."""
+    """The run's folder, whose lock is acquired, and the checkpoint to resume from, if any, with its path.
+
+    check: raises UserError for a checkpoint of another run that cannot be resumed, for which no folder is created.
+    """
     folder = record.continued_folder(runtime)
     if folder:
         lock.acquire(folder)  # before reading: the job that has the folder may write a newer checkpoint
         return folder, *_find(runtime, folder)
     path, saved = _find(runtime)
+    if path and saved:
+        check(path, saved)
     folder = record.create_folder(config, runtime, size)
     lock.acquire(folder)
     return folder, path, saved
@@ -158,15 +165,12 @@ def _restore(
     config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
 ) -> Position:
     """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
-    samples = len(dataset.train)
-    check_options(config, target, dataset, path, saved)
-    check_position(path, saved.position, samples)
-    _check_weights(config, target, path, saved)
+    _check_saved(config, target, dataset, path, saved)
     try:
         learner.load(saved.weights)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
-    position = recounted(config, saved.position, samples, learner.group.size)
+    position = recounted(config, saved.position, len(dataset.train), learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
@@ -174,8 +178,10 @@ def _restore(
     return position
 
 
-def _check_weights(config: Config, target: Target, path: Path, saved: Checkpoint) -> None:
-    """Raise UserError unless the checkpoint's weights can be loaded into what is trained."""
+def _check_saved(config: Config, target: Target, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+    """Raise UserError unless the checkpoint is of these options and data, and of what is trained."""
+    check_options(config, target, dataset, path, saved)
+    check_position(path, saved.position, len(dataset.train))
     if target.is_portable:
         checkpoints.network(path, saved)
     elif saved.framework != config.framework:

@@ -47,6 +47,8 @@ class UserLoop:
         """Of the present step: one, or with --shards those of its shards so far."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._is_saveable = False
+        """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
         self._lr = 0.0
@@ -219,6 +221,9 @@ class UserLoop:
             self._check_schedules(self._started.training.at.epoch)
         self._losses.append(self._learner.step(losses, self._ends_step))
         self._is_stepped = self._has_steps = True
+        if self._ends_step and not self._is_saveable:
+            self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
+            self._is_saveable = True
         phases.begin(SCRIPT)
         return self._ends_step
 

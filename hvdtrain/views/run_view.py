@@ -17,6 +17,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.runs.metrics import MAX_NAME, metrics_of
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.runs.run import TRACES, Run, find_runs
+from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.text import did_you_mean, printable
 from hvdtrain.training.heartbeats import Observation, explain
 from hvdtrain.views.rank_view import RankView, RankWatch, read_beats
@@ -275,13 +276,13 @@ def _lock_age(folder: Path) -> float:
 def chosen_run(path: Path) -> Path:
     """The folder of a run that a command line names: `path`, the newest run below it, or the one of that name in RUNS.
 
-    Raises UserError if there is none.
+    A checkpoint, also as `RUN/best`, stands for its run. Raises UserError if there is none.
     """
-    named = RUNS / path
-    if not os.path.isdir(path) and os.path.isdir(named):
-        return newest_run(named)
-    if os.path.isdir(path):
-        return newest_run(path)
+    for place in (path, RUNS / path):
+        if run := run_of(place):
+            return run
+        if os.path.isdir(place):
+            return newest_run(place)
     name = printable(str(path))
     raise UserError(f"{name}: no such folder{_meant(path)}", "give a run's folder, or one that contains runs")
 

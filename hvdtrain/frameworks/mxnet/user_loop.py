@@ -142,8 +142,7 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
         for name, array in arrays.items():
             array[:] = state.arrays[name]
         for owner, kind in ((optimizer, "optimizer"), (optimizer.lr_scheduler, "schedule")):
-            if _numbers(owner).keys() != state.extra[kind].keys():
-                raise ValueError(f"the {kind} of the script is not of the same class as that in the checkpoint")
+            _check_numbers(owner, kind, state.extra[kind])
             for name, number in state.extra[kind].items():
                 setattr(owner, name, number)
         optimizer._set_current_context(self._context.device_id)  # it counts updates by device
@@ -169,6 +168,9 @@ def _leaves(state: Any, place: str) -> Iterator[tuple[str, mx.nd.NDArray]]:
     if isinstance(state, mx.nd.NDArray):
         yield place or "/0", state
     elif state is not None:
+        if not isinstance(state, tuple | list):
+            problem = f"the optimizer's state has a {type(state).__name__}, which cannot be saved"
+            raise UserError(problem, "let create_state() return an array, or a tuple of them")
         yield from itertools.chain.from_iterable(_leaves(part, f"{place}/{i}") for i, part in enumerate(state))
 
 
@@ -179,6 +181,16 @@ def _numbers(owner: Any) -> dict[str, float]:
         for name, value in (vars(owner) if owner else {}).items()
         if isinstance(value, numbers.Real) and not isinstance(value, bool) and math.isfinite(value)
     }
+
+
+def _check_numbers(owner: Any, kind: str, saved: dict[str, float]) -> None:
+    """Raise ValueError unless an object can take these numbers, which may be None or infinite in a new one."""
+    names = vars(owner) if owner else {}
+    if other := (_numbers(owner).keys() - saved.keys()) or (saved.keys() - names.keys()):
+        raise ValueError(
+            f"the {kind} of the script is not of the same class as that in the checkpoint: one of them has no number "
+            f"{min(other)}, which its __init__() should set"
+        )
 
 
 def _check(model: Any, trainer: Any) -> None:

@@ -22,6 +22,7 @@ from hvdtrain.frameworks.torch.network import (
     buffers_by_rank,
     from_real,
     host_array,
+    laid_out_as,
     load_buffers,
     load_module,
     module_weights,
@@ -141,7 +142,8 @@ class TorchSteps(Learner):
         phases.begin(GRADIENTS)
         gradients, buffers = self._sums.combine()
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
-            parameter.grad = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
+            values = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
+            parameter.grad = laid_out_as(parameter.detach(), values)
         load_buffers(self._model, buffers)
         self._apply()
 

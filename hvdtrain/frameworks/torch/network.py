@@ -151,10 +151,10 @@ def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 def unlisted_buffers(model: nn.Module) -> dict[str, torch.Tensor]:
     """The buffers that state_dict() leaves out (persistent=False), by name; a resumed run needs them."""
     listed = set(map(id, model.state_dict(keep_vars=True).values()))
-    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in listed and _is_plain(buffer)}
+    return {name: buffer for name, buffer in model.named_buffers() if id(buffer) not in listed and is_plain(buffer)}
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
+def is_plain(tensor: torch.Tensor) -> bool:
     """Whether it is dense and each element has memory of its own: what `expand` returns cannot change."""
     if tensor.layout is not torch.strided:
         return False
@@ -162,7 +162,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 
 def _plain_buffers(model: nn.Module) -> list[torch.Tensor]:
-    return list(filter(_is_plain, model.buffers()))
+    return list(filter(is_plain, model.buffers()))
 
 
 def placed_tensors(model: nn.Module) -> dict[str, torch.Tensor]:
@@ -227,12 +227,10 @@ def why_not_saved(model: nn.Module) -> tuple[str, str]:
     return "", ""
 
 
-def sparse_layers(model: nn.Module) -> list[str]:
-    """Names of the layers whose gradients are sparse."""
+def sparse_parameters(model: nn.Module) -> set[int]:
+    """The identities of the parameters of layers that say that their gradients are sparse."""
     kinds = (nn.Embedding, nn.EmbeddingBag)
-    return [
-        name or "the model" for name, module in model.named_modules() if isinstance(module, kinds) and module.sparse
-    ]
+    return {id(module.weight) for module in model.modules() if isinstance(module, kinds) and module.sparse}
 
 
 def as_real(tensor: torch.Tensor) -> torch.Tensor:
@@ -245,9 +243,14 @@ def from_real(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.complex(*values.unbind(-1)) if dtype.is_complex else values.to(dtype)
 
 
+def laid_out_as(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The contiguous values in the strides of a tensor of their shape: fused optimizers compare none."""
+    return values if tensor.is_contiguous() else torch.empty_like(tensor).copy_(values)
+
+
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """The tensor as an array, on a CPU in the same memory; but bfloat16, which NumPy lacks, as float32."""
-    values = tensor.detach().resolve_conj()
+    values = tensor.detach().resolve_conj().resolve_neg()
     return (values.float() if values.dtype is torch.bfloat16 else values).cpu().numpy()
 
 
@@ -304,7 +307,10 @@ def load_module(model: nn.Module, weights: Weights) -> None:
 
 
 def _resize_buffers(model: nn.Module, weights: Weights) -> None:
-    """Make room for buffers that a model makes or replaces when it is called, such as masks and tables of positions."""
+    """Make room for buffers that a model makes or replaces when it is called, such as masks and tables of positions.
+
+    Also for those whose elements share memory, as from `expand`, which nothing can be written to.
+    """
     for name, module in model.named_modules():
         for key, buffer in module._buffers.items():
             value = weights.get(_place(name, key))
@@ -312,7 +318,7 @@ def _resize_buffers(model: nn.Module, weights: Weights) -> None:
                 continue
             if buffer is None:
                 module._buffers[key] = torch.from_numpy(value.copy()).to(next(model.parameters()).device)
-            elif buffer.shape != value.shape:
+            elif buffer.shape != value.shape or not is_plain(buffer):
                 module._buffers[key] = buffer.new_empty(value.shape)
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.torch.network import host_array
+from hvdtrain.frameworks.torch.network import SAVED, host_array
 from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON, OptimizerState
 from hvdtrain.networks.description import Weights
 
@@ -26,6 +26,8 @@ PLAIN = (str, bool, int, type(None))
 SEQUENCES: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tuple}
 MAPPINGS: dict[str, Callable[[dict[Any, Any]], Any]] = {"dict": dict, "Counter": collections.Counter}
 """By the names under which JSON has them; MultiStepLR has a Counter."""
+STATE_TYPES = (*SAVED, torch.uint16, torch.uint32, torch.uint64)
+"""The types of tensors that a script's state can have."""
 BYTES = {torch.bfloat16: torch.uint16}
 """Types that NumPy lacks, and those of the same size as which their bits are kept."""
 
@@ -108,10 +110,12 @@ def _encode(value: Any, name: str, arrays: Weights) -> Any:
     if isinstance(value, np.generic):
         return _encode(value.item(), name, arrays)
     if isinstance(value, torch.Tensor):
-        key = f"{name}/{len(arrays)}"
-        tensor = value.detach().cpu()
+        key, dtype = f"{name}/{len(arrays)}", str(value.dtype).removeprefix("torch.")
+        if value.layout is not torch.strided or value.dtype not in STATE_TYPES:
+            raise ValueError(f"it has a tensor of {dtype} in layout {value.layout}".replace("torch.", ""))
+        tensor = value.detach().resolve_conj().resolve_neg().cpu()
         arrays[key] = tensor.contiguous().view(BYTES.get(tensor.dtype, tensor.dtype)).numpy().copy()
-        return {"tensor": key, "dtype": str(tensor.dtype).removeprefix("torch.")}
+        return {"tensor": key, "dtype": dtype}
     if type(value) in (list, tuple):
         return {type(value).__name__: [_encode(part, name, arrays) for part in value]}
     if isinstance(value, dict):

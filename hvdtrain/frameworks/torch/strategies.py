@@ -20,6 +20,8 @@ from hvdtrain.frameworks.torch.network import (
     TorchNetwork,
     as_real,
     from_real,
+    is_plain,
+    laid_out_as,
     load_module,
     module_weights,
     trained_parameters,
@@ -84,8 +86,7 @@ class TorchHorovod(TorchStrategy):
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config
-        tensors = model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer)
-        hvd.broadcast_parameters({name: _in_known_type(tensor) for name, tensor in tensors.items()}, root_rank=0)
+        _broadcast(hvd, model.state_dict() | unlisted_buffers(model) | _state_tensors(optimizer))
         if config.shards:  # Horovod's optimizer sends gradients as float32, as soon as each is computed
             return optimizer
         if config.op == "adasum":  # it combines each gradient by itself, and the updates
@@ -133,20 +134,19 @@ class TorchHorovod(TorchStrategy):
 
 
 class _Compression:
-    """Horovod's compression by --compression, and before it gradients in types that Horovod has."""
+    """Horovod's compression by --compression, and before it gradients in types and layouts that Horovod has."""
 
     def __init__(self, compression: Any) -> None:
         self._compression = compression
 
     def compress(self, gradient: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        real = as_real(gradient)
+        real = as_real(gradient).contiguous()
         sent, context = self._compression.compress(real.float() if real.dtype is torch.bfloat16 else real)
-        return sent, (context, gradient.dtype)
+        return sent, (context, gradient)
 
     def decompress(self, received: torch.Tensor, context: Any) -> torch.Tensor:
-        inner, dtype = context
-        values = self._compression.decompress(received, inner)
-        return from_real(values, dtype)
+        inner, gradient = context
+        return laid_out_as(gradient, from_real(self._compression.decompress(received, inner), gradient.dtype))
 
 
 def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
@@ -157,9 +157,17 @@ def _state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     return {name: value for name, value in named if isinstance(value, torch.Tensor)}
 
 
-def _in_known_type(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor in a type that Horovod has."""
-    return tensor.view(torch.int16) if tensor.dtype is torch.bfloat16 else as_real(tensor)
+def _broadcast(hvd: Any, tensors: dict[str, torch.Tensor]) -> None:
+    """Give all ranks rank 0's values: Horovod sends them in types that it has, and in contiguous memory.
+
+    Of tensors whose elements share memory, to which nothing can be written, each rank keeps its own.
+    """
+    known = {name: t.view(torch.int16) if t.dtype is torch.bfloat16 else as_real(t) for name, t in tensors.items()}
+    sent = {name: tensor.contiguous() for name, tensor in known.items()}
+    hvd.broadcast_parameters(sent, root_rank=0)
+    for name, tensor in known.items():
+        if sent[name] is not tensor and is_plain(tensor):
+            tensor.copy_(sent[name])
 
 
 def _send_incomplete_groups(optimizer: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from hvdtrain.collectives.arrays import share_local_arrays
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
-from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_layers, trained_parameters, why_not_saved
+from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_parameters, trained_parameters, why_not_saved
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
 from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
@@ -42,22 +43,35 @@ class TorchUserLearner(TorchSteps, UserLearner):
         self, model: nn.Module, optimizer: torch.optim.Optimizer, unused_parameters: bool
     ) -> tuple[nn.Module, Any]:
         _check(model, optimizer)
-        if (self._strategy.waits or self._config.shards) and (sparse := sparse_layers(model)):
-            problem = (
-                f"setup(): {sparse[0]} makes sparse gradients, which --strategy {self._config.strategy} does not send"
-            )
-            raise UserError(problem, "leave out sparse=True, or use --strategy ddp or single without --shards")
         self._model = model.to(self.device)
         self.local_weights = buffers_by_rank(model, synchronized=False)
         self._names = self.local_weights | dict(model.named_parameters(remove_duplicate=False)).keys()
         # Strategies share the parameters, and not all of them the buffers.
         share_local_arrays(self)
         self._parameters = trained_parameters(model)
+        self._checks = self._check_gradients()
         self._trained = _trained(optimizer, model)
         self._optimizer = self._kept[OPTIMIZER] = self._strategy.wrap_optimizer(optimizer, model)
         self._training_model = self._wrap_model(unused_parameters)
         self._prepare_shards()
         return self._training_model, self._optimizer
+
+    def _check_gradients(self) -> list[Any]:
+        """Hooks that raise UserError for a sparse gradient before a strategy gets it; `remove` ends each."""
+
+        def check(name: str, gradient: torch.Tensor) -> None:
+            if gradient.layout is not torch.strided:
+                problem = f"the gradient of {name} is sparse, which --strategy {self._config.strategy} does not send"
+                remedy = "leave out sparse=True, or use --strategy single, or ddp with nn.Embedding, without --shards"
+                raise UserError(problem, remedy)
+
+        strategy, checked = self._strategy, self._parameters.items()
+        if strategy.needs_all_gradients and not self._config.shards:  # DistributedDataParallel asks the layers
+            known = sparse_parameters(self._model)
+            checked = {name: parameter for name, parameter in checked if id(parameter) not in known}.items()
+        elif not (strategy.waits or self._config.shards):
+            return []
+        return [parameter.register_hook(functools.partial(check, name)) for name, parameter in checked]
 
     def register(self, states: dict[str, Any]) -> None:
         for name, state in states.items():
@@ -74,13 +88,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
                     f"register(): {name} belongs to another optimizer",
                     "make it with the optimizer that setup() returns",
                 )
-            try:
-                to_arrays(name, state.state_dict())
-            except ValueError as error:
-                raise UserError(
-                    f"register(): the state of {name} cannot be saved ({error})",
-                    "let its state_dict() have tensors, numbers, texts, lists and dicts only",
-                ) from None
+            _saved(name, state)
         self._kept |= states
 
     def weights(self) -> Weights:
@@ -123,6 +131,8 @@ class TorchUserLearner(TorchSteps, UserLearner):
             )
         self._optimizer.zero_grad()
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
+        while self._checks:  # those of the first step are enough
+            self._checks.pop().remove()
         self._end_backward(ends_step)
         self._has_state = True
         return loss
@@ -146,7 +156,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def optimizer_state(self) -> OptimizerState:
         if not self._has_state:
             return OptimizerState({})
-        arrays = [to_arrays(name, kept.state_dict()) for name, kept in self._kept.items()]
+        arrays = itertools.starmap(_saved, self._kept.items())
         return OptimizerState(dict(itertools.chain.from_iterable(map(dict.items, arrays))))
 
     def load_optimizer_state(self, state: OptimizerState) -> None:
@@ -155,6 +165,17 @@ class TorchUserLearner(TorchSteps, UserLearner):
         for name, kept in self._kept.items():
             kept.load_state_dict(from_arrays(name, state.arrays))
         self._has_state = True
+
+
+def _saved(name: str, kept: Any) -> Weights:
+    """The state of an optimizer or of what was registered, as arrays. Raises UserError if it has something else."""
+    try:
+        return to_arrays(name, kept.state_dict())
+    except ValueError as error:
+        raise UserError(
+            f"the state of {name} cannot be saved ({error})",
+            "let its state_dict() have dense tensors, numbers, texts, lists and dicts only",
+        ) from None
 
 
 def _trained(optimizer: Any, model: nn.Module) -> list[int]:

@@ -16,7 +16,7 @@ from hvdtrain.networks.description import Network
 from hvdtrain.networks.layers import CLASSES, Dense, Flatten
 from hvdtrain.networks.registry import NETWORKS
 
-SIZES = st.lists(st.integers(1, 1 << 30), min_size=1, max_size=60)
+SIZES = st.lists(st.integers(0, 1 << 30), min_size=1, max_size=60)
 ROWS = 128
 MB = 1_000_000
 
@@ -37,6 +37,11 @@ def test_each_gradient_is_in_one_group_and_groups_are_balanced(sizes, data):
     groups = [sum(sizes[begin:end]) for begin, end in itertools.pairwise(ends)]
     assert max(groups) <= sum(sizes) / count + max(sizes)
     assert split(sizes, count) == lengths
+
+
+@pytest.mark.parametrize(("sizes", "lengths"), [([4, 0], [2]), ([0, 0], [1, 1]), ([0, 4, 0], [1, 2])])
+def test_parameters_without_elements_are_in_groups(sizes, lengths):
+    assert split(sizes, len(lengths)) == lengths
 
 
 @given(SIZES, st.sampled_from([2, 4]), st.integers(1, 4096))

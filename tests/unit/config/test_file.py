@@ -7,6 +7,7 @@ from support.options import parse
 
 from hvdtrain.config.sources import CommandLine, read_options
 from hvdtrain.errors import UserError
+from hvdtrain.networks.registry import find_network
 from hvdtrain.runs import record
 
 PROGRAM = "program"
@@ -146,3 +147,14 @@ def test_printed_options_name_their_origin(write):
 def test_what_toml_cannot_hold_is_not_printed():
     with pytest.raises(UserError, match=r"--data .*: is not UTF-8, as TOML is"):
         printed(["--data", "\udcff"])
+
+
+@pytest.mark.parametrize("option", [[], ["--model"]])
+def test_a_task_without_its_class_is_told_which_there_are(tmp_path, monkeypatch, option):
+    """The file does not run for that."""
+    monkeypatch.chdir(tmp_path)
+    Path("mytask.py").write_text("raise SystemExit\nclass Task: ...\nclass Other: ...\nclass _Base: ...\n")
+    with pytest.raises(UserError) as raised:
+        config, _ = CommandLine.read([*option, "mytask.py", "--seed", "1"], PROGRAM, None).options()
+        find_network(config.model)
+    assert "mytask.py:Task or mytask.py:Other" in raised.value.remedy and "_Base" not in raised.value.remedy

@@ -141,6 +141,14 @@ def test_a_host_that_runs_something_else_is_named(tmp_path, monkeypatch, printed
     assert check.problem and check.remedy
 
 
+def test_a_host_that_prints_without_end_is_named_at_once(tmp_path, monkeypatch):
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec yes Welcome\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    (check,) = hosts.inspect(["node1"])
+    assert "ssh does not run what it is asked to: it printed Welcome" in check.problem
+
+
 def test_a_shell_may_print_more_than_the_versions(tmp_path, monkeypatch):
     (tmp_path / "versions").write_text(json.dumps(versions_here()))
     text = f"#!/bin/sh\necho Welcome\ncat '{tmp_path}/versions'\nprintf '\\nBye \\377'\n"

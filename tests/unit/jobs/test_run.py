@@ -18,7 +18,7 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.config.options import RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Position
-from hvdtrain.jobs import background, hosts, run
+from hvdtrain.jobs import background, hosts, run, signals
 from hvdtrain.jobs.hosts import Host
 from hvdtrain.jobs.job import Job, RestartPolicy, reduced
 from hvdtrain.jobs.run import Restarts
@@ -121,6 +121,10 @@ def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
     async def no_pause(_, seconds):
         return 0
 
+    async def no_signal(_, work):
+        await work
+        return 0
+
     async def supervise(job, on_opened):
         end = next(remaining)
         if opened:
@@ -133,6 +137,7 @@ def run_attempts(monkeypatch, ends, limit, opened=None, pause=None):
 
     remaining, said = iter(ends), []
     monkeypatch.setattr(run, "signal_within", pause or no_pause)
+    monkeypatch.setattr(run, "signal_during", no_signal)
     made = Restarts(Job(("true",), 2), RestartPolicy(limit), supervise, said.append, signals=None)
     end = asyncio.run(made.run())
     return end, [str(message) for message in said if "restarting in" not in str(message)]
@@ -252,15 +257,39 @@ def test_hosts_that_no_longer_respond_are_left_out(monkeypatch):
     """How ranks are distributed; tests/cluster has real hosts that stop responding."""
     job = Job(("true",), 4, hosts=(Host("a", 2), Host("b", 2), Host("c", 1)))
     silent, said = {"b"}, []
-    answer = lambda names, access: [hosts.HostCheck(name, "no answer" if name in silent else "") for name in names]  # noqa: E731
-    monkeypatch.setattr(run.hosts, "inspect", answer)
-    smaller = reduced(job, 2, said.append)
+    answers = lambda: [hosts.HostCheck(name, "no answer" if name in silent else "") for name, _ in job.hosts]  # noqa: E731
+    smaller = reduced(job, answers(), 2, said.append)
     assert (smaller.ranks, smaller.hosts) == (3, (Host("a", 2), Host("c", 1)))
     assert said == ["continuing without b: no answer"]
     with pytest.raises(UserError, match=r"3 slot\(s\) are left for 4 ranks \(b: no answer\)"):
-        reduced(job, 4, said.append)
+        reduced(job, answers(), 4, said.append)
     silent.clear()
-    assert reduced(job, 4, said.append) == job
+    assert reduced(job, answers(), 4, said.append) == job
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_hosts_are_checked_beside_the_event_loop(monkeypatch, asked):
+    """A host that does not answer keeps neither the loop nor a request to stop waiting."""
+    answered = threading.Event()
+    monkeypatch.setattr(run.hosts, "inspect", lambda *_: answered.wait(30) and [])
+    monkeypatch.setattr(run, "FIRST_PAUSE_S", 0.01)
+
+    async def supervise(job, opened):
+        return KILLED
+
+    async def restart():
+        restarts = Restarts(Job(("true",), 2), RestartPolicy(1), supervise, said.append, signals.Signals())
+        asyncio.get_running_loop().call_later(1, os.kill if asked else answered.set, *[os.getpid(), 15] * asked)
+        return await restarts.run()
+
+    said, before = [], {number: signal.getsignal(number) for number in signals.HANDLED}
+    try:
+        end = asyncio.run(restart())
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        answered.set()
+    assert end == (KILLED._replace(status="stopped", exit_status=128 + 15) if asked else KILLED)
 
 
 def test_the_last_step_is_that_of_this_attempt_by_any_clock(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import entry_of
 from hvdtrain.training.state import Saver
+from hvdtrain.views.run_view import chosen_run
 
 
 class Run:
@@ -197,3 +198,18 @@ def test_a_copy_of_a_run_is_a_run_of_its_own(run, tmp_path):
     copy.save(3)
     run.save(4, parent=run.entry(1))
     assert (copy.newest(), run.newest()) == (3, 4)
+
+
+@pytest.mark.parametrize(("task", "has_export"), [("script.py", False), ("script.py:Task", True)])
+def test_only_tasks_are_advised_to_be_exported(task, has_export, run):
+    path, saved = checkpoints.newest(run.save(1, network={"task": task}, model=task))
+    with pytest.raises(UserError) as error:
+        checkpoints.network(path, saved)
+    assert ("export" in error.value.remedy) == has_export
+
+
+def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run):
+    path = run.save(1, score=1.0)
+    (run.folder / "config.json").write_text("{}")
+    (run.folder / "metrics.jsonl").write_text("")
+    assert [chosen_run(place) for place in (run.folder, run.folder / "best", path)] == [run.folder] * 3

@@ -1,10 +1,12 @@
 """Runs as they are read, and the search for them."""
 
 import json
+import os
 
 import pytest
 from support.report import make_run
 
+from hvdtrain.cli import runs
 from hvdtrain.errors import UserError
 from hvdtrain.runs.records import DamagedFile
 from hvdtrain.runs.run import Run, find_runs
@@ -18,6 +20,18 @@ def test_runs_are_found_below_a_folder(tmp_path):
     assert find_runs(tmp_path / "a") == [tmp_path / "a"]
     with pytest.raises(UserError, match="no such folder"):
         find_runs(tmp_path / "missing")
+
+
+def test_folders_that_may_not_be_listed_are_named(tmp_path, monkeypatch, capsys):
+    """By another user than root, whom nothing stops."""
+    for name in ("a", "b"):
+        make_run(tmp_path / name)
+    monkeypatch.setattr("hvdtrain.runs.run.is_run", lambda folder: folder.name == "a")
+    monkeypatch.setattr(os, "access", lambda path, mode: os.fspath(path) != str(tmp_path / "b"))
+    runs.main([str(tmp_path), "--json"])
+    printed = capsys.readouterr()
+    assert [run["name"] for run in json.loads(printed.out)] == ["a"]
+    assert printed.err.rstrip().endswith(": b")
 
 
 @pytest.mark.parametrize("file", ["config.json", "result.json"])

@@ -127,6 +127,15 @@ def test_an_option_that_must_be_the_same(tmp_path):
             train_in(runs, Config(epochs=2, init="book"))
 
 
+def test_a_run_that_cannot_be_resumed_leaves_no_folder():
+    with fakes(40) as (_, runs):
+        train_in(runs, Config(epochs=1))
+        options = RuntimeOptions(runs=runs, resume=runs / "run", name="new")
+        with pytest.raises(UserError, match="--init is book here"):
+            train(Config(epochs=2, init="book"), options, lambda: [])
+        assert os.listdir(runs) == ["run"]
+
+
 def test_other_layers_are_refused(monkeypatch):
     """The file that --model names has changed since, and --auto-resume reads it again."""
     with fakes(40) as (_, runs):

@@ -1,5 +1,6 @@
 """A script's own loop in this process: what it gets, and what is refused."""
 
+import collections
 import contextlib
 import itertools
 import json
@@ -19,6 +20,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.runs import checkpoints
 from hvdtrain.system.phases import phases
+from hvdtrain.training import evaluation
 
 ROWS = NUMBERS, (NUMBERS[:, 0] > 0).astype(np.int64)
 
@@ -343,6 +345,93 @@ def test_mistakes_in_the_loop(step, message, start):
         for batch in run.batches(ROWS):
             step(run, losses(model, batch))
     assert message in str(error.value)
+
+
+def test_a_renamed_metric_is_said_once(start, monkeypatch):
+    said = mock.Mock()
+    monkeypatch.setattr(evaluation.log, "info", said)
+    with start() as run:
+        model, _ = run.setup(*parts())
+        for batch in run.batches(ROWS, ROWS, lambda *rows: (found := losses(model, rows), {"step": found})):
+            run.step(losses(model, batch))
+    assert [call.args[1:] for call in said.call_args_list].count(("step", "step_")) == 1
+    assert "step_" in json.loads((run.folder / "result.json").read_text())["metrics"]
+
+
+class Keeping(torch.optim.SGD):
+    """Keeps something of each gradient in its state."""
+
+    def __init__(self, parameters, keep):
+        super().__init__(parameters, lr=0.1)
+        self.keep = keep
+
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["kept"] = self.keep(parameter.grad)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("keep", "kind"),
+    [
+        (lambda gradient: collections.deque([1]), "deque"),
+        (lambda gradient: gradient.to(torch.float8_e5m2), "tensor of float8_e5m2"),
+        (lambda gradient: gradient.to(torch.complex128), "tensor of complex128"),
+        (lambda gradient: gradient.to_sparse(), "in layout sparse_coo"),
+    ],
+)
+def test_a_state_that_cannot_be_saved_is_an_error_in_the_first_step(keep, kind, start):
+    with pytest.raises(UserError) as error, start() as run:
+        model, _ = run.setup(model := nn.Linear(4, 2), Keeping(model.parameters(), keep))
+        train(run, model)
+    assert "the state of optimizer cannot be saved" in error.value.reason and kind in error.value.reason
+    assert run.steps == 0
+
+
+@pytest.mark.parametrize("keep", [torch.t, lambda gradient: torch.complex(gradient, gradient).conj().imag])
+def test_a_state_of_views_is_resumed(keep, start, tmp_path):
+    def setup(run):
+        model = nn.Linear(4, 2)
+        model.register_buffer("shared", torch.ones(1).expand(3))
+        return run.setup(model, Keeping(model.parameters(), keep))
+
+    with start() as run:
+        model, optimizer = setup(run)
+        train(run, model)
+    with hvdtrain.start(
+        Config(**{**CONFIG, "epochs": 3}), RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
+    ) as run:
+        model, again = setup(run)
+        for batch in run.batches(ROWS):
+            if run.steps == 6:
+                states = zip(again.state.values(), optimizer.state.values(), strict=True)
+                assert all(torch.equal(mine["kept"], its["kept"]) for mine, its in states)
+            run.step(losses(model, batch))
+
+
+class Looked(nn.Module):
+    """Takes rows of a table of its own, or of an embedding's, with sparse gradients."""
+
+    def __init__(self, is_layer):
+        super().__init__()
+        self.table = nn.Embedding(2, 2, sparse=True) if is_layer else nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, numbers):
+        rows = (numbers[:, 0] > 0).long()
+        if isinstance(self.table, nn.Embedding):
+            return self.table(rows)
+        return nn.functional.embedding(rows, self.table, sparse=True)
+
+
+@pytest.mark.parametrize("is_layer", [False, True])
+@pytest.mark.parametrize("options", [{"strategy": "single"}, {"strategy": "ddp"}, {"strategy": "ring"}, {"shards": 2}])
+def test_sparse_gradients_are_trained_or_an_error_in_the_first_step(options, is_layer, start):
+    is_trained = options == {"strategy": "single"} or (is_layer and options == {"strategy": "ddp"})
+    outcome = contextlib.nullcontext() if is_trained else pytest.raises(UserError, match="is sparse")
+    with outcome, start(**options) as run:
+        model, _ = run.setup(model := Looked(is_layer), torch.optim.SGD(model.parameters(), lr=0.1))
+        train(run, model)
+    assert run.steps == (6 if is_trained else 0)
 
 
 @pytest.mark.parametrize(

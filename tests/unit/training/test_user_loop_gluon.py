@@ -1,5 +1,6 @@
 """A script's own loop in Gluon, in this process: what it trains, and what is refused."""
 
+import math
 import os
 from unittest import mock
 
@@ -193,3 +194,46 @@ def test_another_optimizer_does_not_resume(start, tmp_path):
         model = block()
         train(run, run.setup(model, gluon.Trainer(model.collect_params(), "adam"))[0])
     assert "is not in both the script's optimizer and the checkpoint" in str(error.value)
+
+
+class Plateau(mx.lr_scheduler.LRScheduler):
+    """Has a number that is None, and one that is infinite, until it was called."""
+
+    def __init__(self):
+        super().__init__(0.1)
+        self.latest, self.least = None, math.inf
+
+    def __call__(self, updates):
+        self.latest, self.least = updates, min(updates, self.least)
+        return self.base_lr / (1 + self.least)
+
+
+@pytest.mark.parametrize("optimizer", ["lars", "sgd"])
+def test_an_optimizer_whose_numbers_come_later_is_resumed(optimizer, start):
+    def trained(run):
+        schedule = {"lr_scheduler": Plateau()} if optimizer == "sgd" else {}
+        model = block()
+        trainer = gluon.Trainer(model.collect_params(), optimizer, {"learning_rate": 0.1, **schedule})
+        train(run, run.setup(model, trainer)[0])
+        return [parameter.data().asnumpy() for parameter in model.collect_params().values()]
+
+    with start("whole", epochs=3) as run:
+        expected = trained(run)
+    with start("first") as run:
+        trained(run)
+    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
+    with hvdtrain.start(Config(**{**CONFIG, "epochs": 3}), resumed, framework="mxnet") as run:
+        assert all(map(np.array_equal, trained(run), expected))
+
+
+class Counting(mx.optimizer.SGD):
+    """Its state is no array."""
+
+    def create_state(self, index, weight):
+        return {"count": weight}
+
+
+def test_a_state_that_cannot_be_saved_is_an_error_in_the_first_step(start):
+    with pytest.raises(UserError, match="the optimizer's state has a dict"), start() as run:
+        model, _ = run.setup(model := block(), gluon.Trainer(model.collect_params(), Counting()))
+        train(run, model)

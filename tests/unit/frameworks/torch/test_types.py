@@ -1,6 +1,7 @@
 """Gradients in types that NumPy or Horovod lack: combined over ranks, they are the mean of the ranks'."""
 
 import os
+from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -8,8 +9,11 @@ import pytest
 import torch
 from support.rank_threads import ThreadGroup, on_all_ranks
 
+from hvdtrain import fit
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.frameworks.torch.strategies import TorchAllreduce, _Compression
+from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.strategies import TorchAllreduce, _broadcast, _Compression
+from hvdtrain.runs import checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +51,75 @@ def test_horovod_gets_a_type_that_it_has(dtype, shape):
     assert sent.dtype is torch.float16
     received = _Compression(Halves).decompress(sent, context)
     assert received.dtype is dtype and torch.equal(received, gradient)
+
+
+def test_states_of_all_types_are_saved():
+    state = {str(dtype): values(dtype, (2, 3)).t() for dtype in TYPES}
+    loaded = from_arrays("optimizer", to_arrays("optimizer", state))
+    assert all(torch.equal(loaded[name], value) and loaded[name].dtype is value.dtype for name, value in state.items())
+
+
+class Laid(torch.nn.Module):
+    """Its kernel is in channels_last, and its weight and a buffer are transposed."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernel = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.linear = torch.nn.Linear(4, 2)
+        self.linear.weight = torch.nn.Parameter(torch.arange(8.0).view(4, 2).t() / 8)
+        self.register_buffer("table", torch.arange(8.0).view(4, 2).t())
+
+    def forward(self, images):
+        return self.linear(self.kernel(images).mean((2, 3))) + self.table.mean(1)
+
+
+class LaidTask:
+    def data(self):
+        images = np.random.default_rng(0).normal(size=(24, 3, 5, 5)).astype(np.float32)
+        return ((images, np.arange(24) % 2),) * 2
+
+    def model(self):
+        return Laid()
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("single"), strategy="single")
+
+
+def trained(folder, **options):
+    config = Config(epochs=2, batch_size=8, lr=0.1, momentum=0.9, **options)
+    return checkpoints.newest(fit(LaidTask(), config, RuntimeOptions(runs=folder, device="cpu", quiet=True)).folder)[1]
+
+
+@pytest.mark.parametrize("options", [{"strategy": "ring"}, {"strategy": "ddp"}, {"strategy": "single", "shards": 2}])
+def test_tensors_in_other_layouts_are_trained_as_in_one_process(options, expected, tmp_path):
+    saved = trained(tmp_path, **options)
+    for name, array in expected.weights.items():
+        np.testing.assert_allclose(saved.weights[name], array, 1e-5, 1e-6, err_msg=name)
+
+
+def test_horovod_gets_contiguous_gradients_and_returns_them_in_their_layout():
+    gradient = torch.randn(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    sent, context = _Compression(Halves).compress(gradient)
+    assert sent.is_contiguous()
+    received = _Compression(Halves).decompress(sent, context)
+    assert received.stride() == gradient.stride() and torch.equal(received, sent.float())
+
+
+def test_horovod_broadcasts_tensors_in_any_layout():
+    def broadcast(tensors, root_rank):
+        for tensor in tensors.values():
+            assert tensor.is_contiguous()
+            tensor.add_(1)
+
+    tensors = {"kernel": torch.zeros(2, 3).t(), "plain": torch.zeros(2), "shared": torch.zeros(1).expand(3)}
+    _broadcast(SimpleNamespace(broadcast_parameters=broadcast), tensors)
+    assert {name: tensor.unique().tolist() for name, tensor in tensors.items()} == {
+        "kernel": [1.0],
+        "plain": [1.0],
+        "shared": [0.0],
+    }
 
 
 class Summing(ThreadGroup):
