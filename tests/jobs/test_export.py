@@ -114,11 +114,11 @@ def test_the_model_of_a_task_runs_without_hvdtrain(framework, tmp_path):
     status, printed = run([sys.executable, "-c", RUN_TASK[framework]], tmp_path)
     assert status == 0, printed
     weights = checkpoints.newest(folder)[1].weights
-    of_kind, kernel, bias = (
-        (weights["of_kind.weight"], weights["last.weight"].T, weights["last.bias"])
-        if framework == "torch"
-        else (weights["0.embeddings"], weights["1.kernel"], weights["2.bias"])
-    )
+    if framework == "torch":
+        of_kind, kernel, bias = weights["of_kind.weight"], weights["last.weight"].T, weights["last.bias"]
+    else:
+        (number,) = (int(name.split(".")[0]) for name, array in weights.items() if array.shape == (7, 1))
+        of_kind, kernel, bias = weights["0.embeddings"], weights[f"{number}.kernel"], weights[f"{number + 1}.bias"]
     expected = np.concatenate([numbers, of_kind[np.arange(7) % 5]], 1) @ kernel + bias
     if framework == "torch":
         expected *= weights["turn"].real
