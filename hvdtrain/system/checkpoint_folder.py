@@ -100,7 +100,7 @@ def run_of_best(path: Path) -> Path | None:
 
 def run_of(path: Path) -> Path | None:
     """The run of the checkpoint that `path` names: `RUN/best` or the checkpoint's folder; None for another path."""
-    return run_of_best(path) or (path.parent.parent if os.path.isfile(path / MANIFEST) else None)
+    return run_of_best(path) or (path.absolute().parent.parent if os.path.isfile(path / MANIFEST) else None)
 
 
 def next_number(folder: Path) -> int:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -208,8 +209,10 @@ def test_only_tasks_are_advised_to_be_exported(task, has_export, run):
     assert ("export" in error.value.remedy) == has_export
 
 
-def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run):
+def test_a_checkpoint_stands_for_its_run_in_commands_about_runs(run, monkeypatch):
     path = run.save(1, score=1.0)
     (run.folder / "config.json").write_text("{}")
     (run.folder / "metrics.jsonl").write_text("")
     assert [chosen_run(place) for place in (run.folder, run.folder / "best", path)] == [run.folder] * 3
+    monkeypatch.chdir(path.parent)
+    assert chosen_run(Path(path.name)) == run.folder
