@@ -234,6 +234,5 @@ def _shares(sizes: Sequence[int], count: int) -> list[int]:
     """For each gradient, which of `count` equal shares of all elements has its middle; integers, so never rounded."""
     total, ends = sum(sizes), itertools.accumulate(sizes)
     middles = (2 * end - size for size, end in zip(sizes, ends, strict=True))
-    return [
-        min(middle * count // max(2 * total, 1), count - 1) for middle in middles
-    ]  # that of an empty one may be last
+    # That of one without elements may be at the end.
+    return [min(middle * count // max(2 * total, 1), count - 1) for middle in middles]

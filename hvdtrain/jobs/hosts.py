@@ -140,7 +140,9 @@ def slurm_allocation(ranks: int, spread: bool, environment: Mapping[str, str]) -
 TIMEOUT_S = 30.0
 """How long a command on another host may take."""
 OUTPUT_BYTES = 1 << 20
-"""How much it may print: a forced command may print without end."""
+"""How much is read of what it prints."""
+FILE_BYTES = 1 << 24
+"""How much it may print, as a forced command may print without end; and the largest known_hosts that ssh may add to."""
 PLAIN_PATH = re.compile(r"[A-Za-z0-9_.,:+@=/-]+")
 """Paths of a key: horovodrun gives them to a shell as they are, Open MPI divides them at spaces, ssh replaces %."""
 
@@ -242,8 +244,8 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
 
 
 def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
-    """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than OUTPUT_BYTES."""
-    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (OUTPUT_BYTES, OUTPUT_BYTES))
+    """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than FILE_BYTES."""
+    limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         done = subprocess.run(
             command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit

@@ -119,7 +119,7 @@ def _equal(some: Arrays, other: Arrays) -> bool:
 
 
 LABELED_ROWS = 4
-"""Rows of a source whose labels are checked before training, at least as many as learners try a task out on."""
+"""Rows of a source whose labels are checked at once, at least as many as learners try a task out on."""
 REMEDY = "correct the labels, or give the model an output for each class, from 0 on"
 ADJECTIVES: dict[Part, str] = {"train": "training", "test": "test"}
 
@@ -140,27 +140,34 @@ class LabelCheck:
     def expect(self, classes: int | None) -> None:
         """The model has this many outputs, None if that is not known. Raises UserError for a label above them.
 
-        It looks at all labels of arrays in memory, and at the first ones of other data, when it is first called.
+        It looks at all labels of arrays in memory, and at the first ones of other data, when it is first called; where
+        rows are skipped, only for a good one.
         """
         if classes is None or classes == self._classes:
             return
         self._classes = classes
-        parts: dict[Part, Source] = {"train": self._dataset.train}
-        if not self._skip:  # else a wrong row counts nothing, and learners try training rows out only
-            parts["test"] = self._dataset.test
+        if self._skip:
+            self._spare = self._first_good(self._dataset.train)
+            return
+        parts: dict[Part, Source] = {"train": self._dataset.train, "test": self._dataset.test}
         for part, source in parts.items():
-            if isinstance(source, ArraySource) and not self._skip:
-                self._raise(part, np.arange(len(source)), source.arrays[self._position])
+            if isinstance(source, ArraySource):
+                labels = source.arrays[self._position]
             else:
-                rows = np.arange(min(LABELED_ROWS, len(source)))
-                first_rows = source[rows]
-                self._raise(part, rows, first_rows[self._position])
-                if part == "train":
-                    self._spare = tuple(np.array(array[0]) for array in first_rows)
+                labels = source[np.arange(min(LABELED_ROWS, len(source)))][self._position]
+            for row in self._wrong(labels)[:1]:
+                raise UserError(self._problem(part, int(row), int(labels[row])), REMEDY)
 
-    def _raise(self, part: Part, rows: np.ndarray, labels: np.ndarray) -> None:
-        for position in self._wrong(labels)[:1]:
-            raise UserError(self._problem(part, int(rows[position]), int(labels[position])), REMEDY)
+    def _first_good(self, source: Source) -> Arrays:
+        """The first training row with a good label. Raises UserError if there is none among the first ones."""
+        rows = min(len(source), MAX_FIRST)
+        for first in range(0, rows, LABELED_ROWS):
+            arrays = source[np.arange(first, min(first + LABELED_ROWS, rows))]
+            labels = arrays[self._position]
+            wrong = self._wrong(labels).tolist()
+            if good := [row for row in range(len(labels)) if row not in wrong]:
+                return tuple(np.array(array[good[0]]) for array in arrays)
+        raise UserError(f"{self._problem('train', rows - 1, int(labels[-1]))}, as those before it", REMEDY)
 
     def _wrong(self, labels: np.ndarray) -> np.ndarray:
         """Positions of labels that are not the number of a class."""

@@ -107,7 +107,11 @@ class UserTask(Target):
 
     def first_rows(self) -> tuple[np.ndarray, ...]:
         """The first training rows, on which the task is tried out."""
-        return self.dataset.train[np.arange(min(TRIED_ROWS, len(self.dataset.train)))]
+        rows = self.dataset.train[np.arange(min(TRIED_ROWS, len(self.dataset.train)))]
+        if not self.skip_bad_rows or self.has("losses"):
+            return rows
+        # Labels of the default loss may be wrong, which is not known before the model's outputs: 0 is always one.
+        return (*rows[: self.inputs], *map(np.zeros_like, rows[self.inputs :]))
 
     def error(self, method: str, problem: str, remedy: str) -> UserError:
         """An error about a method of the task."""

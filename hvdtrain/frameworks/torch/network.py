@@ -245,7 +245,7 @@ def from_real(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def laid_out_as(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """The contiguous values in the strides of a tensor of their shape: fused optimizers compare none."""
-    return values if tensor.is_contiguous() else torch.empty_like(tensor).copy_(values)
+    return values if tensor.is_contiguous() else torch.empty_like(tensor, dtype=values.dtype).copy_(values)
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:

@@ -6,6 +6,7 @@ hvdtrain's own optimizers have canonical names; in a script's loop the arrays ar
 from __future__ import annotations
 
 import collections
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from hvdtrain.config.options import Config
-from hvdtrain.frameworks.torch.network import SAVED, host_array
+from hvdtrain.frameworks.torch.network import SAVED, host_array, laid_out_as
 from hvdtrain.interfaces import ADAM_BETAS, ADAM_EPSILON, OptimizerState
 from hvdtrain.networks.description import Weights
 
@@ -79,6 +80,15 @@ def write_state(optimizer: Any, parameters: dict[str, nn.Parameter], state: Opti
             else:
                 array = state.arrays[f"{CANONICAL[key]}/{name}"]
                 value.copy_(torch.from_numpy(np.asarray(array / np.float32(state.scale))))  # else a scalar, of one
+
+
+def lay_out_state(optimizer: torch.optim.Optimizer) -> None:
+    """Give the state that was loaded from contiguous arrays the strides of the parameters, as when it was made."""
+    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        values = optimizer.state.get(parameter, {})
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                values[key] = laid_out_as(parameter.detach(), value)
 
 
 def to_arrays(name: str, state: Any) -> Weights:

@@ -16,7 +16,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.learner import TorchSteps
 from hvdtrain.frameworks.torch.network import buffers_by_rank, sparse_parameters, trained_parameters, why_not_saved
 from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_tensor
-from hvdtrain.frameworks.torch.optimizer import from_arrays, to_arrays
+from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
 from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
@@ -164,6 +164,7 @@ class TorchUserLearner(TorchSteps, UserLearner):
             raise ValueError(f"{', '.join(sorted(missing))} is not in both the script and the checkpoint")
         for name, kept in self._kept.items():
             kept.load_state_dict(from_arrays(name, state.arrays))
+        lay_out_state(self._optimizer)
         self._has_state = True
 
 

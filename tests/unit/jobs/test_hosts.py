@@ -151,6 +151,13 @@ def test_a_host_that_prints_without_end_is_named_at_once(tmp_path, monkeypatch):
     assert "ssh does not run what it is asked to: it printed Welcome" in check.problem
 
 
+def test_ssh_may_add_to_a_large_file_of_known_hosts(tmp_path):
+    known = tmp_path / "known_hosts"
+    known.write_bytes(bytes(hosts.OUTPUT_BYTES))
+    assert hosts._run_limited(["sh", "-c", f"echo key >> '{known}'; echo out; echo err >&2"]) == (0, "out\n", "err\n")
+    assert known.stat().st_size > hosts.OUTPUT_BYTES
+
+
 def test_a_shell_may_print_more_than_the_versions(tmp_path, monkeypatch):
     (tmp_path / "versions").write_text(json.dumps(versions_here()))
     text = f"#!/bin/sh\necho Welcome\ncat '{tmp_path}/versions'\nprintf '\\nBye \\377'\n"

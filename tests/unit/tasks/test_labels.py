@@ -16,11 +16,14 @@ GOOD = (X[:5], Y[:5])
 class Source:
     fingerprint = "1"
 
+    def __init__(self, *arrays):
+        self.arrays = arrays or (X, Y)
+
     def __len__(self):
         return 8
 
     def __getitem__(self, rows):
-        return X[rows], Y[rows]
+        return tuple(array[rows] for array in self.arrays)
 
 
 def made(train, test=GOOD, skip=False, **methods):
@@ -71,3 +74,21 @@ def test_rows_with_wrong_labels_are_skipped_with_that_option():
     assert list(only_bad.bad) == [0, 1] and only_bad.arrays[1].tolist() == [0, 0]
     assert np.array_equal(only_bad.arrays[0], X[[0, 0]])
     assert Y[5] == 7
+
+
+@pytest.mark.parametrize("data", [lambda x, y: (x, y), Source])
+def test_the_first_rows_may_have_wrong_labels_too(data):
+    task = made(data(X[::-1], Y[::-1]), skip=True)  # labels -1, 2, 7, 1, ...
+    assert [array.shape for array in task.first_rows()] == [(4, 4), (4,)]
+    assert task.first_rows()[1].tolist() == [0, 0, 0, 0], "the trial's losses have labels that each model has"
+    task.labels.expect(3)
+    (only_bad,) = read(task, [2, 0])
+    assert list(only_bad.bad) == [0, 1] and only_bad.arrays[1].tolist() == [2, 2]
+    task.labels.expect(1)  # the first label 0 is that of row 4
+    (only_bad,) = read(task, [0, 1])
+    assert np.array_equal(only_bad.arrays[0], X[[3, 3]])
+
+
+def test_no_good_label_at_all_is_an_error_also_where_rows_are_skipped():
+    with pytest.raises(UserError, match="the label of training row 4 is 1, but the model has 0 outputs, as those"):
+        made(GOOD, skip=True).labels.expect(0)

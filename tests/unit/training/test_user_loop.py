@@ -409,6 +409,25 @@ def test_a_state_of_views_is_resumed(keep, start, tmp_path):
             run.step(losses(model, batch))
 
 
+def test_a_fused_optimizer_of_a_transposed_weight_is_resumed(start, tmp_path):
+    """It reads gradients and state in the order of memory."""
+
+    def trained(run):
+        model = nn.Linear(4, 2)
+        model.weight = nn.Parameter(model.weight.detach().t().contiguous().t())
+        model, _ = run.setup(model, torch.optim.AdamW(model.parameters(), 0.1, fused=True))
+        train(run, model)
+        return model.weight
+
+    with start("whole", epochs=3) as run:
+        expected = trained(run)
+    with start("first") as run:
+        trained(run)
+    resumed = RuntimeOptions(resume=run.folder, device="cpu", quiet=True)
+    with hvdtrain.start(Config(**{**CONFIG, "epochs": 3}), resumed) as run:
+        assert torch.equal(trained(run), expected)
+
+
 class Looked(nn.Module):
     """Takes rows of a table of its own, or of an embedding's, with sparse gradients."""
 
