@@ -19,8 +19,8 @@ GRACE_S = 4.0
 """How long a launcher gets to end its ranks."""
 NO_PROGRAM = 127
 """Exit status of a program that could not be started, as in a shell."""
-OUTPUT_BYTES = 4 << 20
-"""How much a program may print."""
+OUTPUT_BYTES = 64 << 20
+"""How much a program may print: Horovod and NCCL may log a lot."""
 ERROR_WORDS = ("error", "failed", "not enough", "root")
 
 
