@@ -165,7 +165,13 @@ if up_to_date "$wanted"; then
 fi
 [[ -z ${PACKAGES:-} ]] || use_packages "$PACKAGES"
 
+[[ -e $venv || ! -L $venv ]] ||
+    die "$venv is a link to $(readlink "$venv"), which does not exist: remove the link, or set VENV to a folder"
 mkdir -p "$cache"
+for place in "$cache" "$cache/setup.lock" "$venv"; do
+    [[ ! -e $place || -w $place ]] ||
+        die "$place may not be written: run set-up as its owner, or set VENV and XDG_CACHE_HOME to folders of your own"
+done
 exec 9>"$cache/setup.lock"
 flock -n 9 || { step "Waiting for another set-up to finish"; flock 9; }
 if up_to_date "$wanted"; then exit; fi

@@ -168,6 +168,7 @@ install_prebuilt() {
 # user says.
 install_wheel() {
     local framework remedy=$2
+    rm -f "$installed" # of the one that is replaced
     "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-deps --force-reinstall "$1"
     for framework in torch mxnet tensorflow; do
         is_installed "$framework" || continue
@@ -188,6 +189,7 @@ is_current() {
 
 build() {
     work='' new=''
+    rm -rf "$cache"/horovod-build.?????? "$wheels"/new.* # of builds that were killed: the lock is this one's
     trap 'rm -rf "$work" "$new"' EXIT
     make_work
     new=$(mktemp -d "$wheels/new.XXXXXX")

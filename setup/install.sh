@@ -14,6 +14,7 @@ stack=$setup/stacks/$(<"$venv/.hvdtrain-stack")
 constraints=$venv/.hvdtrain-constraints # of an environment with the system's PyTorch
 [[ -f $constraints ]] || constraints=$stack/constraints.txt
 report=$venv/.hvdtrain-report.json
+unset PYTHONPATH # to pip, what is there would count as installed, and so would not be compared
 exec 7>"$venv/.hvdtrain-install.lock" # as `make wheel` installs, too
 flock 7
 if [[ -e $report ]]; then

@@ -12,6 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cd "$root" || exit
 venv=${VENV:-.venv}
 [[ $venv = /* ]] || venv=$root/$venv
+venv=$(realpath -ms "$venv") # a link and a slash would mean what the link leads to
 marker=$venv/.hvdtrain-path
 
 step() { printf '==> %s\n' "$*"; }

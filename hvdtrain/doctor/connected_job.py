@@ -185,7 +185,7 @@ class MpiHelper:
         daemon = re.search(r"tcp://([0-9.]+)", os.environ.get(DAEMON, ""))
         rendezvous = _offer(daemon.group(1) if daemon else "")
         command = subprocesses.probe_command("mpi", json.dumps(rendezvous), limit_s=limit_s)
-        self._out, self._err = os.memfd_create("out"), os.memfd_create("err")
+        self._out, self._err = subprocesses.output_file(), subprocesses.output_file()
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=self._out, stderr=self._err, preexec_fn=end_with_parent
         )

@@ -105,11 +105,12 @@ def _numpy(name: str, module: Any) -> dict[str, str]:
 
 
 def _loaded_library(name: str) -> str:
-    """The path of a shared library that this process has loaded; empty if it has not."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[2]
-        if name in path:
-            return f"/{path}"
+    """The path of a shared library that this process has loaded; empty if it has not, or the system does not tell."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/maps").read_text(errors="replace").splitlines():
+            path = line.partition("/")[2]
+            if name in path:
+                return f"/{path}"
     return ""
 
 

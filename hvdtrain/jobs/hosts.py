@@ -243,12 +243,12 @@ def _inspect(host: str, here: dict[str, str], access: SshAccess) -> HostCheck:
     return HostCheck(host)
 
 
-def _run_limited(command: list[str]) -> tuple[int, str, str]:
+def _run_limited(command: list[str], stdin: str = "") -> tuple[int, str, str]:
     """Exit status, output and errors of a program; SIGXFSZ ends it where it prints more than FILE_BYTES."""
     limit = functools.partial(resource.setrlimit, resource.RLIMIT_FSIZE, (FILE_BYTES, FILE_BYTES))
     with os.fdopen(os.memfd_create("out"), "rb") as out, os.fdopen(os.memfd_create("err"), "rb") as err:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
+            command, input=stdin.encode(), stdout=out, stderr=err, timeout=TIMEOUT_S, preexec_fn=limit
         )
         said = (os.pread(file.fileno(), OUTPUT_BYTES, 0).decode(errors="replace") for file in (out, err))
         return done.returncode, next(said), next(said)
@@ -325,12 +325,13 @@ def _run_everywhere(hosts: list[str], script: str, stdin: str, access: SshAccess
     def run(host: str) -> None:
         command = ssh(host, remote, access) if host else ["sh", "-c", script]
         try:
-            subprocess.run(
-                command, input=stdin, capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=True
-            )
-        except subprocess.SubprocessError as error:
-            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({error})"
-            raise UserError(reason, "check that the host can be reached and that its /tmp has free space") from None
+            status, _, err = _run_limited(command, stdin)
+            problem = last_line(err) if status else ""
+        except subprocess.TimeoutExpired:
+            problem = f"no end within {TIMEOUT_S:.0f} s"
+        if problem:
+            reason = f"{host or 'this host'}: variables with credentials cannot be written to /tmp ({problem})"
+            raise UserError(reason, "check that the host can be reached and that its /tmp has free space")
 
     with ThreadPoolExecutor(min(len(hosts) + 1, 16)) as pool:
         list(pool.map(run, ["", *hosts]))

@@ -103,7 +103,7 @@ class Processor(NamedTuple):
 def read_processor(path: Path = CPUINFO) -> Processor:
     """The processor that a file such as /proc/cpuinfo describes; what it does not say is empty."""
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(errors="replace").splitlines()
     except OSError:
         lines = []
     values: dict[str, str] = {}

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import faulthandler
 import os
+import re
 import signal
 import threading
 import time
@@ -120,11 +121,11 @@ def is_second_request(number: int, seconds: float) -> bool:
 def would_end(pid: int, number: int) -> bool:
     """Whether that signal would end a process: it neither catches nor ignores it (proc(5), SigIgn and SigCgt)."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text()
+        status = Path(f"/proc/{pid}/status").read_text(errors="replace")
     except OSError:  # the process has ended
         return False
-    masks = dict(line.split(":", 1) for line in status.splitlines())
-    return not (int(masks["SigIgn"], 16) | int(masks["SigCgt"], 16)) >> (number - 1) & 1
+    masks = [int(mask, 16) for mask in re.findall(r"^Sig(?:Ign|Cgt):\s*([0-9a-f]+)$", status, re.M)]
+    return bool(masks) and not any(mask >> (number - 1) & 1 for mask in masks)  # gVisor has none
 
 
 def end_at_crashes() -> None:
@@ -176,7 +177,8 @@ def _place() -> str:
 def _start_time(pid: int) -> int | None:
     """Field `starttime` of proc(5); None for a process that has ended."""
     try:
-        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        # The kernel cuts a program's name at 15 bytes, also within a character.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
     return None if state in "ZX" else int(fields[18])

@@ -14,7 +14,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.system import rank_info
 from hvdtrain.system.text import format_ranks
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
+CGROUPS, CGROUP_ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 DEVICE_ROOT = Path("/sys/devices/system")
 UNLIMITED_V1 = 1 << 60
 """cgroup v1 reports a number as large as this where there is no limit."""
@@ -29,18 +29,18 @@ def cgroups(controller: str) -> list[Path]:
     """Folders of this process's control group and its ancestors, innermost first."""
     folders = []
     try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        lines = CGROUPS.read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
-    for line in lines:
-        _, names, path = line.split(":", 2)
+    for _, names, path in (fields for line in lines if len(fields := line.split(":", 2)) == 3):
         root = CGROUP_ROOT
         if names and controller not in names.split(","):
             continue
         if names:
-            root = root / names if (root / names).is_dir() else root / controller
+            root = root / names if os.path.isdir(root / names) else root / controller
         inside = root / path.lstrip("/")
-        folders += [parent for parent in (inside, *inside.parents) if parent.is_relative_to(root) and parent.is_dir()]
+        above = (parent for parent in (inside, *inside.parents) if parent.is_relative_to(root))
+        folders += [folder for folder in above if os.path.isdir(folder)]
         folders.append(root)  # in a container the path may be the host's
     return folders
 
@@ -103,7 +103,7 @@ def _memory_limits() -> Iterator[tuple[int, int]]:
 def _fields(path: Path, count: int) -> list[str]:
     """The first fields of a file; empty ones if it has fewer, or cannot be read."""
     try:
-        fields = path.read_text().split()
+        fields = path.read_text(errors="replace").split()
     except OSError:
         fields = []
     return (fields + [""] * count)[:count]

@@ -90,6 +90,8 @@ def check_shm(context: CheckContext) -> Iterator[Finding]:
         )
     elif not os.access(SHM, os.W_OK):
         yield fail(f"{SHM} is not writable", f"chmod 1777 {SHM}")
+    elif room.f_files and not room.f_favail:
+        yield fail(f"{SHM} can hold no more files, though it has {format_bytes(free)} free", f"delete files in {SHM}")
     elif free < SHM_MIN:
         yield fail(f"{text}, too small for MPI and NCCL", remedy)
     elif free < SHM_PER_RANK * context.ranks:
@@ -109,7 +111,7 @@ def check_memory(context: CheckContext) -> Iterator[Finding]:
         yield warn(f"{MEMINFO} does not tell how much memory is free", "mount -t proc proc /proc")
         return
     if available is None or (limit and limit - used < available):
-        available, of = limit - used, f"left of the cgroup's {format_bytes(limit)}"
+        available, of = max(limit - used, 0), f"left of the cgroup's {format_bytes(limit)}"
     needed = MEMORY_PER_RANK * context.ranks
     text = f"{format_bytes(available)} {of}, swap {format_bytes(swap)}"
     if available < needed // 4:

@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from hvdtrain.errors import UserError
+from hvdtrain.system.arithmetic import processor
 
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 """Where Inductor, torch.compile's default backend, keeps compiled graphs."""
@@ -66,10 +67,9 @@ def choose_cache() -> None:
     """
     os.environ.setdefault(THREADS, "1")
     if CACHE not in os.environ:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        features = sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))})
-        processor = hashlib.sha256("\n".join([*features, torch.__version__]).encode()).hexdigest()[:16]
-        folder = Path(pooch.os_cache("hvdtrain")) / "inductor" / processor
+        model, _, flags = processor()
+        kind = hashlib.sha256("\n".join([model, *sorted(flags), torch.__version__]).encode()).hexdigest()[:16]
+        folder = Path(pooch.os_cache("hvdtrain")) / "inductor" / kind
         with contextlib.suppress(OSError):
             folder.mkdir(parents=True, exist_ok=True)
             os.environ[CACHE] = str(folder)

@@ -75,7 +75,7 @@ def test_python_file(tmp_path):
             "no such network (did you mean lenet?); give lenet, cifar_lenet, mlp, resnet20, a file NETWORK.toml",
         ),
         ("", "no such network"),
-        ("net.py", "no such network"),
+        ("net.py", "net.py:CLASS"),
         ("net.py:", "no such network"),
         ("net.py:a.b", "no such network"),
         ("../lenet", "no such network"),

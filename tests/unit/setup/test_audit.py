@@ -79,7 +79,9 @@ def wheel(folder, name, *, requires="", outside=""):
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("end", ["installed", "stopped by a second package", "killed while comparing", "not published"])
+@pytest.mark.parametrize(
+    "end", ["installed", "on PYTHONPATH", "stopped by a second package", "killed while comparing", "not published"]
+)
 def test_the_report_of_pip_stays_until_all_that_is_installed_was_compared(tmp_path, end):
     """With a real pip: set-up makes environments that have a report anew (test_stacks.py)."""
     setup, venv = tmp_path / "setup", tmp_path / "venv"
@@ -101,13 +103,18 @@ def test_the_report_of_pip_stays_until_all_that_is_installed_was_compared(tmp_pa
     (setup / "stacks" / "small" / "constraints.txt").write_text("first==1.0\nsecond==1.0\n")
 
     command = [setup / "install.sh", venv, "--no-index", "--find-links", tmp_path, "first"]
-    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PIP_CONFIG_FILE": os.devnull})
+    elsewhere = tmp_path / "elsewhere"
+    if end == "on PYTHONPATH":
+        zipfile.ZipFile(tmp_path / "second-1.0-py3-none-any.whl").extractall(elsewhere)
+    environment = {**os.environ, "PIP_CONFIG_FILE": os.devnull, "PYTHONPATH": str(elsewhere)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    complete = end in ("installed", "on PYTHONPATH")
     assert (site / "second.py").exists(), done.stderr
     assert (done.returncode == 0, (venv / ".hvdtrain-report.json").exists()) == (
-        end == "installed",
-        end != "installed",
+        complete,
+        not complete,
     ), done.stderr
-    if end != "installed":
+    if not complete:
         assert subprocess.run(command, capture_output=True).returncode == 1, "it would write a report without `second`"
 
 

@@ -5,6 +5,7 @@ It runs in a copy of setup/ with stacks for Python 3.96 to 3.98, which no machin
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -14,7 +15,9 @@ import pytest
 from support.jobs import ROOT
 
 SETUP = ROOT / "setup"
-COMMANDS = "awk bash cat cp cut dirname env find flock grep make mkdir realpath rm sed sha256sum sort tail touch"
+COMMANDS = (
+    "awk bash cat cp cut dirname env find flock grep make mkdir readlink realpath rm sed sha256sum sort tail touch"
+)
 PYTHON = """\
 #!/bin/bash
 # A Python as far as set-up asks it; a virtual environment of it is a copy.
@@ -243,6 +246,29 @@ def test_distclean_removes_an_environment_that_set_up_made(machine, place):
     folder = machine / "checkout" / venv
     assert folder.is_dir() and distclean(machine, venv) == (0, "")
     assert not folder.exists()
+
+
+def test_a_link_stays_what_it_is(machine):
+    """Also with a slash at its end, which makes commands follow it."""
+    add_python(machine, "3.97.1")
+    made, link = machine / "made", machine / "link"
+    link.symlink_to(made)
+    status, said = set_up(machine, VENV=str(link))
+    assert (status, said.count("\n"), link.is_symlink()) == (1, 1, True), said
+    assert set_up(machine, VENV=str(made))[0] == 0
+    assert distclean(machine, f"{link}/")[0] == 0
+    assert not link.is_symlink() and (made / "bin" / "python").exists(), "only the link is removed"
+
+
+@pytest.mark.parametrize("name", [".cache/hvdtrain", ".cache/hvdtrain/setup.lock", "checkout/.venv"])
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_what_another_user_set_up_is_a_one_line_error(machine, name):
+    add_python(machine, "3.97.1")
+    assert set_up(machine)[0] == 0
+    (machine / name).chmod(0o500)
+    status, said = set_up(machine, HVDTRAIN_EXTRAS="mpi")
+    (machine / name).chmod(0o700)
+    assert (status, said.count("\n"), str(machine / name) in said) == (1, 1, True), said
 
 
 @pytest.mark.parametrize("kind", ["folder", "file", "environment", "link", "checkout"])

@@ -7,6 +7,8 @@ import hashlib
 import http.server
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -239,3 +241,34 @@ def test_the_environment_is_described_without_its_folders(monkeypatch):
 )
 def test_the_kind_of_mpi_is_read_from_its_launcher(printed, mpi):
     assert built_for._mpi(printed) == mpi
+
+
+PYTHON = """\
+#!/bin/bash
+# As far as setup/horovod.sh asks it; the wheel that it installs cannot be imported.
+case "$*" in
+    *describe* | *' label') echo '{}' ;;
+    *' fits') [[ ! -e $HOME/changed ]] ;;
+    *' take '*) echo "$HOME/horovod.whl" ;;
+    *'-m pip install'*) touch "$HOME/replaced" ;;
+    *'import horovod'*) exit 1 ;;
+esac
+"""
+
+
+def test_a_horovod_that_cannot_be_imported_does_not_count_as_the_one_that_it_replaced(tmp_path):
+    setup, venv = tmp_path / "setup", tmp_path / "venv"
+    shutil.copytree(ROOT / "setup", setup)
+    (setup / "install.sh").write_text("#!/bin/bash\n")
+    (venv / "bin").mkdir(parents=True)
+    (venv / ".hvdtrain-horovod").write_text("prebuilt\n")
+    for name in ("python", "horovodrun"):
+        (venv / "bin" / name).write_text(PYTHON)
+        (venv / "bin" / name).chmod(0o755)
+    environment = {**os.environ, "HOME": str(tmp_path), "HOROVOD_WHEELS": "/wheels", "XDG_CACHE_HOME": str(tmp_path)}
+    run = functools.partial(subprocess.run, [setup / "horovod.sh", venv], env=environment, capture_output=True)
+    assert run().returncode == 0 and not (tmp_path / "replaced").exists()
+    (tmp_path / "changed").touch()
+    assert run().returncode == 1 and (tmp_path / "replaced").exists()
+    (tmp_path / "changed").unlink()
+    assert run().returncode == 1, "the environment asks for the first one again, which is not there"

@@ -56,6 +56,11 @@ def test_best_instruction_set(tmp_path, flags, name):
     assert arithmetic.best_instruction_set(found.flags) == name
 
 
+def test_a_processor_whose_name_is_no_text(tmp_path):
+    (tmp_path / "cpuinfo").write_bytes(b"model name\t: x\xff\nflags\t: avx2 fma\n")
+    assert arithmetic.read_processor(tmp_path / "cpuinfo").flags == {"avx2", "fma"}
+
+
 def test_other_processors(tmp_path, monkeypatch):
     (tmp_path / "cpuinfo").write_text(ARM)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")

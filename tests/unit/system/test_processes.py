@@ -1,14 +1,23 @@
-"""How processes end, in words."""
+"""How processes end, in words, and what the kernel says about them."""
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 
 import pytest
 
 from hvdtrain.doctor.subprocesses import Completed
-from hvdtrain.system.processes import describe_status, is_second_request, shell_status, signal_name
+from hvdtrain.system.processes import (
+    ProcessIdentity,
+    describe_status,
+    is_second_request,
+    shell_status,
+    signal_name,
+    would_end,
+)
+from hvdtrain.training.interpreter_watch import is_stopped
 
 NUMBERS = range(1, 65)
 RESERVED = {32, 33}
@@ -34,3 +43,14 @@ def test_each_end_by_a_signal_is_described(number):
     assert signal_name(number) in Completed(-number, "", "", 1).reason() or number == signal.SIGALRM
     assert shell_status(-number) == 128 + number
     assert is_second_request(number, 60) == (number in (signal.SIGTERM, signal.SIGINT))
+
+
+def test_a_program_whose_name_the_kernel_cuts_within_a_character(tmp_path):
+    program = tmp_path / ("ü" * 8)
+    program.symlink_to(str(shutil.which("sleep")))
+    with subprocess.Popen([program, "60"]) as child:
+        try:
+            assert would_end(child.pid, signal.SIGUSR1) and not is_stopped(child.pid)
+            assert ProcessIdentity.current()._replace(pid=child.pid).running() is False, "another one had this number"
+        finally:
+            child.kill()

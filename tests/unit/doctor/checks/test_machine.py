@@ -13,7 +13,7 @@ from support.doctor import as_root, doctor, unshared
 
 from hvdtrain.doctor.check import CheckContext
 from hvdtrain.doctor.checks import machine
-from hvdtrain.doctor.checks.machine import check_memory
+from hvdtrain.doctor.checks.machine import check_memory, check_shm
 from hvdtrain.doctor.subprocesses import Completed
 from hvdtrain.system import resources
 from hvdtrain.system.rank_info import RankInfo
@@ -62,6 +62,16 @@ def test_few_open_files(tmp_path):
     assert result.status == 1
 
 
+def test_shared_memory_that_can_hold_no_more_files(monkeypatch):
+    context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
+    fields = [4096, 4096, 1 << 20, 1 << 20, 1 << 20, 10, 0, 0, 0, 255]
+    monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
+    (finding,) = check_shm(context)
+    assert finding.status == "fail" and "files" in finding.text and finding.remedy
+    fields[5] = 0  # file systems without such a limit
+    assert next(check_shm(context)).status == "ok"
+
+
 def test_cgroup_limits(tmp_path, monkeypatch):
     """Versions 1 and 2, as folders with the files of a cgroup."""
     (tmp_path / "memory.max").write_text("536870912\n")
@@ -78,8 +88,25 @@ def test_cgroup_limits(tmp_path, monkeypatch):
     context = CheckContext(RankInfo("none", 0, 1, 0), 2, time.monotonic() + 9)
     (memory,) = [finding for finding in check_memory(context) if "cgroup" in finding.text]
     assert memory.status == "fail" and "512 MiB" in memory.text and "fewer ranks" in memory.remedy
+    (tmp_path / "memory.current").write_text("936870912\n")  # for a moment it may be above the limit
+    assert any(finding.text.startswith("0 ") for finding in check_memory(context))
     monkeypatch.setattr(resources, "cgroups", lambda _: [tmp_path])
     assert resources.cpu_quota() == 1
+
+
+def test_lists_of_cgroups_of_any_form(tmp_path, monkeypatch):
+    """Other kernels' and container engines' lines are left out."""
+    monkeypatch.setattr(resources, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(resources, "CGROUPS", tmp_path / "cgroup")
+    assert resources.cgroups("cpu") == [] and resources.cpu_quota() == 0
+    inner = tmp_path / os.fsdecode(b"job\xff")
+    inner.mkdir()
+    resources.CGROUPS.write_bytes(b"\n0\n1:cpu\nx:memory:/\n0::/job\xff\n")
+    assert resources.cgroups("cpu") == [inner, tmp_path, tmp_path]
+    (inner / "cpu.max").write_bytes(b"\xff 100000")
+    (tmp_path / "cpu.max").write_text("200000 100000")
+    (inner / "memory.max").write_bytes(b"\xff")
+    assert (resources.cpu_quota(), resources.memory_limit()) == (2, (0, 0))
 
 
 @pytest.mark.parametrize(
