@@ -324,7 +324,7 @@ PROGRAMS = (
 )  # fmt: skip
 
 if __name__ == "__main__":
-    # Matplotlib takes half a second for each run, and what these programs test is no plot.
+    # Matplotlib takes half a second for each run, and no test of these programs needs plots.
     plots.plot_metrics = lambda folder, *_: folder  # type: ignore[assignment]
     name, framework, *options = sys.argv[1:]
     {program.__name__: program for program in PROGRAMS}[name](framework, options)

@@ -227,7 +227,7 @@ def test_an_optimizer_whose_numbers_come_later_is_resumed(optimizer, start):
 
 
 class Counting(mx.optimizer.SGD):
-    """Its state is no array."""
+    """Its state is not an array."""
 
     def create_state(self, index, weight):
         return {"count": weight}
