@@ -196,6 +196,11 @@ class Reporter(Observer):
             epoch = at.step / self._run.steps_per_epoch
             self._writer.write("checkpoint", at.step, epoch=epoch, parameters=parameters)
 
+    def record(self, kind: str, at: Position, **values: Any) -> None:
+        """Write a record of another kind, on rank 0."""
+        if self._writer:
+            self._writer.write(kind, at.step, epoch=at.step / self._run.steps_per_epoch, **values)
+
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""
         self._display.show(text)

@@ -27,6 +27,7 @@ from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
@@ -91,7 +92,8 @@ class StartedRun:
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
-        self.training = Training(run, at, self.batches, ranks, saver, observers)
+        self.auditor = Auditor(run, self.batches, self.reporter)
+        self.training = Training(run, at, self.batches, ranks, saver, self.auditor, observers)
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import steps_per_epoch
@@ -51,6 +52,10 @@ class UserLoop:
         """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
+        self._difference: ShardsDiffer | None = None
+        """What an audit has found in the present step, which is no update then."""
+        self._unequal: ShardsDiffer | ShardHashes | None = None
+        """That, or the hashes of the shard that was computed again: until the script asks for the next batch."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -184,9 +189,22 @@ class UserLoop:
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
         for batches in started.training.epochs():
             for batch in batches:
-                yield from self._parts(batch)
+                try:
+                    yield from self._parts(batch)
+                except ShardsDiffer as difference:
+                    yield from self._compute_again(started, difference)
                 self._count_step(started)
         self._finish(started)
+
+    def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
+        """One more turn of the loop, with the shard of which two ranks computed other bits."""
+        auditor, at = started.auditor, started.training.at
+        self._difference = difference
+        try:
+            yield from self._parts(auditor.again(at, difference))
+        except ShardHashes as hashes:
+            self._difference = None
+            auditor.decide(at, difference, hashes)
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
         """The arrays of the batch, or of each of its shards."""
@@ -200,6 +218,9 @@ class UserLoop:
             arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
+            if self._unequal:
+                unequal, self._unequal = self._unequal, None
+                raise unequal
             if not self._is_stepped:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
@@ -222,7 +243,11 @@ class UserLoop:
         self._lr = lr
         if self._resumed_schedules:
             self._check_schedules(self._started.training.at.epoch)
-        self._loss = self._learner.step(losses, self._ends_step)
+        try:
+            self._loss = self._learner.step(losses, self._ends_step)
+        except (ShardsDiffer, ShardHashes) as unequal:
+            self._unequal, self._is_stepped = unequal, True
+            return False
         self._is_stepped = self._has_steps = True
         if self._ends_step and not self._is_saveable:
             self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
@@ -248,6 +273,10 @@ class UserLoop:
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
+        if isinstance(self._unequal, ShardsDiffer):
+            raise self._unequal
+        if self._difference:
+            raise self._difference
         if self._is_stepped and self._ends_step:
             self._count_step(started)
         elif self._loss is not None and not self._ends_step:
