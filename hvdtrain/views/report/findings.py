@@ -9,7 +9,7 @@ import math
 from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.datasets.sharding import parts_by_rank
+from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.system.text import printable
@@ -203,7 +203,7 @@ def _work(run: Run) -> list[int]:
     if run.changes.shards:
         return [run.changes.shards.get(rank, 0) for rank in ranks]
     is_whole = bool(ranks) and ranks == list(range(run.ranks))
-    return parts_by_rank(run.ranks, shards) if is_whole and isinstance(shards, int) else []
+    return Assignment.contiguous(run.ranks, shards).counts if is_whole and isinstance(shards, int) else []
 
 
 def _slow(run: Run) -> list[tuple[float, int]]:
