@@ -73,7 +73,8 @@ class Auditor(Observer):
         values = {"shard": difference.shard, "rank": difference.owner, "by": difference.by, "wrong": verdict.wrong}
         self._reporter.record("audit", at, **values)
         reason = explain(difference, verdict, hosts)
-        raise WrongBits(reason, REMEDY, rank=verdict.wrong, step=difference.at)
+        named = difference.owner if verdict.wrong is None else verdict.wrong
+        raise WrongBits(reason, REMEDY, rank=named, step=difference.at)
 
 
 def explain(difference: ShardsDiffer, verdict: Verdict, hosts: list[str]) -> str:

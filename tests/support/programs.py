@@ -334,8 +334,8 @@ def pooling(_: str, __: list[str]) -> None:
 
 
 PROGRAMS = (
-    nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, crash,
-    slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
+    nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
+    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
 )  # fmt: skip
 
 if __name__ == "__main__":
