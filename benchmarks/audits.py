@@ -1,12 +1,13 @@
-"""What audits find (`--audit`), against what docs/same-bits.md predicts, whether they are ever wrong, and what they cost.
+"""What audits find (`--audit`), against what docs/same-bits.md predicts; whether they are ever wrong; what they cost.
 
     python benchmarks/audits.py flips [--trials 10000]        # bits flipped in gradients, activations and weights
     python benchmarks/audits.py sound [--steps 100000]        # audits of a job without faults: any that is unequal?
     python benchmarks/audits.py cost [--repeats 3]            # LeNet with and without audits
 
-`flips` trains in the threads of one process, with hvdtrain's learner for PyTorch. A single flip damages one shard of one
-step, on a rank that computes it: its own or one that it checks. A persistent one damages all shards of a rank from a
-step on, and its weights stay as they are; it ends when an audit finds it. `sound` and `cost` start jobs.
+`flips` trains in the threads of one process, with hvdtrain's learner for PyTorch. A single flip damages a shard of a
+rank in one step. A persistent one damages all that a rank computes from a step on, until an audit finds it; a weight is
+damaged once, and stays so in memory. Flips are at random places, from the lowest bit of a float32 to its sign. `sound`
+and `cost` start jobs.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ KINDS = ("gradient", "activation", "weight")
 IMAGES = np.random.default_rng(0).random((64, 1, 4, 4), np.float32), np.random.default_rng(1).integers(0, 10, 64)
 NETWORK = NetworkTarget(shaped(Network((Flatten(), Dense(8), BatchNorm(), Relu(), Dense(CLASSES))), (1, 4, 4)))
 CONFIG = Config(strategy="single", lr=0.05, shards=SHARDS, on_nan="skip", batch_size=ROWS)
+BEFORE = 50
+"""Steps before the first fault."""
 WINDOW = 40
 """Steps after which a persistent fault counts as not found."""
 
@@ -74,7 +77,6 @@ class FaultyLearner(TorchLearner):
         runtime = RuntimeOptions(device="cpu")
         super().__init__(NETWORK, NETWORK.initial_weights(CONFIG), TorchStrategy(CONFIG, runtime, group))
         self._active = ""
-        self._first = [parameter.detach().clone() for parameter in self._parameters.values()]
         self._sums.add = self._add_damaged(self._sums.add)  # type: ignore[method-assign]
         layers = [module for module in self._model.modules() if isinstance(module, nn.Linear)]
         for number, layer in enumerate(layers):
@@ -82,22 +84,18 @@ class FaultyLearner(TorchLearner):
         self._layers = len(layers)
 
     def begin(self, fault: Fault | None) -> None:
-        """Start again at the first weights, with a fault."""
+        """Start again from the state that is remembered, with a fault."""
         self.fault = fault if fault and fault.rank == self.group.rank else None
-        with torch.no_grad():
-            for parameter, first in zip(self._parameters.values(), self._first, strict=True):
-                parameter.copy_(first)
-            for buffer in self._model.buffers():
-                if buffer.dtype.is_floating_point:
-                    buffer.clamp_(0.5, 0.5)
-        self.load_optimizer_state(self._blank)
+        self.load(self._weights)
+        self.load_optimizer_state(self._state)
         if self.fault and self.fault.kind == "weight" and self.fault.part < 0:
             self._flip_weight()
 
     def remember(self) -> None:
-        """Begin with the present state of the optimizer from now on."""
+        """Begin with the present state from now on."""
         state = self.optimizer_state()
-        self._blank = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
+        self._weights = {name: array.copy() for name, array in self.weights().items()}
+        self._state = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
 
     def _forward_backward(self, batch: Batch) -> Any:
         fault = self.fault
@@ -198,20 +196,13 @@ def try_fault(learner: FaultyLearner, fault: Fault, first: int) -> Found:
 
 def is_audited(step: int, fault: Fault) -> bool:
     """Whether the audit of a step compares a shard that the fault damages."""
-    owner = (
-        next(rank for rank in range(RANKS) if fault.part in sharding.Cut.of(rank, RANKS, SHARDS).numbers)
-        if (fault.part >= 0)
-        else -1
-    )
     batch = step_of(step, fault.rank)
-    if not batch.audit:
-        return False
     damaged = [shard.part for shard in batch.shards or () if fault.part in (-1, shard.part)]
-    assert fault.part < 0 or fault.rank == owner or batch.audit.by == fault.rank
-    return batch.audit.shard in damaged
+    return bool(batch.audit and batch.audit.shard in damaged)
 
 
 def compute_again(learner: FaultyLearner, step: int, difference: ShardsDiffer) -> list[int]:
+    """The hashes of the shard on all ranks, as `training.audit` gets them."""
     rows = sharding.order(0, step, len(IMAGES[0]))[:ROWS]
     audit = Audit(difference.shard, difference.by, only=True)
     try:
@@ -244,8 +235,8 @@ def run_flips(trials: int) -> None:
     def of_rank(group: ThreadGroup) -> list[list[Found]]:
         torch.set_num_threads(1)
         learner = FaultyLearner(group)
-        learner.fault = None
-        learner.train_step(step_of(0, group.rank))
+        for step in range(BEFORE):
+            learner.train_step(step_of(step, group.rank))
         learner.remember()
         return [[try_fault(learner, fault, step) for fault, step in made] for _, _, made in plan]
 
