@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
+from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from, gather_arrays
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
@@ -66,7 +66,7 @@ def resume(
     group = learner.group
     if memory:  # Horovod makes a rank that stayed the new rank 0
         folder, state = memory.saved if group.rank == 0 and memory.saved else (None, None)
-        folder, state = group.broadcast(folder), _broadcast_checkpoint(group, state)
+        folder, state = group.broadcast(folder), broadcast_checkpoint(group, state)
         if folder and state:
             if group.rank == 0:
                 lock.acquire(folder)
@@ -81,7 +81,7 @@ def resume(
     local_folder, local_path, local_saved = opened or (None, None, None)
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
-    saved = _broadcast_checkpoint(group, local_saved)
+    saved = broadcast_checkpoint(group, local_saved)
     is_finished = (
         has_result and saved is not None and _is_at_end(config, saved.position, len(dataset.train), group.size)
     )
@@ -131,16 +131,17 @@ def _open(
     return folder, path, saved
 
 
-def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint | None:
-    """Rank 0's checkpoint, on every rank; of the other ranks' optimizers a rank gets the arrays of its own only."""
-    described = group.broadcast(saved and _without_arrays(saved))
+def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) -> Checkpoint | None:
+    """The checkpoint of rank `root`, on every rank; of other ranks' optimizers a rank gets the arrays of its own only."""
+    described = broadcast_from(group, saved and _without_arrays(saved), root)
     if described is None:
         return None
-    local = saved or described
-    weights, first = broadcast_arrays(group, local.weights), broadcast_arrays(group, local.optimizer.arrays)
+    local = saved if saved and group.rank == root else described
+    weights = broadcast_arrays(group, local.weights, root)
+    first = broadcast_arrays(group, local.optimizer.arrays, root)
     others: list[Weights] = []
     for rank, arrays in enumerate(local.other_ranks, 1):
-        received = broadcast_arrays(group, arrays)
+        received = broadcast_arrays(group, arrays, root)
         others.append(received if rank == group.rank else {})
     optimizer = local.optimizer._replace(arrays=first)
     return dataclasses.replace(local, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
