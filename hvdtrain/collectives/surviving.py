@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -228,11 +228,6 @@ class SurvivingGroup:
         self._renew(None)
         self._memberships.take_lost()
 
-    def leave_if_agreed(self) -> None:
-        """Raise RanksChanged if all ranks know of ranks that join; they do in the same step."""
-        if self._membership and self.agreed_membership > self._membership.number:
-            raise RanksChanged
-
     def renew(self, change: RanksChanged) -> Change:
         """Connect the members of the next membership. change: why."""
         before = set(self.ranks)
@@ -280,3 +275,21 @@ class SurvivingGroup:
             inner.abort()
             with contextlib.suppress(Exception):  # of a kind that depends on the library
                 inner.disconnect()
+
+
+def leave_if_agreed(group: Group) -> None:
+    """Raise RanksChanged if all ranks know of others that join; all do after the same step."""
+    if not isinstance(group, SurvivingGroup) or not group.membership:
+        return
+    if group.agreed_membership > group.membership.number:
+        raise RanksChanged("other ranks join")
+
+
+def ranks_of(group: Group) -> Sequence[int]:
+    """The ranks that train, as the launcher numbers them, by position in the group."""
+    return group.ranks if isinstance(group, SurvivingGroup) else range(group.size)
+
+
+def rank_of(group: Group) -> int:
+    """This process's rank, as the launcher numbers it."""
+    return group.place if isinstance(group, SurvivingGroup) else group.rank
