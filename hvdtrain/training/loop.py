@@ -46,7 +46,7 @@ class Training:
         """This rank's batches of each epoch: of what is left of it, and up to the last step."""
         self._batches.prepare()
         self._announce(Observer.started)
-        self._settle()
+        self.settle()
         while self.at.step < self._run.last_step:
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
             self._announce(Observer.epoch_started)
@@ -63,7 +63,7 @@ class Training:
             self._do_what_is_due()
         phases.begin(phases.between)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Do what is due after the last step, where the ranks have changed before all of them had done it."""
         if not self.is_settled:
             ends_epoch = self.at.step % self._run.steps_per_epoch == 0 or self.at.step >= self._run.last_step

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn, SupportsFloat
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
 from hvdtrain.interfaces import Group, Position, StepLoss
 from hvdtrain.runs.console import log
@@ -197,8 +198,8 @@ def _first(flags: np.ndarray) -> int | None:
 class StopRequest:
     """Whether this process was asked to stop. A request waits for a step at which all ranks stop together."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file, self._rank = folder / FILE, rank
+    def __init__(self, folder: Path, group: Group) -> None:
+        self._file, self._group = folder / FILE, group
         self._received: dict[int, float] = {}
         """When each signal arrived first, in the order of arrival; monotonic, in s."""
         self._next = "stopping after this step"
@@ -226,7 +227,7 @@ class StopRequest:
                 os._exit(INTERRUPTED)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif now == first and self._rank == 0:
+        elif now == first and self._group.rank == 0:
             if number == signal.SIGINT:
                 self._say(f"{self._next}; press Ctrl-C again to end at once")
             elif self._next == WRITING_RESULT:
@@ -234,7 +235,7 @@ class StopRequest:
 
     def _say(self, text: str) -> None:
         """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
-        os.write(2, f"hvdtrain: rank {self._rank}: {text}\n".encode())
+        os.write(2, f"hvdtrain: rank {rank_of(self._group)}: {text}\n".encode())
 
     def reason(self) -> str:
         """The first signal's name or the path of the file; empty if there is no request."""
@@ -259,7 +260,7 @@ class StopRequest:
         if group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
         raise Stopped(
-            f"rank {rank} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"rank {ranks_of(group)[rank]} was asked to stop by {reason}; the checkpoint of step {step} is written",
             f"resume with --resume {folder}",
             rank=rank,
             step=step,

@@ -82,7 +82,7 @@ class Reporter(Observer):
         self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
-        self._track = track
+        self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
         self._display = self._new_display(at)
         self._last_interval: dict[str, Any] = {}
@@ -146,7 +146,7 @@ class Reporter(Observer):
         self.evaluation = None  # new ranks have none: all evaluate at the end
         self._slow_ranks = SlowRanks(self._run.group, self._run.parts_by_rank)
         if self._run.is_rank_0 and not self._writer:
-            self._writer, self._display = MetricsWriter(self._run.folder, self._track), self._new_display(at)
+            self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
             if self._last_interval:  # the one that is lost may not have written it
                 self._writer.write("train", **self._last_interval)
         if self._writer:

@@ -67,31 +67,32 @@ class AlreadyFinished(Exception):
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
-    track: called on rank 0 with each record of metrics. reader: of the run's data.
+    start: where it begins. track: called on rank 0 with each record of metrics. reader: of the run's data.
     """
 
-    def __init__(
-        self, run: Run, at: Position, saver: Saver, track: Callable[[dict[str, Any]], None], reader: Reader
-    ) -> None:
-        timer = StepTimer(run.group)
+    def __init__(self, run: Run, start: Start, track: Callable[[dict[str, Any]], None], reader: Reader) -> None:
+        timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
         if at.step >= run.last_step:  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
-        self.stop = StopRequest(run.folder, run.group.rank)
-        self.watchdog = Watchdog(
-            *(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        )
+        self.stop = StopRequest(run.folder, run.group)
+        self.watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
         observers: list[Observer] = [self.watchdog, self.reporter, self.throughput]
         self.tracing: Tracing | None = None
-        if run.runtime.timeline:
+        if run.runtime.timeline and not start.joins:
             from hvdtrain.training.tracing import Tracing
 
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
-        self.training = Training(run, at, self.batches, ranks, saver, observers)
+        ranks.pending = start.losses
+        self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent), observers)
+        self.training.is_settled = start.is_settled
+        self.survivors = Survivors(run, self.training, ranks, self._take_over)
+        self.stack = contextlib.ExitStack()
+        """What ends with the run."""
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
 
@@ -99,6 +100,22 @@ class StartedRun:
     def at(self) -> Position:
         """Where training is."""
         return self.training.at
+
+    def _take_over(self) -> None:
+        """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
+        run = self.run
+        if not run.is_rank_0 or run.lock.is_held:
+            return
+        run.lock.acquire(run.folder)
+        open_log(run.folder, run.group, run.runtime)
+        if run.runtime.trackers:
+            from hvdtrain.runs.trackers.tracking import Tracking
+
+            with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
+                content = read_json(run.folder / "config.json")
+                tracking = Tracking(run.runtime.trackers, run.folder, content, self.at.step)
+                self.stack.enter_context(tracking.until_end())
+                self.reporter.track = tracking.log
 
     def end_steps(self) -> None:
         """No more steps follow: the timeline is written, if there is one."""
@@ -131,42 +148,98 @@ def start_run(
     learner: Learner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
-    memory: ElasticMemory | None = None,
     replays: bool = False,
 ) -> Iterator[StartedRun]:
-    """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
+    """Start a run, resume it, or join the ranks that train it; inside, its folder is locked and its log open.
 
-    An elastic job calls this again, with its memory, after each change of its ranks. replays: see `resume`. Raises what
-    `train` raises, and AlreadyFinished.
+    replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
-    consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
+    reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
+    with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
+        run = Run(config, runtime, target, learner, dataset, Path(), lock)
+        if isinstance(learner.group, SurvivingGroup):
+            reading.enter_context(reader)  # before the others wait for this rank
+            run, start, tracking = _begin_or_join(run, learner.group, reader, examine_host)
+        else:
+            run, start, tracking = _begin(run, examine_host, replays)
+            reading.enter_context(reader)
+        started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader)
+        with (
+            tracking.until_end() if tracking else contextlib.nullcontext(),
+            started.stack,
+            started.stop,
+            started.watchdog,
+            contextlib.closing(started.reporter),
+            recorded_end(run),
+        ):
+            started.reporter.introduce()
+            try:
+                yield started
+            except Stopped:
+                started.end_steps()
+                raise
+
+
+Begun = tuple[Run, Start, "Tracking | None"]
+
+
+def _begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False) -> Begun:
+    """Start or resume a run together with the other ranks. run: without a folder."""
+    config, runtime, target, learner, dataset = run.config, run.runtime, run.target, run.learner, run.dataset
+    consistency.check_same_options(run.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
-        arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
-    with RunLock() as lock, contextlib.closing(learner):
-        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, memory, replays)
-        run = Run(config, runtime, target, learner, dataset, folder, lock)
-        if is_finished:
-            _leave_as_it_is(run, position)
-        if run.is_rank_0:
-            checkpoint = str(parent.path) if parent else ""
-            agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
-        with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
-            tracking = _start_records(run, position, examine_host)
-            track = tracking.log if tracking else lambda record: None
-            started = StartedRun(run, position, Saver(run, memory, parent), track, reader)
-            with (
-                tracking.until_end(runtime.elastic) if tracking else contextlib.nullcontext(),
-                started.stop,
-                started.watchdog,
-                contextlib.closing(started.reporter),
-                recorded_end(run),
-            ):
-                started.reporter.introduce()
-                try:
-                    yield started
-                except Stopped:
-                    started.end_steps()
-                    raise
+        arithmetic.check_same_on_ranks(run.group, run.arithmetic)
+    start = resume(config, runtime, target, learner, dataset, run.lock, replays)
+    run = dataclasses.replace(run, folder=start.folder)
+    if start.is_finished:
+        _leave_as_it_is(run, start.position)
+    if run.is_rank_0:
+        checkpoint = str(start.parent.path) if start.parent else ""
+        agent_pipe.send(OpenedRun(os.path.abspath(run.folder), runtime.auto_resume, checkpoint))
+    return run, start, _start_records(run, start.position, examine_host)
+
+
+def _begin_or_join(run: Run, group: SurvivingGroup, reader: Reader, examine_host: Callable[[], Findings]) -> Begun:
+    """In a job that survives lost ranks: `_begin` with all ranks, or join those that train already."""
+    if group.is_replacement:
+        _warm_up(run, reader)
+    group.join()
+    while True:
+        try:
+            agreement = agree(group, Standing())
+            if agreement.root >= 0:
+                return _join(run, group, agreement)
+            run.learner.load(broadcast_arrays(group, run.learner.weights()))
+            return _begin(run, examine_host)
+        except RanksChanged as change:
+            group.renew(change)
+
+
+def _join(run: Run, group: SurvivingGroup, agreement: Agreement) -> Begun:
+    """Go on with the others, who train already, from their state."""
+    config, learner = run.config, run.learner
+    given = receive(group, agreement, config, run.runtime, run.target, learner, run.dataset)
+    run = dataclasses.replace(run, folder=given.folder)
+    open_log(run.folder, group, run.runtime)
+    log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
+    run.not_finite_at_first.update(consistency.not_finite(learner.weights()))
+    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled, joins=True)
+    return run, start, None
+
+
+def _warm_up(run: Run, reader: Reader) -> None:
+    """Make a step alone, before the others wait for this rank: frameworks need longer for the first one."""
+    learner, at = run.learner, Position(global_batch=run.global_batch, seed=run.config.seed)
+    if run.target.kind == "script":  # whose loop makes the steps
+        return
+    weights = {name: array.copy() for name, array in learner.weights().items()}
+    state = learner.optimizer_state()
+    before = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
+    for batch in Batches(run, reader).of_epoch(at, 1):
+        learner.train_step(batch)
+    learner.load(weights)
+    learner.load_optimizer_state(before)
+    learner.skipped = 0
 
 
 def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
@@ -219,20 +292,18 @@ def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, A
 def recorded_end(run: Run) -> Iterator[None]:
     """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
 
-    Of an elastic job, only errors of hvdtrain are recorded: after others, Horovod decides whether training goes on.
+    Of a job that survives lost ranks, errors are not recorded here: the launcher knows whether training goes on.
     """
     if run.is_rank_0:
         RunEnd.remove(run.folder)
     try:
         yield
-    except RankRemoved:
-        raise
     except Exception as error:
         end = RunEnd.of_exception(error).on_rank(run.group.rank, run.group.size)
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)
-        elif isinstance(error, HvdtrainError) or not run.runtime.elastic:
+        elif not isinstance(run.group, SurvivingGroup):
             end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
         raise
     if run.is_rank_0:

@@ -12,15 +12,16 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from, gather_arrays
+from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, OptimizerState, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -45,6 +46,12 @@ class Start(NamedTuple):
     """The checkpoint that it resumes from, of this run or another; known on rank 0 only."""
     is_finished: bool = False
     """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
+    losses: list[Any] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """See `Ranks.pending`."""
+    is_settled: bool = True
+    """Whether all that was due after the last step is done."""
+    joins: bool = False
+    """Whether it joins ranks that train already."""
 
 
 def resume(
@@ -54,7 +61,6 @@ def resume(
     learner: Learner,
     dataset: Dataset,
     lock: RunLock,
-    memory: ElasticMemory | None = None,
     replays: bool = False,
 ) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
@@ -64,14 +70,6 @@ def resume(
     it, if there is no usable checkpoint, or it does not match the options.
     """
     group = learner.group
-    if memory:  # Horovod makes a rank that stayed the new rank 0
-        folder, state = memory.saved if group.rank == 0 and memory.saved else (None, None)
-        folder, state = group.broadcast(folder), broadcast_checkpoint(group, state)
-        if folder and state:
-            if group.rank == 0:
-                lock.acquire(folder)
-            console.open_log(folder, group.rank, runtime.quiet)
-            return Start(folder, _restore(config, target, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
     check = functools.partial(_check_saved, config, target, dataset)
     opened, refusal = _open_or_refuse(config, runtime, group.size, check, lock) if group.rank == 0 else (None, None)
@@ -88,13 +86,19 @@ def resume(
     if is_finished:
         console.close_log()  # that of another run, which this process has trained before
     else:
-        console.open_log(folder, group.rank, runtime.quiet)
+        open_log(folder, group, runtime)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
-    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent, is_finished)
+    restore(config, target, learner, dataset, path, saved)
+    return Start(folder, _resumed(config, learner, dataset, path, saved), parent, is_finished)
+
+
+def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
+    """Open this rank's log; rank 0 has the console. Raises UserError if the file cannot be created."""
+    console.open_log(folder, rank_of(group), on_console=group.rank == 0 and not runtime.quiet)
 
 
 def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
@@ -162,20 +166,27 @@ def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, 
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
-def _restore(
+def restore(
     config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
-) -> Position:
-    """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
+) -> None:
+    """Load a state into the learner. path: where it is from, for messages.
+
+    Raises UserError if it is not of these options, or not of this data.
+    """
     _check_saved(config, target, dataset, path, saved)
     try:
         learner.load(saved.weights)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
+    _restore_optimizer(config, learner, path, saved)
+
+
+def _resumed(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
+    """The position of a checkpoint, as this job counts."""
     position = recounted(config, saved.position, len(dataset.train), learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
-    _restore_optimizer(config, learner, path, saved)
     return position
 
 
@@ -294,14 +305,13 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
 
 
 class Saver:
-    """Saves the state of a run. memory: of an elastic job, else None. parent: the checkpoint that it resumed from."""
+    """Saves the state of a run. parent: the checkpoint that it resumed from."""
 
-    def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
-        self._run, self._memory, self._parent = run, memory, parent
+    def __init__(self, run: Run, parent: Entry | None = None) -> None:
+        self._run, self._parent = run, parent
         self._saved_at, self._took_s = time.monotonic(), 0.0
-        if memory and parent:  # ranks that stay when hosts change know the state that they continue, not its parent
-            with must_write("the branch that this job leaves", run.folder):
-                checkpoints.leave_branch(run.folder / "checkpoints", parent)
+        self._first = checkpoint_folder.next_number(run.folder / "checkpoints")
+        """Number of the first checkpoint that this job writes."""
 
     @property
     def is_due(self) -> bool:
@@ -325,12 +335,23 @@ class Saver:
             run.lock.check()
             state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
-                path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
-            self._parent = checkpoint_folder.entry_of(path)
+                self._parent = self._written(position.step) or self._write(state)
             parameters = consistency.checksum(run.common(weights))
         self._saved_at = time.monotonic()
         self._took_s = self._saved_at - began
         return parameters
+
+    def _written(self, step: int) -> Entry | None:
+        """The checkpoint of this step, if the ranks have changed after it was written, and all is done again."""
+        folder = self._run.folder / "checkpoints"
+        if not isinstance(self._run.group, SurvivingGroup):
+            return None
+        newest = checkpoint_folder.newest_whole(folder)
+        return newest if newest and newest.step == step and newest.written >= self._first else None
+
+    def _write(self, state: Checkpoint) -> Entry | None:
+        folder = self._run.folder / "checkpoints"
+        return checkpoint_folder.entry_of(checkpoints.save(folder, state, self._run.runtime.keep, self._parent))
 
     def _other_ranks(self) -> tuple[Weights, ...]:
         """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""
@@ -338,9 +359,3 @@ class Saver:
         if not learner.state_by_rank:
             return ()
         return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])
-
-    def commit(self, position: Position) -> None:
-        """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""
-        if self._memory:
-            state = self._run.checkpoint(position, self._run.learner.weights())
-            self._memory.commit(self._run.group, self._run.folder, state)
