@@ -1,7 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
@@ -365,13 +364,3 @@ class Checkpoint:
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
     score_choice: str = ""
     """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
-
-
-class ElasticMemory(Protocol):
-    """Where an elastic job keeps its last common state, for the ranks that remain after a change."""
-
-    saved: tuple[Path, Checkpoint] | None
-    """The run's folder and the state; None before the first `commit`."""
-
-    def commit(self, group: Group, folder: Path, checkpoint: Checkpoint) -> None:
-        """Keep the state; call it on every rank. Leaves training by an exception of Horovod's if hosts changed."""

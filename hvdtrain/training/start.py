@@ -14,8 +14,8 @@ import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
-from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
+from hvdtrain.errors import Stopped
+from hvdtrain.interfaces import Dataset, Learner, Position
 from hvdtrain.runs import metrics, record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -188,6 +188,7 @@ def _begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False
     config, runtime, target, learner, dataset = run.config, run.runtime, run.target, run.learner, run.dataset
     consistency.check_same_options(run.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
+<<<<<<< HEAD
         arithmetic.check_same_on_ranks(run.group, run.arithmetic)
     start = resume(config, runtime, target, learner, dataset, run.lock, replays)
     run = dataclasses.replace(run, folder=start.folder)
@@ -240,6 +241,34 @@ def _warm_up(run: Run, reader: Reader) -> None:
     learner.load(weights)
     learner.load_optimizer_state(before)
     learner.skipped = 0
+=======
+        arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
+    with RunLock() as lock, contextlib.closing(learner):
+        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, replays)
+        run = Run(config, runtime, target, learner, dataset, folder, lock)
+        if is_finished:
+            _leave_as_it_is(run, position)
+        if run.is_rank_0:
+            checkpoint = str(parent.path) if parent else ""
+            agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
+        with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
+            tracking = _start_records(run, position, examine_host)
+            track = tracking.log if tracking else lambda record: None
+            started = StartedRun(run, position, Saver(run, parent), track, reader)
+            with (
+                tracking.until_end() if tracking else contextlib.nullcontext(),
+                started.stop,
+                started.watchdog,
+                contextlib.closing(started.reporter),
+                recorded_end(run),
+            ):
+                started.reporter.introduce()
+                try:
+                    yield started
+                except Stopped:
+                    started.end_steps()
+                    raise
+>>>>>>> main
 
 
 def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
@@ -290,10 +319,14 @@ def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, A
 
 @contextlib.contextmanager
 def recorded_end(run: Run) -> Iterator[None]:
+<<<<<<< HEAD
     """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
 
     Of a job that survives lost ranks, errors are not recorded here: the launcher knows whether training goes on.
     """
+=======
+    """Around training and its result: rank 0 records the end, and of an error the rank that has it first."""
+>>>>>>> main
     if run.is_rank_0:
         RunEnd.remove(run.folder)
     try:
@@ -303,7 +336,11 @@ def recorded_end(run: Run) -> Iterator[None]:
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)
+<<<<<<< HEAD
         elif not isinstance(run.group, SurvivingGroup):
+=======
+        else:
+>>>>>>> main
             end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
         raise
     if run.is_rank_0:

@@ -310,8 +310,11 @@ class Saver:
     def __init__(self, run: Run, parent: Entry | None = None) -> None:
         self._run, self._parent = run, parent
         self._saved_at, self._took_s = time.monotonic(), 0.0
+<<<<<<< HEAD
         self._first = checkpoint_folder.next_number(run.folder / "checkpoints")
         """Number of the first checkpoint that this job writes."""
+=======
+>>>>>>> main
 
     @property
     def is_due(self) -> bool:
