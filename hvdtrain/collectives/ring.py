@@ -53,8 +53,8 @@ class RingGroup(CommunicationTime):
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
-    rank 0 is a rank like the others. token: the job's secret. gives_up: see `RunningLimit`. Raises TrainingError if the ring is not complete
-    within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
+    rank 0 is a rank like the others. token: the job's secret. gives_up: see `RunningLimit`. Raises TrainingError if
+    the ring is not complete within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
     controller = ""

@@ -97,16 +97,12 @@ class Training:
         self._ranks.stop_if_asked(self.at, self._save)
         scores = self.evaluate().scores
         self._save(score_of(scores.loss, scores.metrics, self._run.runtime.score))
-<<<<<<< HEAD
         self._end_step()
 
     def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
         """The ranks have changed, and go on here; call it on every rank."""
         self.at, self.is_settled = at, is_settled
         self._announce(Observer.renewed, pause)
-=======
-        self._announce(Observer.step_ended)
->>>>>>> main
 
     def evaluate(self) -> Evaluation:
         """Evaluate the weights as they are; call it on every rank."""

@@ -136,7 +136,7 @@ def _open(
 
 
 def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) -> Checkpoint | None:
-    """The checkpoint of rank `root`, on every rank; of other ranks' optimizers a rank gets the arrays of its own only."""
+    """The checkpoint of rank `root`, on every rank; of other ranks' optimizers a rank gets its own arrays only."""
     described = broadcast_from(group, saved and _without_arrays(saved), root)
     if described is None:
         return None
@@ -166,9 +166,7 @@ def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, 
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
-def restore(
-    config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
-) -> None:
+def restore(config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
     """Load a state into the learner. path: where it is from, for messages.
 
     Raises UserError if it is not of these options, or not of this data.
@@ -310,11 +308,8 @@ class Saver:
     def __init__(self, run: Run, parent: Entry | None = None) -> None:
         self._run, self._parent = run, parent
         self._saved_at, self._took_s = time.monotonic(), 0.0
-<<<<<<< HEAD
         self._first = checkpoint_folder.next_number(run.folder / "checkpoints")
         """Number of the first checkpoint that this job writes."""
-=======
->>>>>>> main
 
     @property
     def is_due(self) -> bool:

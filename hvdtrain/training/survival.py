@@ -1,9 +1,9 @@
 """How training goes on after the ranks have changed: which step counts, and who gives its state to whom.
 
-All ranks end a step with the same bits, so the state of any rank will do. A rank may be a step behind: its sum broke off
-while others had theirs already. So the furthest step counts, and ranks behind it, and new ones, get the state from the
-first rank that has it. What was due after that step, such as an evaluation or a checkpoint, is done again by all, unless
-each rank had done it: it depends on the state alone.
+All ranks end a step with the same bits, so the state of any rank will do. A rank may be a step behind: its sum broke
+off while others had theirs already. So the furthest step counts, and ranks behind it, and new ones, get the state from
+the first rank that has it. What was due after that step, such as an evaluation or a checkpoint, is done again by all,
+unless each rank had done it: it depends on the state alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from hvdtrain.collectives.arrays import broadcast_from
 from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, Position
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner
 from hvdtrain.system.phases import RENEWING, phases
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency

@@ -19,7 +19,8 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.begin import AlreadyFinished, Findings
+from hvdtrain.training.start import StartedRun, check_trackers, start_run
 
 
 class UserLoop:

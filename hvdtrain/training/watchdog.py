@@ -56,9 +56,7 @@ class Watchdog(Observer):
     timer, rows: of this rank's steps, and how many rows they had; heartbeats show both.
     """
 
-    def __init__(
-        self, folder: Path, group: Group, timeout_s: float, timer: StepTimer, rows: Callable[[], int]
-    ) -> None:
+    def __init__(self, folder: Path, group: Group, timeout_s: float, timer: StepTimer, rows: Callable[[], int]) -> None:
         self._watching = undebugged(threading.Thread(target=self._watch, name="watchdog", daemon=True))
         self._folder, self._group, self._timeout_s = folder / "heartbeats", group, timeout_s
         self._rank, self._timer, self._rows = rank_of(group), timer, rows
