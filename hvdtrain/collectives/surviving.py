@@ -31,6 +31,11 @@ connection is not always a lost rank."""
 log = logging.getLogger("hvdtrain")
 
 
+def is_requested() -> bool:
+    """Whether the launcher has started this process in a job that survives lost ranks."""
+    return VARIABLE in os.environ
+
+
 class RanksChanged(Exception):
     """The ranks that train together are no longer those of this group: what they did together is to be done again."""
 

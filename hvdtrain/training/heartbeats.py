@@ -208,8 +208,8 @@ def explain(seen: Observation, ranks: Sequence[int], seconds: float) -> str:
         return f"{hang}: no heartbeat of {who}: it is stopped, or its host is down; the other ranks wait for it"
     missing = [rank for rank in ranks if rank not in beats]
     if missing:
-        ranks = ", ".join(map(str, missing))
-        return f"{hang}, and no heartbeat file of rank {ranks}: the run's folder may not be on a shared disk"
+        who = ", ".join(map(str, missing))
+        return f"{hang}, and no heartbeat file of rank {who}: the run's folder may not be on a shared disk"
     if seen.busy:
         who = ", ".join(
             f"rank {b.rank} (process {b.pid} on {b.host}) is at {b.doing}, step {b.step}" for b in seen.busy

@@ -144,7 +144,7 @@ class Reporter(Observer):
     def renewed(self, at: Position, pause: Pause) -> None:
         """Record the change; on a new rank 0, go on with the record and the console of the one that is lost."""
         self.evaluation = None  # new ranks have none: all evaluate at the end
-        self._slow_ranks = SlowRanks(self._run.group, self._run.parts_by_rank)
+        self._slow_ranks = SlowRanks(self._run.group)
         if self._run.is_rank_0 and not self._writer:
             self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
             if self._last_interval:  # the one that is lost may not have written it
