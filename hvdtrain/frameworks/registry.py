@@ -22,7 +22,7 @@ from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_envi
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
-from hvdtrain.system import arithmetic
+from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import Script

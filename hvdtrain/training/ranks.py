@@ -63,14 +63,14 @@ class Ranks:
 
     def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
-        self._pending: list[tuple[int, SupportsFloat]] = []
+        self.pending: list[tuple[int, SupportsFloat]] = []
         self._steps = 0
-        """Number of steps in `_pending`."""
+        """Number of steps in `pending`."""
         self._stopping_rank: int | None = None
 
     def add(self, step: int, loss: StepLoss) -> None:
         """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
-        self._pending += [(step, part) for part in (loss if isinstance(loss, list) else [loss])]
+        self.pending += [(step, part) for part in (loss if isinstance(loss, list) else [loss])]
         self._steps += 1
 
     def join(self, at: Position, checkpoint_due: bool) -> Interval:
@@ -98,7 +98,7 @@ class Ranks:
 
     def _read_losses(self) -> list[tuple[int, float]]:
         """The steps since the last logging step and their losses."""
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         losses = self._run.learner.read_losses([loss for _, loss in pending])
         return [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)]
 
