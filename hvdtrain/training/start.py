@@ -72,7 +72,7 @@ class StartedRun:
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
-        ranks.pending = start.losses
+        ranks.losses = start.losses
         self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent), observers)
         self.training.is_settled = start.is_settled
         self.survivors = Survivors(run, self.training, ranks, self._take_over)

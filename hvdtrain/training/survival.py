@@ -72,7 +72,7 @@ class Handover(NamedTuple):
     skipped: int
     """See `Learner.skipped`."""
     losses: list[Any]
-    """See `Ranks.pending`."""
+    """See `Ranks.losses`."""
 
 
 def hand_over(group: Group, given: Handover | None, root: int) -> Handover:
@@ -125,7 +125,7 @@ class Survivors:
             handover = hand_over(group, self._given() if group.rank == agreement.root else None, agreement.root)
             if training.at.step < agreement.step:
                 restore(run.config, run.target, run.learner, run.dataset, run.folder, handover.state)
-                run.learner.skipped, self._ranks.pending = handover.skipped, handover.losses
+                run.learner.skipped, self._ranks.losses = handover.skipped, handover.losses
                 training.at, training.is_settled = handover.state.position, False
         return agreement.is_settled
 
@@ -133,7 +133,7 @@ class Survivors:
         run = self._run
         state = run.checkpoint(self._training.at, run.learner.weights())
         options = consistency.shared_values(run.config, run.runtime, run.target, run.dataset.fingerprint)
-        return Handover(state, run.folder, options, run.learner.skipped, self._ranks.pending)
+        return Handover(state, run.folder, options, run.learner.skipped, self._ranks.losses)
 
 
 def receive(
