@@ -86,7 +86,7 @@ class Ranks:
     @property
     def losses(self) -> list[tuple[int, list[tuple[int, int, float]]]]:
         """With --shards: the steps since the last logging step, and the values of each `ShardLoss`."""
-        return [(step, list(map(tuple, losses))) for step, losses in self._pending if isinstance(losses, list)]
+        return [(step, [(*loss,) for loss in losses]) for step, losses in self._pending if isinstance(losses, list)]
 
     @losses.setter
     def losses(self, of_steps: list[tuple[int, list[tuple[int, int, float]]]]) -> None:

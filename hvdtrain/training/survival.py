@@ -150,6 +150,9 @@ def receive(
     Raises UserError if its options, data or arithmetic are not theirs.
     """
     given = hand_over(group, None, agreement.root)
+    if group.size > config.shards:
+        reason = f"{group.size} ranks, and the batch has {config.shards} shards, of which each rank needs one"
+        raise UserError(reason, "give a lower --max-np, or more --shards", option="shards")
     rank, local = rank_of(group), consistency.shared_values(config, runtime, target, dataset.fingerprint)
     for name, value in given.options.items():
         if local.get(name) != value:
