@@ -18,9 +18,8 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
 from hvdtrain.jobs.discovery import discover
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
+from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
-from hvdtrain.jobs.launchers.horovodrun import check_elastic
 from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.launchers.single_rank import check_survival
 from hvdtrain.jobs.slurm import sbatch
@@ -59,13 +58,7 @@ def launch(options: argparse.Namespace) -> int:
     job, policy = describe(options), restart_policy(options)
     for warning in check_job(job):
         _print(warning)
-    if job.elastic:
-        check_elastic(job, job.elastic, policy.limit)
-        if options.on_end:
-            reason = "--on-end: the launcher of an elastic job becomes horovodrun, which has no such option"
-            raise UserError(reason, "give it to the training program, after --")
-    else:
-        check_policy(policy, job)
+    check_policy(policy, job)
     if job.survival:
         check_survival(options.launcher, job, os.environ)
     if options.dry_run:
@@ -110,7 +103,6 @@ def describe(options: argparse.Namespace) -> Job:
         start_timeout_s=options.start_timeout,
         time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
-        elastic=_elastic(options) if options.elastic else None,
         survival=_survival(options) if options.survive else None,
     )
 
@@ -140,15 +132,6 @@ def _survival(options: argparse.Namespace) -> Survival:
         max_ranks=options.max_np,
         hostfile=options.hostfile,
         host_discovery_script=options.host_discovery_script,
-    )
-
-
-def _elastic(options: argparse.Namespace) -> ElasticOptions:
-    return ElasticOptions(
-        min_ranks=options.min_ranks or options.ranks,
-        max_ranks=options.max_np,
-        host_discovery_script=options.host_discovery_script,
-        on_public_address=options.elastic_on_public_address,
     )
 
 

@@ -99,13 +99,6 @@ def _add_ssh_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
 
 
-def _add_elastic_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("--elastic", action="store_true", help="Horovod's elastic mode (PyTorch, TensorFlow; see docs/faults.md)")
-    add("--elastic-on-public-address", action="store_true",
-        help="with --elastic: allow a public address; whoever reaches it can run code as you")  # fmt: skip
-
-
 def _add_survival_options(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     add("--survive", action="store_true",
@@ -116,12 +109,11 @@ def _add_survival_options(command: argparse.ArgumentParser) -> None:
     add("--max-np", type=int, default=0, metavar="N",
         help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
     add("--host-discovery-script", type=Path, metavar="FILE",
-        help="with --survive: prints the hosts that are available, name:slots in each line; run every second")  # fmt: skip
+        help="with --survive: prints the available hosts, name:slots in each line; run every second")  # fmt: skip
 
 
 GROUPS = {
     "hosts": _add_host_options,
-    "elastic": _add_elastic_options,
     "survival": _add_survival_options,
     "controller": _add_controller_options,
     "container": _add_container_options,
@@ -131,7 +123,7 @@ GROUPS = {
 """Options that some launchers have, by the names in their entries of LAUNCHERS."""
 DEFAULTS = {
     **dict.fromkeys(("hosts", "hostfile", "host_discovery_script", "ssh_key")),
-    **dict.fromkeys(("oversubscribe", "elastic", "survive"), False),
+    **dict.fromkeys(("oversubscribe", "survive"), False),
     **dict.fromkeys(("min_ranks", "max_np", "nodes", "ssh_port"), 0),
     **{"controller": "gloo", "container": "", "mpi": ""},
 }

@@ -70,7 +70,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--start-timeout", type=float, default=START_TIMEOUT_S, help="seconds to connect to the supervisor"
     )
-    parser.add_argument("--survive", action="store_true", help="the job goes on when ranks are lost, and takes new ones")
+    parser.add_argument("--survive", action="store_true", help="the job goes on without lost ranks")
     parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
     parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
     parser.add_argument("program", nargs=argparse.REMAINDER)

@@ -22,19 +22,6 @@ from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
 @dataclass(frozen=True)
-class ElasticOptions:
-    """Horovod's elastic mode: the number of ranks changes while the job runs."""
-
-    min_ranks: int
-    max_ranks: int
-    """0: no limit."""
-    host_discovery_script: Path | None = None
-    """Prints the hosts that are available, as name:slots."""
-    on_public_address: bool = False
-    """Whether the rendezvous may listen on an address that the internet reaches."""
-
-
-@dataclass(frozen=True)
 class Survival:
     """--survive: ranks that are lost are left out and started again, while the others go on in memory."""
 
@@ -81,7 +68,6 @@ class Job:
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     time_limit_s: float | None = None
     output_dir: Path | None = None
-    elastic: ElasticOptions | None = None
     survival: Survival | None = None
 
     @property
@@ -139,8 +125,8 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
     if policy.limit < 0:
         raise UserError(f"--restarts {policy.limit} is invalid", "give 0 or more")
     if policy.min_ranks and not policy.limit and not job.survival:
-        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --elastic"
-        raise UserError(reason, "give --restarts N as well")
+        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --survive"
+        raise UserError(reason, "give one of them as well")
     if not 0 <= policy.min_ranks <= job.ranks:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
 
@@ -197,6 +183,9 @@ class LaunchSpec(NamedTuple):
         public, private = credentials.separated(self.variables)
         from_shell = "".join(f'{name}="${name}" ' for name in sorted(private))
         assigned = [f"{name}={value}" for name, value in sorted(public.items())]
+        if self.remote:
+            there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(['env', *assigned, *self.remote])}"
+            return shlex.join([*self.command[:-1], there])
         return from_shell + shlex.join([*(["env", *assigned] if assigned else []), *self.command])
 
 

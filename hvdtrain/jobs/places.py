@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hvdtrain.jobs.hosts import Host
+from hvdtrain.jobs.job import Job
+from hvdtrain.system.rank_info import host_name
 
 QUICK_S = 60.0
 """A rank that was started again and is lost within this time is only started after a pause."""
@@ -47,6 +49,11 @@ class Places:
         self._doubtful: set[str] = set()
         """Hosts that did not answer last time."""
         self._excluded: set[str] = set()
+
+    @classmethod
+    def of_job(cls, job: Job) -> Places:
+        """The places with which a job begins."""
+        return cls(job.hosts or job.allocation or [Host(host_name(), job.ranks)], job.ranks)
 
     def of(self, rank: int) -> Place | None:
         """Where a rank runs or starts; None where it does not."""
@@ -101,7 +108,7 @@ class Places:
     def update(self, hosts: Sequence[Host]) -> list[Place]:
         """These hosts have slots now. The places that do not exist any more, highest local ranks first."""
         self._hosts = {host.name: host.slots for host in hosts}
-        gone = []
+        gone = list[Place]()
         for host in dict.fromkeys(place.host for place in self._places.values()):
             there = sorted(self._on(host), key=lambda place: place.local_rank)
             gone += reversed(there[self._hosts.get(host, 0) :])

@@ -36,7 +36,7 @@ REFUSED_S = 2.0
 UNREACHABLE_AFTER_S = 1.0
 """When a job ends, a host that acknowledges nothing for this long is not waited for."""
 SURVIVING_NOTICE_S = 5
-"""In a job that survives lost ranks: how long after its last packet a host counts as lost. Training stands still then."""
+"""In a job that survives lost ranks: how long after its last packet a host counts as lost."""
 Message = dict[str, Any]
 
 
@@ -160,7 +160,8 @@ class Channel:
 def connect(token: str, timeout_s: float, survives: bool = False) -> Channel:
     """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
-    survives: whether the job goes on without this rank. Raises UserError if none of the addresses leads to it within timeout_s seconds.
+    survives: whether the job goes on without this rank. Raises UserError if none of the addresses leads to it within
+    timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
     errors = dict[str, Exception]()

@@ -9,7 +9,6 @@ is the job's.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.agent import GRACE_S
-from hvdtrain.jobs.agent_server import AgentServer
+from hvdtrain.jobs.agent_server import AgentServer, listening
 from hvdtrain.jobs.background import call_after
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
@@ -29,7 +28,6 @@ from hvdtrain.jobs.rank_connection import RankConnection, conflict_of, received
 from hvdtrain.jobs.signals import Signals, interrupted_status
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.agent_pipe import OpenedRun, Said
-from hvdtrain.system.network import address_of, interfaces
 from hvdtrain.system.processes import describe_status, shell_status, signal_name
 from hvdtrain.system.run_end import Failure, RunEnd
 
@@ -79,11 +77,9 @@ class Supervisor:
 
     async def run(self) -> RunEnd:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
-        addresses = self._addresses()
-        listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
-        self._listening = listening if self._listens_on_one_address else ""
+        self._listening, addresses = listening(self._launcher, self._job)
         asyncio.get_running_loop().set_exception_handler(self._on_error)
-        server = AgentServer(listening, self._processes.token, self._job.ranks, self._serve)
+        server = AgentServer(self._listening, self._processes.token, self._job.ranks, self._serve)
         address = f"{','.join(addresses)}:{server.port}"
         with self._signals.handled_by(self._on_signal):
             try:
@@ -109,22 +105,7 @@ class Supervisor:
             return RunEnd("stopped", exit_status, failure)
         return RunEnd("failed" if failure else "finished", exit_status, failure)
 
-    # Starting: how the agents find the supervisor and get the token.
-
-    @property
-    def _listens_on_one_address(self) -> bool:
-        return bool(self._job.interface) or self._launcher == "local"
-
-    def _addresses(self) -> list[str]:
-        """The addresses at which agents look for the supervisor."""
-        if self._listens_on_one_address:
-            return [address_of(self._job.interface or "lo")]
-        known = interfaces()
-        addresses = [interface.address for interface in known if not interface.virtual]
-        addresses = addresses or [interface.address for interface in known]
-        on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
-        # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
-        return addresses + ([] if on_other_hosts and addresses else ["127.0.0.1"])
+    # Starting.
 
     def _on_process_end(self, process: LauncherProcess, status: int) -> None:
         """A launcher, or the agent of one rank, has ended."""

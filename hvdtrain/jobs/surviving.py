@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hvdtrain.errors import Stopped, UserError
-from hvdtrain.jobs import discovery, gloo
+from hvdtrain.jobs import gloo, host_changes
 from hvdtrain.jobs.background import call_after, start_task
 from hvdtrain.jobs.cause import signature
 from hvdtrain.jobs.hosts import Host, other_hosts
@@ -42,7 +42,7 @@ class SurvivingSupervisor(Supervisor):
         assert job.survival
         self._variables, self._survival = variables, job.survival
         self._memberships = Memberships(job.ranks, job.survival.min_ranks)
-        self._places = Places(job.hosts or job.allocation or [Host(host_name(), job.ranks)], job.ranks)
+        self._places = Places.of_job(job)
         self._started: dict[int, LauncherProcess] = {}
         """The process of each rank."""
         self._losses: dict[int, Failure] = {}
@@ -55,7 +55,7 @@ class SurvivingSupervisor(Supervisor):
 
     async def _start_processes(self, address: str) -> None:
         self._processes.prepare(address)
-        self._limits.append(start_task(discovery.watch(self._survival, self._on_hosts, self._console.say)))
+        self._limits.append(start_task(host_changes.watch(self._survival, self._on_hosts, self._console.say)))
         self._start_due()
 
     @property

@@ -61,7 +61,7 @@ NOTICE_S = 15
 
 
 def notice_lost_hosts(connection: socket.socket, seconds: int = NOTICE_S) -> None:
-    """Have the kernel close an idle TCP connection within `seconds` (at least 5) after the other host is unreachable."""
+    """Have the kernel close an idle TCP connection within `seconds`, at least 5, after the other host was lost."""
     interval = seconds // 5
     probes = ((socket.TCP_KEEPIDLE, seconds - 3 * interval), (socket.TCP_KEEPINTVL, interval), (socket.TCP_KEEPCNT, 3))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -14,6 +14,8 @@ from typing import Literal, NamedTuple, Protocol
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, passed_on, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
+from hvdtrain.jobs.launchers.single_rank import build_rank
+from hvdtrain.jobs.places import Places
 from hvdtrain.system import rank_info
 
 
@@ -82,7 +84,7 @@ LAUNCHERS = {
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "elastic", "survival", "controller", "ssh"),
+        ("hosts", "survival", "controller", "ssh"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
@@ -102,7 +104,9 @@ LAUNCHERS = {
 
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    specs = (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)
+    if job.survival:
+        return [build_rank(launcher, job, environment, place) for place in Places.of_job(job).take(0)]
+    specs = LAUNCHERS[launcher].build(job, environment, control)
     check_length(launcher, specs[0].command, {**passed_on(environment), **specs[0].variables})
     return specs
 

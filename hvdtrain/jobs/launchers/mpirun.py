@@ -14,6 +14,7 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, other_hosts
 from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, passed_on, variables
 
+
 def build(
     job: Job, environment: Mapping[str, str], control: Sequence[str] = (), python: str = sys.executable
 ) -> list[LaunchSpec]:

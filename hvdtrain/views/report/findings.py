@@ -9,7 +9,7 @@ import math
 from collections import Counter
 
 from hvdtrain.config.score import ACCURACY
-from hvdtrain.datasets.sharding import parts_by_rank
+from hvdtrain.datasets.sharding import Assignment
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import slow_ranks
 from hvdtrain.system.text import printable
@@ -200,7 +200,7 @@ def _score(row: Row) -> str:
 def _work(run: Run) -> list[int]:
     """How many parts of a batch each rank computes; empty where that is unknown."""
     shards = run.options["shards"]
-    return parts_by_rank(run.ranks, shards) if run.ranks and isinstance(shards, int) else []
+    return Assignment.contiguous(run.ranks, shards).counts if run.ranks and isinstance(shards, int) else []
 
 
 def _stragglers(rows: list[Row]) -> str:
