@@ -121,7 +121,7 @@ def _start_records(run: Run, position: Position, examine_host: Callable[[], Find
     weights = run.learner.weights()
     run.not_finite_at_first.update(consistency.not_finite(weights))
     parameters = consistency.check_same_weights(run.group, run.common(weights), "before the first step")
-    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
+    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
     if run.config.shards:
         arithmetic.warn_of_processors(run.group, run.arithmetic)
     with must_write("the record of this run", run.folder):
