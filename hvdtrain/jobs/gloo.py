@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import membership, rank_info
 
 
 class Layout(NamedTuple):
@@ -77,6 +77,8 @@ class Store:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
 
+NO_ADDRESS = b"superseded"
+"""What Gloo fails with as an address, at once; it would wait for one that does not come."""
 MAX_CONNECTIONS = 512
 """Of the rendezvous server, beyond one for each rank: of more, the oldest are closed. Ranks keep none open."""
 
@@ -126,6 +128,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
+        if membership.SUPERSEDED in self.server.values:
+            return self._answer(200, NO_ADDRESS)
         value = self.server.values.get(self.path)
         self._answer(404 if value is None else 200, value or b"")
 
