@@ -154,7 +154,7 @@ def _cut(others: frozenset[Socket], connecting: bool) -> None:
     others: sockets that the process had before Horovod was initialized. connecting: also those that are not complete.
     """
     for descriptor, name in set(_sockets()) - others:
-        # In a descriptor of its own: Horovod may close its own, whose number another file may get. OSError: closed.
+        # In a descriptor of its own: Horovod may close its own, whose number another file gets. OSError: it is closed.
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
             if os.readlink(f"/proc/self/fd/{connection.fileno()}") == name and _is_gloo(connection, connecting):
                 connection.shutdown(socket.SHUT_RDWR)
