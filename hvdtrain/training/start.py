@@ -20,7 +20,7 @@ from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.metrics import MetricsReader
-from hvdtrain.system import rank_info
+from hvdtrain.system import checkpoint_folder, rank_info
 from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
@@ -73,7 +73,9 @@ class StartedRun:
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
         ranks.losses = start.losses
-        self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent), observers)
+        survives = isinstance(run.group, SurvivingGroup)
+        first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
+        self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent, first), observers)
         self.training.is_settled = start.is_settled
         self.survivors = Survivors(run, self.training, ranks, self._take_over)
         self.stack = contextlib.ExitStack()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from, gather_arrays
-from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
+from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
@@ -303,13 +303,14 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
 
 
 class Saver:
-    """Saves the state of a run. parent: the checkpoint that it resumed from."""
+    """Saves the state of a run. parent: the checkpoint that it resumed from.
 
-    def __init__(self, run: Run, parent: Entry | None = None) -> None:
-        self._run, self._parent = run, parent
+    first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
+    """
+
+    def __init__(self, run: Run, parent: Entry | None = None, first: int | None = None) -> None:
+        self._run, self._parent, self._first = run, parent, first
         self._saved_at, self._took_s = time.monotonic(), 0.0
-        self._first = checkpoint_folder.next_number(run.folder / "checkpoints")
-        """Number of the first checkpoint that this job writes."""
 
     @property
     def is_due(self) -> bool:
@@ -341,10 +342,9 @@ class Saver:
 
     def _written(self, step: int) -> Entry | None:
         """The checkpoint of this step, if the ranks have changed after it was written, and all is done again."""
-        folder = self._run.folder / "checkpoints"
-        if not isinstance(self._run.group, SurvivingGroup):
+        if self._first is None:
             return None
-        newest = checkpoint_folder.newest_whole(folder)
+        newest = checkpoint_folder.newest_whole(self._run.folder / "checkpoints")
         return newest if newest and newest.step == step and newest.written >= self._first else None
 
     def _write(self, state: Checkpoint) -> Entry | None:

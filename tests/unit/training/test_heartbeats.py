@@ -19,9 +19,10 @@ def observer(tmp_path):
     """Rank 0 of three; rank 1 runs, and rank 2 has stopped."""
 
     def of(rank):
-        return Heartbeats(
-            tmp_path, rank, lambda: range(3), lambda number: Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number)
-        )
+        def current(number):
+            return Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number)
+
+        return Heartbeats(tmp_path, rank, lambda: range(3), current)
 
     running, stopped = of(1), of(2)
     for beats in (running, stopped):
