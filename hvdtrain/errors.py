@@ -84,9 +84,3 @@ class FolderLost(UserError):
     """The run's folder is gone, or another job has it; the remedy says how to resume."""
 
     resumable = False
-
-
-class RankRemoved(HvdtrainError):
-    """An elastic job continues without this rank, which ends (exit status 0)."""
-
-    exit_status = 0

@@ -1,7 +1,7 @@
 """The contracts between the training loop and the frameworks: NumPy arrays go to a learner, floats come back.
 
 In the order of a run: what it trains on (Dataset, Batch), who trains (Group), how gradients are combined (Strategy),
-what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint, ElasticMemory).
+what trains (Learner), and what is saved (OptimizerState, Position, Checkpoint).
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
@@ -76,7 +75,8 @@ class Batch(NamedTuple):
     stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
-    shard. shards: with --shards, this rank's shards that have rows, in their order; the step itself then has no rows.
+    shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step
+    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -86,6 +86,7 @@ class Batch(NamedTuple):
     rows: np.ndarray
     part: int = 0
     shards: tuple[Batch, ...] | None = None
+    all_shards: tuple[int, ...] = ()
 
 
 class Group(Protocol):
@@ -214,8 +215,20 @@ class Evaluated(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
-StepLoss = SupportsFloat | list[Any]
-"""The loss of a step on a rank, which float() waits for; with --shards, those of its shards."""
+class ShardLoss(NamedTuple):
+    """The loss of a shard: sum(weights * loss) over its rows."""
+
+    shard: int
+    rank: int
+    """The rank that computed it, as the group numbered it in that step."""
+    value: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
+StepLoss = SupportsFloat | list[ShardLoss]
+"""The loss of a step on a rank, which float() waits for; with --shards, those of all ranks' shards, in their order."""
 
 
 class Learner(abc.ABC):
@@ -256,7 +269,7 @@ class Learner(abc.ABC):
     def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.
 
-        Returns this rank's sum(weights * loss), or those of its shards; it may not be computed yet.
+        Returns this rank's sum(weights * loss), which may not be computed yet; or those of the shards of all ranks.
         """
         losses: list[StepLoss] = []
         self.fit(iter([batch]), 1, losses.append)
@@ -365,13 +378,3 @@ class Checkpoint:
     """The optimizer's arrays of ranks 1, 2, ... where each rank has its own (`Learner.state_by_rank`), else empty."""
     score_choice: str = ""
     """The value of --score that the score is by; empty for accuracy or loss, which nobody chose."""
-
-
-class ElasticMemory(Protocol):
-    """Where an elastic job keeps its last common state, for the ranks that remain after a change."""
-
-    saved: tuple[Path, Checkpoint] | None
-    """The run's folder and the state; None before the first `commit`."""
-
-    def commit(self, group: Group, folder: Path, checkpoint: Checkpoint) -> None:
-        """Keep the state; call it on every rank. Leaves training by an exception of Horovod's if hosts changed."""

@@ -17,9 +17,8 @@ from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import ElasticOptions, Job, RestartPolicy, check_job, check_policy, python_programs_first
+from hvdtrain.jobs.job import Job, RestartPolicy, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
-from hvdtrain.jobs.launchers.horovodrun import check_elastic
 from hvdtrain.jobs.launchers.mpirun import installation_folder
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
@@ -54,13 +53,7 @@ def launch(options: argparse.Namespace) -> int:
     job, policy = describe(options), RestartPolicy(options.restarts, options.min_ranks)
     for warning in check_job(job):
         _print(warning)
-    if job.elastic:
-        check_elastic(job, job.elastic, policy.limit)
-        if options.on_end:
-            reason = "--on-end: the launcher of an elastic job becomes horovodrun, which has no such option"
-            raise UserError(reason, "give it to the training program, after --")
-    else:
-        check_policy(policy, job)
+    check_policy(policy, job)
     if options.dry_run:
         specs = build(options.launcher, job, python_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
@@ -94,7 +87,6 @@ def describe(options: argparse.Namespace) -> Job:
         start_timeout_s=options.start_timeout,
         time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
-        elastic=_elastic(options) if options.elastic else None,
     )
 
 
@@ -113,15 +105,6 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
     if options.hostfile:
         return read_hostfile(options.hostfile)
     return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
-
-
-def _elastic(options: argparse.Namespace) -> ElasticOptions:
-    return ElasticOptions(
-        min_ranks=options.min_ranks or options.ranks,
-        max_ranks=options.max_np,
-        host_discovery_script=options.host_discovery_script,
-        on_public_address=options.elastic_on_public_address,
-    )
 
 
 def requested_variables(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:

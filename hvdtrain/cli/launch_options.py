@@ -76,7 +76,7 @@ def _add_host_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than slots")
     command.add_argument(
         "--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
-        help="with --restarts or --elastic: continue with as few as N ranks if hosts stop responding (default: all)",
+        help="with --restarts: continue with as few as N ranks if hosts stop responding (default: all)",
     )  # fmt: skip
 
 
@@ -103,19 +103,8 @@ def _add_ssh_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
 
 
-def _add_elastic_options(command: argparse.ArgumentParser) -> None:
-    add = command.add_argument
-    add("--elastic", action="store_true", help="Horovod's elastic mode (PyTorch, TensorFlow; see docs/faults.md)")
-    add("--max-np", type=int, default=0, metavar="N", help="with --elastic: maximum number of ranks")
-    add("--host-discovery-script", type=Path, metavar="FILE",
-        help="with --elastic: prints the available hosts, as name:slots")  # fmt: skip
-    add("--elastic-on-public-address", action="store_true",
-        help="with --elastic: allow a public address; whoever reaches it can run code as you")  # fmt: skip
-
-
 GROUPS = {
     "hosts": _add_host_options,
-    "elastic": _add_elastic_options,
     "controller": _add_controller_options,
     "container": _add_container_options,
     "slurm": _add_slurm_options,
@@ -124,7 +113,7 @@ GROUPS = {
 """Options that some launchers have, by the names in their entries of LAUNCHERS."""
 DEFAULTS = {
     **dict.fromkeys(("hosts", "hostfile", "ssh_key")),
-    **dict.fromkeys(("oversubscribe", "elastic"), False),
+    "oversubscribe": False,
     **dict.fromkeys(("min_ranks", "nodes", "ssh_port"), 0),
     **{"controller": "gloo", "container": "", "mpi": ""},
 }

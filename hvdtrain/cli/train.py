@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import sys
 
 from hvdtrain.config.options import TITLES, Config, Framework
@@ -31,8 +29,6 @@ def main(
 
 def _train(ending: Ending, framework: Framework | None, program: str, argv: list[str]) -> None:
     config, runtime = read_options(framework, program, argv)
-    if os.environ.get(rank_info.ELASTIC_JOB) == "1":
-        runtime = dataclasses.replace(runtime, elastic=True)
     ending.on_end = runtime.on_end
     if rank_info.detect().rank == 0 and not runtime.quiet:
         print(starting(config), file=sys.stderr, flush=True)

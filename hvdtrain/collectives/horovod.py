@@ -160,20 +160,16 @@ def allow_timeline() -> None:
 
 
 def _wait_for_slow_ranks() -> None:
-    """Let Gloo wait longer than its 30 s, unless the user has set its limit; a lost rank is noticed otherwise.
-
-    In an elastic job Gloo's timer must find lost hosts.
-    """
+    """Let Gloo wait longer than its 30 s, unless the user has set its limit; a lost rank is noticed otherwise."""
     of_launcher = str(math.ceil(rank_info.start_timeout_s()))
-    if rank_info.ELASTIC not in os.environ and os.environ.get(rank_info.GLOO_TIMEOUT, of_launcher) == of_launcher:
+    if os.environ.get(rank_info.GLOO_TIMEOUT, of_launcher) == of_launcher:
         os.environ[rank_info.GLOO_TIMEOUT] = str(LIBRARY_TIMEOUT_S)
 
 
 def _check_size(size: int) -> None:
     """Horovod built without the launcher's controller leaves every process believing that it is the only one."""
     launched = rank_info.detect()
-    # The size of an elastic job changes, but its variables do not.
-    if launched.size == size or rank_info.ELASTIC in os.environ:
+    if launched.size == size:
         return
     if launched.launcher in ("torchrun", "TF_CONFIG"):
         raise UserError(

@@ -190,8 +190,6 @@ class RuntimeOptions:
     """Device; auto uses a GPU if the framework finds one."""
     bind: Literal["auto", "none"] = option("auto", MACHINE, per_rank=True)
     """auto binds each rank to its share of the host's cores where each gets two hardware threads or more."""
-    elastic: bool = option(False, MACHINE)
-    """Allow ranks to join and leave (Elastic Horovod); start the job with launch horovodrun --elastic."""
     devices: int = option(0, MACHINE, minimum=0)
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
     cuda_graph: bool = option(False, MACHINE)

@@ -22,7 +22,7 @@ MAX_LR_EXPONENT = 30
 """Learning rates are at most 10 to this power, so that float32 holds them."""
 CAPTURING = "--framework torch with --strategy single, horovod, ddp, ring or mpi"
 
-NOT_IN_SCRIPTS = ("elastic", "cuda_graph")
+NOT_IN_SCRIPTS = ("cuda_graph",)
 """Options of `RuntimeOptions` that a script with a loop of its own cannot have."""
 SCRIPT_REMEDIES = {
     "accumulate": "use --shards N, with which the loop gets each batch in N parts, or a smaller --batch-size",
@@ -107,22 +107,6 @@ def check_task_style(config: Any, style: str, default: str) -> None:
         name, value = ("strategy", config.strategy) if config.api == "auto" else ("api", config.api)
         remedy = "leave out --api, or train a network with --model"
         raise invalid(name, value, f"tasks need --api {default}", remedy)
-
-
-def check_elastic(config: Any, is_elastic_job: bool) -> None:
-    """Check the options of --elastic. is_elastic_job: whether Horovod started this process in one."""
-    if config.framework == "mxnet" or config.strategy != "horovod" or config.api == "fit":
-        reason = "Horovod supports it for PyTorch and TensorFlow, with --strategy horovod and --api loop"
-        remedy = "otherwise use launch --restarts N, which restarts all ranks"
-    elif config.framework == "torch" and config.op == "adasum":
-        reason = "in PyTorch, Adasum has an optimizer state of its own on each rank, which a new rank cannot get"
-        remedy = "leave out --op adasum, or use launch --restarts N"
-    elif not is_elastic_job:
-        reason = "Horovod did not start this job as an elastic one"
-        remedy = "start by python -m hvdtrain launch horovodrun --elastic, or horovodrun --min-np"
-    else:
-        return
-    raise UserError(f"--elastic: {reason}", remedy, option="elastic")
 
 
 def check_script(script: str, is_other_script: bool, config: Any, runtime: Any) -> None:
@@ -215,9 +199,6 @@ def _runtime_problems(runtime: Any) -> Iterator[UserError]:
     if runtime.framework_profiler and not runtime.timeline:
         reason = "--framework-profiler: it needs to know for which steps"
         yield UserError(reason, "give them by --timeline", option="framework_profiler")
-    if runtime.timeline and runtime.elastic:
-        reason = "--timeline: an elastic job has no fixed ranks to compare"
-        yield UserError(reason, "leave out --elastic", option="timeline")
     if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
         reason = "--auto-resume: it finds the run by its name"
         yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
@@ -238,10 +219,9 @@ def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iter
         given = f"--strategy {config.strategy}" + ("" if config.api == "auto" else f" --api {config.api}")
         problem = f"{given} does not sum the gradients of shards exactly"
         yield invalid("shards", config.shards, problem, f"use {SHARDED}")
-    for name, is_given in (("elastic", runtime.elastic), ("cuda_graph", runtime.cuda_graph)):
-        if is_given:
-            problem = f"a job with --{key(name)} does not train in shards"
-            yield invalid("shards", config.shards, problem, f"leave out --{key(name)}")
+    if runtime.cuda_graph:
+        problem = "a job with --cuda-graph does not train in shards"
+        yield invalid("shards", config.shards, problem, "leave out --cuda-graph")
 
 
 def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

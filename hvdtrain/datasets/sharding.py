@@ -8,6 +8,7 @@ takes the same number of steps, without which a synchronous job hangs.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -45,23 +46,45 @@ def bounds(length: int, rank: int, size: int) -> tuple[int, int]:
 class Cut(NamedTuple):
     """How each global batch is cut, and which parts are this rank's: one part for each rank, or fixed shards.
 
-    parts: of a global batch. first, end: this rank's parts are `first` to `end` - 1.
+    parts: of a global batch. numbers: those of this rank, ascending; none where ranks outnumber shards.
     """
 
     parts: int
-    first: int
-    end: int
+    numbers: tuple[int, ...]
 
     @classmethod
     def of(cls, rank: int, size: int, shards: int = 0) -> Cut:
-        """That of a rank. shards: of each global batch (--shards); 0 for a part for each of the `size` ranks."""
-        return cls(shards, *bounds(shards, rank, size)) if shards else cls(size, rank, rank + 1)
+        """That of a rank before shards move. shards: of each global batch (--shards); 0 for a part for each rank."""
+        return cls(shards, tuple(range(*bounds(shards, rank, size)))) if shards else cls(size, (rank,))
 
 
-def parts_by_rank(size: int, shards: int) -> list[int]:
-    """Number of parts of a global batch that each of `size` ranks computes."""
-    cuts = (Cut.of(rank, size, shards) for rank in range(size))
-    return [cut.end - cut.first for cut in cuts]
+@dataclass(frozen=True)
+class Assignment:
+    """Which parts of each global batch each rank computes. Each part is on exactly one rank, or ValueError is raised.
+
+    by_rank: the numbers of each rank's parts, ascending; a rank may have none.
+    """
+
+    by_rank: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        numbers = sorted(number for of_rank in self.by_rank for number in of_rank)
+        if numbers != list(range(len(numbers))) or any(list(of_rank) != sorted(of_rank) for of_rank in self.by_rank):
+            raise ValueError(f"not each part on exactly one rank: {self.by_rank}")
+
+    @classmethod
+    def contiguous(cls, size: int, shards: int = 0) -> Assignment:
+        """The one that a job of `size` ranks begins with: `Cut.of` of each rank."""
+        return cls(tuple(Cut.of(rank, size, shards).numbers for rank in range(size)))
+
+    @property
+    def counts(self) -> list[int]:
+        """Number of parts that each rank computes."""
+        return [len(numbers) for numbers in self.by_rank]
+
+    def cut(self, rank: int) -> Cut:
+        """That of a rank."""
+        return Cut(sum(self.counts), self.by_rank[rank])
 
 
 def batches(rows: np.ndarray, batch: int, remainder: Remainder, cut: Cut) -> Iterator[list[Slice]]:
@@ -79,7 +102,15 @@ def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder
     """The slices of any rank in one step, counted from 0 at the beginning of `rows`; see `batches`."""
     part = rows[step * batch : (step + 1) * batch]
     length = batch if remainder == "pad" else len(part)
-    return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in range(cut.first, cut.end)]
+    return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in cut.numbers]
+
+
+def parts_with_rows(rows: int, batch: int, remainder: Remainder, parts: int) -> tuple[int, ...]:
+    """The numbers of a step's parts that have rows. rows: those that are left of the epoch, at least 1."""
+    real = min(rows, batch)
+    length = batch if remainder == "pad" else real
+    shares = (bounds(length, number, parts) for number in range(parts))
+    return tuple(number for number, (low, high) in enumerate(shares) if low < min(high, real))
 
 
 def _slice(part: np.ndarray, low: int, high: int, parts: int) -> Slice:
@@ -100,7 +131,7 @@ def evaluation(samples: int, batch: int, cut: Cut) -> Iterator[np.ndarray]:
 
     The pieces are those of the cut's parts, so with shards they are the same for any number of ranks.
     """
-    for part in range(cut.first, cut.end):
+    for part in cut.numbers:
         low, high = bounds(samples, part, cut.parts)
         for first in range(low, high, batch):
             yield np.arange(first, min(first + batch, high))

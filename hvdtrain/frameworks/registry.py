@@ -6,7 +6,6 @@ import importlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from hvdtrain.collectives import ring
@@ -20,9 +19,9 @@ from hvdtrain.errors import UserError
 from hvdtrain.frameworks.arithmetic import settle
 from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_environment
 from hvdtrain.frameworks.user_code import UserLearner
-from hvdtrain.interfaces import ElasticMemory, Group, Learner, Strategy
+from hvdtrain.interfaces import Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
-from hvdtrain.system import arithmetic, rank_info
+from hvdtrain.system import arithmetic
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import Script
@@ -226,16 +225,6 @@ def check_request(config: Config, target: Target, runtime: RuntimeOptions) -> St
         validity.check_task_style(config, entry.style, STYLES[config.framework][0])
     validity.check_strategy(config, runtime, entry.strategy, target.gradients)
     return entry
-
-
-def run_elastic(config: Config, train: Callable[[ElasticMemory], Path]) -> Path:
-    """Call `train` again whenever ranks were added or lost, until it returns the run's folder.
-
-    Raises UserError if the framework, the strategy or the launcher does not support it.
-    """
-    validity.check_elastic(config, rank_info.ELASTIC in os.environ)
-    require([f"horovod.{config.framework}"], config.framework)
-    return importlib.import_module("hvdtrain.frameworks.elastic").run(config.framework, train)
 
 
 def find_strategy(config: Config) -> StrategyEntry[Any]:

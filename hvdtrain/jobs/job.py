@@ -22,19 +22,6 @@ from hvdtrain.system.rank_info import START_TIMEOUT_S
 
 
 @dataclass(frozen=True)
-class ElasticOptions:
-    """Horovod's elastic mode: the number of ranks changes while the job runs."""
-
-    min_ranks: int
-    max_ranks: int
-    """0: no limit."""
-    host_discovery_script: Path | None = None
-    """Prints the hosts that are available, as name:slots."""
-    on_public_address: bool = False
-    """Whether the rendezvous may listen on an address that the internet reaches."""
-
-
-@dataclass(frozen=True)
 class Job:
     """Which program runs on how many ranks, and where. Nothing in it changes a result."""
 
@@ -67,7 +54,6 @@ class Job:
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     time_limit_s: float | None = None
     output_dir: Path | None = None
-    elastic: ElasticOptions | None = None
 
     @property
     def ranks_per_host(self) -> int:
@@ -119,7 +105,7 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
     if policy.limit < 0:
         raise UserError(f"--restarts {policy.limit} is invalid", "give 0 or more")
     if policy.min_ranks and not policy.limit:
-        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --elastic"
+        reason = f"--min-np {policy.min_ranks} has no effect without --restarts"
         raise UserError(reason, "give --restarts N as well")
     if not 0 <= policy.min_ranks <= job.ranks:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")

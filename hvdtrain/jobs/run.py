@@ -1,8 +1,7 @@
 """Runs a job: checks its hosts, then starts and supervises it, until it succeeds or another attempt would also fail.
 
 hvdtrain's own programs resume from their newest checkpoint, in the same order of samples. Hosts that no longer respond
-are left out where the job may have fewer ranks. Horovod's elastic mode does this inside the processes, for two
-frameworks; this does it with new processes, so that all strategies and frameworks can use it unchanged.
+are left out where the job may have fewer ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ from hvdtrain.jobs.hosts import placed
 from hvdtrain.jobs.job import Job, RestartPolicy, passed_on, python_programs_first, reduced
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build
-from hvdtrain.jobs.launchers.horovodrun import become_horovodrun
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
@@ -49,8 +47,7 @@ ON_END_LIMIT_S = 60.0
 def run(launcher: str, job: Job, policy: RestartPolicy, on_end: str = "") -> RunEnd:
     """Run a job to its end. Each failure is printed on standard error as soon as it happens.
 
-    on_end: a command to run afterwards. Raises UserError if the job cannot start. An elastic job replaces this process
-    by horovodrun.
+    on_end: a command to run afterwards. Raises UserError if the job cannot start.
     """
     environment = {**python_programs_first(os.environ), rank_info.JOB: secrets.token_hex(8)}
     try:
@@ -67,8 +64,6 @@ def _run(
 ) -> tuple[RunEnd, RunEnd, Path | None]:
     """How the job ended, the same as its run records it, and the folder of its run; None if no rank has opened one."""
     hosts.check_hosts(hosts.other_hosts(job.hosts), job.ssh)
-    if job.elastic:
-        become_horovodrun(build(launcher, job, environment)[0], environment)
     if job.output_dir:
         _make_folder(job.output_dir)
     inherited = environment if launcher == "local" else {**passed_on(environment), **job.environment}

@@ -88,14 +88,6 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int, parent: Entry | None =
     return final
 
 
-def leave_branch(folder: Path, parent: Entry) -> None:
-    """Move the checkpoints that `parent` does not continue to a branch, before the next one is saved.
-
-    Raises OSError if the disk does not accept it.
-    """
-    _set_branch_aside(folder, _parent_line(folder, parent))
-
-
 def _parent_line(folder: Path, parent: Entry | None) -> Line:
     """The line that the next checkpoint in `folder` continues; empty if it is the first one of its run."""
     if parent:

@@ -59,8 +59,6 @@ RUN_NAME = "HVDTRAIN_RUN_NAME"
 RESUME = "HVDTRAIN_RESUME"
 """Asks training to resume the run of its name, as --auto-resume does, for `restarts` or `requeue`: the feature of
 `hvdtrain launch` that starts the same command line again."""
-ELASTIC_JOB = "HVDTRAIN_ELASTIC"
-"""1: `hvdtrain launch` has started an elastic job, so training is to be as with --elastic."""
 START_TIMEOUT = "HVDTRAIN_START_TIMEOUT"
 """--start-timeout of `hvdtrain launch`: the seconds for which a rank waits until all ranks have started."""
 START_TIMEOUT_S = 120.0
@@ -68,8 +66,6 @@ START_TIMEOUT_S = 120.0
 GLOO_TIMEOUT = "HOROVOD_GLOO_TIMEOUT_SECONDS"
 """How long Horovod's Gloo waits for another rank: at the start, and in each exchange."""
 TF_CONFIG = "TF_CONFIG"
-ELASTIC = "HOROVOD_ELASTIC"
-"""Set by Horovod in elastic jobs, whose number of ranks changes while they run."""
 
 
 def detect(environment: Mapping[str, str] = os.environ) -> RankInfo:

@@ -149,7 +149,7 @@ def bind_cores(uses_gpu: bool) -> Binding:
 
     Call it before any thread is started, as only those started later are also bound. Nothing is bound where that may
     be worse than the kernel's own choice: with one rank on the host; with fewer than MIN_THREADS hardware threads for
-    a rank; where a launcher, Slurm or taskset has bound the process; in an elastic job, whose ranks change; under a CPU
+    a rank; where a launcher, Slurm or taskset has bound the process; under a CPU
     quota, as other jobs then use the same cores; and on GPUs, each of which belongs to a NUMA node of its own.
     """
     global _binding
@@ -157,7 +157,7 @@ def bind_cores(uses_gpu: bool) -> Binding:
     local_rank, ranks = rank_info.detect().local_rank, rank_info.local_size()
     cores = read_cores(before)
     quota = cpu_quota()
-    kept = rank_info.ELASTIC in os.environ or uses_gpu or (0 < quota < len(before)) or _is_bound(before)
+    kept = uses_gpu or (0 < quota < len(before)) or _is_bound(before)
     part = () if kept else core_share(cores, local_rank, ranks)
     after = frozenset(thread for core in part for thread in core.threads) or before
     if part:

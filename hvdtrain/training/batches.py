@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 
 import numpy as np
 
@@ -40,13 +41,15 @@ class Batches:
         self.reader.wait_until_loaded()
 
     def of_epoch(self, at: Position, steps: int) -> Iterator[Batch]:
-        """The batches of so many steps of an epoch, from `at` on; workers read them ahead."""
+        """The batches of so many steps of an epoch, from `at` on; workers read them ahead.
+
+        When this rank's shards change, the next batch has the new ones.
+        """
         run = self._run
         self._start, self._order = at, sharding.order(run.config.seed, at.epoch, run.samples)[at.rows_in_epoch :]
         if run.config.shards and run.target.kind == "script":
             self._check_last_batch(len(self._order) % run.global_batch)
-        slices = sharding.batches(self._order, run.global_batch, run.remainder, run.cut(run.group.rank))
-        return self._batches(itertools.islice(slices, steps), at)
+        return self._batches(at, at.step + steps)
 
     def _check_last_batch(self, rows: int) -> None:
         """Raise UserError if a script's loop would have no turn in a step on a rank whose shards have no rows.
@@ -61,17 +64,38 @@ class Batches:
                 option="shards",
             )
 
-    def _batches(self, slices: Iterator[list[sharding.Slice]], at: Position) -> Iterator[Batch]:
+    def _batches(self, at: Position, end: int) -> Iterator[Batch]:
+        """The batches of the steps from `at` to `end` - 1."""
+        step = at.step
+        while step < end:
+            cut = self._cut
+            with contextlib.closing(self._of_cut(cut, at.epoch, step, end)) as batches:  # ends reading ahead
+                for batch in batches:
+                    yield batch
+                    step += 1
+                    if self._cut != cut:
+                        break
+
+    @property
+    def _cut(self) -> sharding.Cut:
+        return self._run.cut(self._run.group.rank)
+
+    def _of_cut(self, cut: sharding.Cut, epoch: int, first: int, end: int) -> Generator[Batch, None, None]:
+        """The batches of the steps `first` to `end` - 1, with the parts of this cut."""
+        run = self._run
+        rest = self._order[(first - self._start.step) * run.global_batch :]
+        steps = sharding.batches(rest, run.global_batch, run.remainder, cut)
+        slices: Iterator[list[sharding.Slice]] = itertools.islice(steps, end - first)
         rows_of_parts: Iterator[Rows] = itertools.repeat(Rows(()))
         if not self._rows_kept:
             slices, ahead = itertools.tee(slices)
             numbers = (part.rows for parts in ahead for part in parts if self._is_computed(part))
-            rows_of_parts = self.reader.batches("train", numbers, at.epoch)
-        run = self._run
-        cut = run.cut(run.group.rank)
-        for step, parts in enumerate(slices, at.step):
+            rows_of_parts = self.reader.batches("train", numbers, epoch)
+        for step, parts in enumerate(slices, first):
             phases.begin(DATA)
-            numbered = [(number, part) for number, part in enumerate(parts, cut.first) if self._is_computed(part)]
+            numbered = [
+                (number, part) for number, part in zip(cut.numbers, parts, strict=True) if self._is_computed(part)
+            ]
             read = [next(rows_of_parts) for _ in numbered]
             phases.begin(LOOP)
             lr = run.learning_rate(step)
@@ -79,7 +103,13 @@ class Batches:
                 self._batch(part, rows, lr, step, number) for (number, part), rows in zip(numbered, read, strict=True)
             ]
             phases.begin(phases.between)
-            yield Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(batches)) if run.config.shards else batches[0]
+            yield self._in_shards(batches, lr, step) if run.config.shards else batches[0]
+
+    def _in_shards(self, shards: list[Batch], lr: float, step: int) -> Batch:
+        """A step of which this rank computes these shards."""
+        rows = len(self._order) - (step - self._start.step) * self._run.global_batch
+        computed = sharding.parts_with_rows(rows, self._run.global_batch, self._run.remainder, self._run.config.shards)
+        return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(shards), all_shards=computed)
 
     def _is_computed(self, part: sharding.Slice) -> bool:
         """Whether a part of a batch is trained on: a shard without rows is not, but a rank takes each step."""
@@ -92,12 +122,11 @@ class Batches:
         self.rows += int(np.count_nonzero(part.weights))
         return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
 
-    def describe_rows(self, rank: int, step: int) -> str:
-        """Numbers of the training rows that a rank had in a step of this epoch, for a message."""
+    def describe_rows(self, part: int, step: int) -> str:
+        """Numbers of the training rows of a part of a step of this epoch, for a message. part: a rank, or a shard."""
         run = self._run
-        parts = sharding.slices_of_step(
-            self._order, step - self._start.step, run.global_batch, run.remainder, run.cut(rank)
-        )
+        cut = sharding.Cut(run.config.shards or run.group.size, (part,))
+        parts = sharding.slices_of_step(self._order, step - self._start.step, run.global_batch, run.remainder, cut)
         rows = np.sort(np.concatenate([part.rows[part.weights > 0] for part in parts]))
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"

@@ -41,7 +41,6 @@ class Training:
     def epochs(self) -> Iterator[Iterator[Batch]]:
         """This rank's batches of each epoch: of what is left of it, and up to the last step."""
         self._batches.prepare()
-        self._saver.commit(self.at)
         self._announce(Observer.started)
         while self.at.step < self._run.last_step:
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
@@ -68,7 +67,6 @@ class Training:
             saving |= self._join()
         if logging:
             self._ranks.stop_if_asked(self.at, self._save)
-            self._saver.commit(self.at)
         if every.check_sync and step % every.check_sync == 0:
             self._ranks.check_same_weights(step)
         if saving:
@@ -82,7 +80,6 @@ class Training:
         self._ranks.stop_if_asked(self.at, self._save)
         scores = self.evaluate().scores
         self._save(score_of(scores.loss, scores.metrics, self._run.runtime.score))
-        self._saver.commit(self.at)
         self._announce(Observer.step_ended)
 
     def evaluate(self) -> Evaluation:

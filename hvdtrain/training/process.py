@@ -25,7 +25,7 @@ from typing import NoReturn
 from hvdtrain.collectives.limits import shut_down_horovod
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, Framework, RuntimeOptions
-from hvdtrain.errors import INTERRUPTED, HvdtrainError, RankRemoved, UserError
+from hvdtrain.errors import INTERRUPTED, HvdtrainError, UserError
 from hvdtrain.system import agent_pipe, arithmetic, rank_info, resources
 from hvdtrain.system.checkpoint_folder import newest_whole
 from hvdtrain.system.command import output_errors, prepare_streams
@@ -71,8 +71,6 @@ def ending_process() -> Iterator[Ending]:
         _, rank, size, _ = rank_info.detect()
         yield ending
         notify(ending.on_end, RunEnd("finished"))
-    except RankRemoved as error:
-        end(rank, Failure.of_exception(error), error.exit_status)
     except HvdtrainError as error:
         wait_s = OTHER_RANKS_WAIT_S if rank else 0.0
         failure = Failure.of_exception(error)
@@ -151,8 +149,6 @@ def notifying(command: str) -> Iterator[None]:
     """Run the command of --on-end when what is inside ends, in a program that continues afterwards."""
     try:
         yield
-    except RankRemoved:  # the job continues
-        raise
     except (Exception, KeyboardInterrupt) as error:
         notify(command, RunEnd.of_exception(error))
         raise

@@ -87,7 +87,7 @@ class Reporter(Observer):
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
-        self._slow_ranks = SlowRanks(run.group, run.parts_by_rank)
+        self._slow_ranks = SlowRanks(run.group)
         self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
@@ -136,7 +136,7 @@ class Reporter(Observer):
 
     def joined(self, at: Position, interval: Interval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
-        self._slow_ranks.add(interval.times)
+        self._slow_ranks.add(interval.times, self._run.parts_by_rank)
         if speed := self._throughput.interval(at):  # else no step was made since then
             self._report(at, interval.loss, speed, interval.times)
 

@@ -24,7 +24,7 @@ from hvdtrain.training import arithmetic
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Options, learner, data and folder of a run; they do not change while it trains.
+    """Options, learner, data and folder of a run, which do not change while it trains; and who computes which shards.
 
     Raises UserError if the training data has fewer images than one step needs, or a step fewer rows than --accumulate.
     """
@@ -39,6 +39,8 @@ class Run:
     """The lock of the folder, which rank 0 holds."""
     not_finite_at_first: dict[str, np.ndarray] = field(default_factory=dict)
     """Where this rank's weights were not finite before the first step, from `consistency.not_finite`."""
+    _assigned: list[sharding.Assignment] = field(default_factory=list)
+    """The assignment since shards moved; none for the one that a job begins with."""
 
     def __post_init__(self) -> None:
         validity.check_rows(self.config, self.samples, self.unit, self.group.size, self.learner.devices)
@@ -89,14 +91,29 @@ class Run:
         """How incomplete batches are cut: padding would count in the statistics of batch normalization."""
         return "exact" if self.target.needs_exact_batches and self.config.remainder == "pad" else self.config.remainder
 
-    def cut(self, rank: int) -> sharding.Cut:
-        """How a rank's parts are cut from each global batch."""
-        return sharding.Cut.of(rank, self.group.size, self.config.shards)
+    @property
+    def assignment(self) -> sharding.Assignment:
+        """Which parts of a global batch each rank computes now; the same on every rank."""
+        for assigned in self._assigned:
+            if len(assigned.by_rank) == self.group.size:
+                return assigned
+        return sharding.Assignment.contiguous(self.group.size, self.config.shards)
 
-    @functools.cached_property
+    def assign(self, assignment: sharding.Assignment | None) -> None:
+        """Change who computes which shards, from the next step on; call it on every rank at the same step.
+
+        assignment: None for the one that a job of so many ranks begins with.
+        """
+        self._assigned[:] = [assignment] if assignment else []
+
+    def cut(self, rank: int) -> sharding.Cut:
+        """How a rank's parts are cut from each global batch now."""
+        return self.assignment.cut(rank)
+
+    @property
     def parts_by_rank(self) -> list[int]:
-        """Number of parts of a global batch that each rank computes."""
-        return sharding.parts_by_rank(self.group.size, self.config.shards)
+        """Number of parts of a global batch that each rank computes now."""
+        return self.assignment.counts
 
     @functools.cached_property
     def last_step(self) -> int:

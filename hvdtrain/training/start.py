@@ -14,8 +14,8 @@ import numpy as np
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
-from hvdtrain.errors import HvdtrainError, RankRemoved, Stopped
-from hvdtrain.interfaces import Dataset, ElasticMemory, Learner, Position
+from hvdtrain.errors import Stopped
+from hvdtrain.interfaces import Dataset, Learner, Position
 from hvdtrain.runs import metrics, record
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
@@ -131,19 +131,17 @@ def start_run(
     learner: Learner,
     dataset: Dataset,
     examine_host: Callable[[], Findings],
-    memory: ElasticMemory | None = None,
     replays: bool = False,
 ) -> Iterator[StartedRun]:
     """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
 
-    An elastic job calls this again, with its memory, after each change of its ranks. replays: see `resume`. Raises what
-    `train` raises, and AlreadyFinished.
+    replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
     consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
     if config.shards:
         arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
     with RunLock() as lock, contextlib.closing(learner):
-        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, memory, replays)
+        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, replays)
         run = Run(config, runtime, target, learner, dataset, folder, lock)
         if is_finished:
             _leave_as_it_is(run, position)
@@ -153,9 +151,9 @@ def start_run(
         with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
             tracking = _start_records(run, position, examine_host)
             track = tracking.log if tracking else lambda record: None
-            started = StartedRun(run, position, Saver(run, memory, parent), track, reader)
+            started = StartedRun(run, position, Saver(run, parent), track, reader)
             with (
-                tracking.until_end(runtime.elastic) if tracking else contextlib.nullcontext(),
+                tracking.until_end() if tracking else contextlib.nullcontext(),
                 started.stop,
                 started.watchdog,
                 contextlib.closing(started.reporter),
@@ -217,22 +215,17 @@ def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, A
 
 @contextlib.contextmanager
 def recorded_end(run: Run) -> Iterator[None]:
-    """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
-
-    Of an elastic job, only errors of hvdtrain are recorded: after others, Horovod decides whether training goes on.
-    """
+    """Around training and its result: rank 0 records the end, and of an error the rank that has it first."""
     if run.is_rank_0:
         RunEnd.remove(run.folder)
     try:
         yield
-    except RankRemoved:
-        raise
     except Exception as error:
         end = RunEnd.of_exception(error).on_rank(run.group.rank, run.group.size)
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)
-        elif isinstance(error, HvdtrainError) or not run.runtime.elastic:
+        else:
             end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
         raise
     if run.is_rank_0:

@@ -20,7 +20,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import FolderLost, UserError, WriteError
-from hvdtrain.interfaces import Checkpoint, Dataset, ElasticMemory, Group, Learner, OptimizerState, Position
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner, OptimizerState, Position
 from hvdtrain.networks.description import Weights
 from hvdtrain.runs import checkpoints, console, record
 from hvdtrain.runs.console import log
@@ -54,7 +54,6 @@ def resume(
     learner: Learner,
     dataset: Dataset,
     lock: RunLock,
-    memory: ElasticMemory | None = None,
     replays: bool = False,
 ) -> Start:
     """Where the run starts; loads the state to resume, if there is one, into the learner.
@@ -64,14 +63,6 @@ def resume(
     it, if there is no usable checkpoint, or it does not match the options.
     """
     group = learner.group
-    if memory:  # Horovod makes a rank that stayed the new rank 0
-        folder, state = memory.saved if group.rank == 0 and memory.saved else (None, None)
-        folder, state = group.broadcast(folder), _broadcast_checkpoint(group, state)
-        if folder and state:
-            if group.rank == 0:
-                lock.acquire(folder)
-            console.open_log(folder, group.rank, runtime.quiet)
-            return Start(folder, _restore(config, target, learner, dataset, folder, state))
     # Only rank 0 reads: other hosts need not have the files.
     check = functools.partial(_check_saved, config, target, dataset)
     opened, refusal = _open_or_refuse(config, runtime, group.size, check, lock) if group.rank == 0 else (None, None)
@@ -293,14 +284,11 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
 
 
 class Saver:
-    """Saves the state of a run. memory: of an elastic job, else None. parent: the checkpoint that it resumed from."""
+    """Saves the state of a run. parent: the checkpoint that it resumed from."""
 
-    def __init__(self, run: Run, memory: ElasticMemory | None = None, parent: Entry | None = None) -> None:
-        self._run, self._memory, self._parent = run, memory, parent
+    def __init__(self, run: Run, parent: Entry | None = None) -> None:
+        self._run, self._parent = run, parent
         self._saved_at, self._took_s = time.monotonic(), 0.0
-        if memory and parent:  # ranks that stay when hosts change know the state that they continue, not its parent
-            with must_write("the branch that this job leaves", run.folder):
-                checkpoints.leave_branch(run.folder / "checkpoints", parent)
 
     @property
     def is_due(self) -> bool:
@@ -337,9 +325,3 @@ class Saver:
         if not learner.state_by_rank:
             return ()
         return tuple(gather_arrays(learner.group, learner.optimizer_state().arrays)[1:])
-
-    def commit(self, position: Position) -> None:
-        """In an elastic job: keep the state in memory, and leave training by Horovod's exception if hosts changed."""
-        if self._memory:
-            state = self._run.checkpoint(position, self._run.learner.weights())
-            self._memory.commit(self._run.group, self._run.folder, state)

@@ -164,13 +164,12 @@ def _median(values: list[float]) -> float:
 
 
 class SlowRanks:
-    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered.
+    """Compares the ranks at each logging step; warns of one that is slow, once until it has recovered."""
 
-    work: how much each rank computes, see `slow_ranks`.
-    """
-
-    def __init__(self, group: Group, work: Sequence[float] = ()) -> None:
-        self._group, self._work = group, work
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._work: list[int] = []
+        """How much each rank computed in the steps of the window, see `slow_ranks`."""
         self._hosts: list[str] = []
         self._warm = False
         self._part: list[StepTime] = []
@@ -188,14 +187,17 @@ class SlowRanks:
         """Learn where the ranks are; call it on every rank."""
         self._hosts = self._group.gather(rank_info.host_name())
 
-    def add(self, times: Sequence[StepTime]) -> None:
-        """How long the steps since the last logging step took each rank.
+    def add(self, times: Sequence[StepTime], work: Sequence[int] = ()) -> None:
+        """How long the steps since the last logging step took each rank. work: how much each computes in a step.
 
-        The first ones, in which frameworks warm up, are left out.
+        The first ones, in which frameworks warm up, are left out. When work moves between ranks, the window is empty.
         """
         if not self._warm:
             self._warm = True
             return
+        if list(work) != self._work:
+            self._work, self._part = list(work), []
+            self._window.clear()
         part = self._part or [NO_TIME] * len(times)
         self._part = [time.plus(other) for time, other in zip(part, times, strict=True)]
         if _seconds(self._part) < PART_S:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.preparation import prepare
-from hvdtrain.frameworks.registry import build_learner, run_elastic
-from hvdtrain.interfaces import ElasticMemory
+from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
@@ -28,16 +27,12 @@ def train(
     check_trackers(runtime)
     prepare(config.framework)  # the file of a task imports it
     target, dataset = (task, task.dataset) if task else load_target(config, runtime)
-
-    def train_with(memory: ElasticMemory | None) -> Path:
-        learner = build_learner(config, target, target.initial_weights(config), runtime)
-        try:
-            with start_run(config, runtime, target, learner, dataset, examine_host, memory) as started:
-                started.compile()
-                started.training.train()
-                result.finish(started)
-        except AlreadyFinished as finished:
-            return finished.run.folder
-        return started.run.folder
-
-    return run_elastic(config, train_with) if runtime.elastic else train_with(None)
+    learner = build_learner(config, target, target.initial_weights(config), runtime)
+    try:
+        with start_run(config, runtime, target, learner, dataset, examine_host) as started:
+            started.compile()
+            started.training.train()
+            result.finish(started)
+    except AlreadyFinished as finished:
+        return finished.run.folder
+    return started.run.folder

@@ -28,7 +28,6 @@ from support.stack import INSTALLED
 from faults import (
     checkpoint_files,
     disks,
-    elastic_jobs,
     hangs,
     kills,
     network,
@@ -46,11 +45,10 @@ ON_ONE_HOST, FRAMEWORKS = ("local", "horovodrun", "mpirun"), INSTALLED
 
 
 class Fault(NamedTuple):
-    """A kind of fault: the function that injects it, and the launchers and frameworks that it is tried with."""
+    """A kind of fault: the function that injects it, and the launchers that it is tried with."""
 
     inject: Callable[[Suite, str, str], Row]
     launchers: tuple[str, ...] = ON_ONE_HOST
-    frameworks: tuple[str, ...] = FRAMEWORKS
 
 
 FAULTS = {
@@ -61,8 +59,6 @@ FAULTS = {
     "suspend": Fault(hangs.suspend),
     "skew": Fault(hangs.skew),
     "cable": Fault(network.cable, ("horovodrun",)),
-    # Horovod's MXNet has no elastic training.
-    "elastic": Fault(elastic_jobs.change_hosts, ("horovodrun",), tuple(name for name in INSTALLED if name != "mxnet")),
     "ask": Fault(stops.ask),
     "output": Fault(output.full_output),
     "interrupt": Fault(stops.interrupt),
@@ -89,7 +85,7 @@ def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str,
         drawn = [("kill", launcher, framework) for launcher in FAULTS["kill"].launchers for framework in FRAMEWORKS]
         for name, fault in FAULTS.items():
             if name != "kill":
-                frameworks = itertools.cycle(generator.sample(fault.frameworks, len(fault.frameworks)))
+                frameworks = itertools.cycle(generator.sample(FRAMEWORKS, len(FRAMEWORKS)))
                 drawn += [(name, launcher, next(frameworks)) for launcher in fault.launchers]
         generator.shuffle(drawn)
         yield from (one for one in drawn if one[0] in only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -23,12 +24,22 @@ NETWORK = NetworkTarget(shaped(Network((*FIRST, BatchNorm(), *LAST)), (1, 8, 8))
 WITHOUT_STATISTICS = NetworkTarget(shaped(Network((*FIRST, *LAST)), (1, 8, 8)))
 
 
-def steps(arrays: tuple[np.ndarray, ...], cut: sharding.Cut, lr: float = 0.1) -> Iterator[Batch]:
-    """The steps of a rank: in shards, or with all rows of its `cut` as one batch if that has one part."""
+MOVED = [
+    sharding.Assignment(by_rank)
+    for by_rank in (((0, 2, 3), (1, 4)), ((3,), (0, 1, 2, 4)), ((), (0, 1, 2, 3, 4)), ((0, 1, 2), (3, 4)))
+]
+"""Assignments of the shards to two ranks that follow each other: apart, few of them on a rank, and none."""
+
+
+def steps(arrays: tuple[np.ndarray, ...], *cuts: sharding.Cut, lr: float = 0.1) -> Iterator[Batch]:
+    """The steps of a rank: in shards, or with all rows of its cut as one batch if that has one part.
+
+    cuts: those of the steps in turn.
+    """
     random = np.random.default_rng(2)
-    for step, size in enumerate(SIZES):
+    for step, (size, cut) in enumerate(zip(SIZES, itertools.cycle(cuts))):
         order = random.permutation(len(arrays[0]))[:size]
-        parts = enumerate(sharding.slices_of_step(order, 0, size, "exact", cut), cut.first)
+        parts = zip(cut.numbers, sharding.slices_of_step(order, 0, size, "exact", cut), strict=True)
         batches = [
             Batch(tuple(array[rows] for array in arrays), weights, lr, step, rows, part)
             for part, (rows, weights) in parts

@@ -30,8 +30,8 @@ class KerasNetwork(tf.keras.Model):
     """
 
     def __init__(self, network: ShapedNetwork, precision: str, sum_over_ranks: SumOverRanks | None = None) -> None:
-        # Horovod identifies gradients by this name, which Keras would number otherwise: in an elastic job, processes
-        # that built different numbers of networks must agree on it.
+        # Horovod identifies gradients by this name, which Keras would number otherwise: by the networks that a process
+        # has built before.
         super().__init__(name="network")
         self._network, self._policy, self._sum_over_ranks = network, POLICIES[precision], sum_over_ranks
         self._mask_names = mask_names(network)

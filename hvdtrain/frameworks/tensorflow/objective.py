@@ -153,10 +153,6 @@ class TaskObjective(TaskOutputs, Objective):
         self._made: list[tuple[tf.Variable, np.ndarray]] = []
         """Variables of the model, with the values that they were made with."""
         tf.keras.utils.set_random_seed(self._seed % (1 << 32))
-        if strategy.runtime.elastic:
-            # Horovod identifies gradients by names that contain Keras' numbers of layers, and in an elastic job
-            # processes that built different numbers of models must agree on them.
-            tf.keras.backend.reset_uids()
         with tf.variable_creator_scope(self._create_variable), building(strategy.config.precision):
             self.model = task_model(task)
             rows = tuple(map(tf.constant, task.first_rows()))

@@ -83,7 +83,7 @@ LAUNCHERS = {
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "elastic", "controller", "ssh"),
+        ("hosts", "controller", "ssh"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
@@ -103,7 +103,7 @@ LAUNCHERS = {
 
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
-    specs = (horovodrun.build_elastic if job.elastic else LAUNCHERS[launcher].build)(job, environment, control)
+    specs = LAUNCHERS[launcher].build(job, environment, control)
     check_length(launcher, specs[0].command, {**passed_on(environment), **specs[0].variables})
     return specs
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hvdtrain.errors import HvdtrainError, RankRemoved, UserError
+from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics, trackers
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.trackers import Tracker
@@ -42,7 +42,7 @@ class Tracking:
         for name in names:
             try:
                 self._deliveries.append(Delivery(name, trackers.load(name), content["id"], config))
-            except UserError as error:  # of a rank that an elastic job has made rank 0
+            except UserError as error:
                 log.warning("%s; training continues without it", error)
 
     def log(self, record: dict[str, Any]) -> None:
@@ -53,12 +53,12 @@ class Tracking:
                 delivery.log({**record, "repeated": repeated})
 
     @contextlib.contextmanager
-    def until_end(self, elastic: bool) -> Iterator[None]:
-        """Tell the trackers how what is inside ends. elastic: whether the run continues after another rank was lost."""
+    def until_end(self) -> Iterator[None]:
+        """Tell the trackers how what is inside ends."""
         try:
             yield
         except BaseException as error:
-            self._end(_status(error, elastic))
+            self._end(RunEnd.of_exception(error).status)
             raise
         self._end("finished")
 
@@ -159,12 +159,6 @@ class Delivery:
 def hanging() -> list[str]:
     """The names of trackers whose threads have not ended; they may keep a process from ending."""
     return [thread.name.removeprefix(THREADS) for thread in threading.enumerate() if thread.name.startswith(THREADS)]
-
-
-def _status(error: BaseException, elastic: bool) -> str:
-    """How a run ended by an error."""
-    continues = isinstance(error, RankRemoved) or (elastic and not isinstance(error, HvdtrainError))
-    return "stopped" if continues else RunEnd.of_exception(error).status
 
 
 def _place(record: dict[str, Any]) -> float:

@@ -59,7 +59,6 @@ PATHS = [
     "launch horovodrun -n 1 --hostfile {} -- x",
     "launch horovodrun -n 1 --ssh-key {} -- x",
     "launch horovodrun -n 1 --config-file {} -- x",
-    "launch horovodrun --elastic --host-discovery-script {} -- x",
     "launch sbatch --nodes 1 --ranks-per-node 1 --script {} -- x",
     "sweep --output {} -- train",
     "bench --output {}",

@@ -112,6 +112,19 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
             assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
 
 
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    shards=st.integers(1, 12),
+    remainder=st.sampled_from(["pad", "exact"]),
+)
+def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, shards, remainder):
+    order = sharding.order(3, 0, samples)
+    for step, parts in enumerate(sharding.batches(order, batch, remainder, sharding.Cut.of(0, 1, shards))):
+        with_rows = tuple(number for number, part in enumerate(parts) if part.weights.any())
+        assert sharding.parts_with_rows(samples - step * batch, batch, remainder, shards) == with_rows
+
+
 @given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES, shards=st.integers(9, 20))
 def test_pieces_of_an_evaluation_in_shards_do_not_depend_on_the_ranks(samples, batch, size, shards):
     def pieces(size):
@@ -120,3 +133,41 @@ def test_pieces_of_an_evaluation_in_shards_do_not_depend_on_the_ranks(samples, b
 
     assert pieces(size) == pieces(1)
     assert [row for piece in pieces(size) for row in piece] == list(range(samples))
+
+
+@st.composite
+def assignments(draw):
+    """Any shards on any ranks, of which some may have none."""
+    size = draw(st.integers(1, 5))
+    ranks = draw(st.lists(st.integers(0, size - 1), min_size=1, max_size=12))
+    return sharding.Assignment(
+        tuple(tuple(shard for shard, of_shard in enumerate(ranks) if of_shard == rank) for rank in range(size))
+    )
+
+
+@pytest.mark.guarantee("same-global-batches")
+@given(assignments(), st.integers(1, 200), st.sampled_from(["drop", "pad", "exact"]))
+def test_each_shard_is_the_same_on_any_rank(assignment, samples, remainder):
+    order, shards = sharding.order(3, 0, samples), sum(assignment.counts)
+    ranks, alone = range(len(assignment.by_rank)), sharding.Cut.of(0, 1, shards)
+    for step, expected in enumerate(sharding.batches(order, 16, remainder, alone)):
+        seen = {}
+        for cut in map(assignment.cut, ranks):
+            parts = sharding.slices_of_step(order, step, 16, remainder, cut)
+            seen |= dict(zip(cut.numbers, parts, strict=True))
+        for number, part in enumerate(expected):
+            assert np.array_equal(seen[number].rows, part.rows) and np.array_equal(seen[number].weights, part.weights)
+    pieces = [p.tolist() for rank in ranks for p in sharding.evaluation(samples, 7, assignment.cut(rank))]
+    assert sorted(pieces) == [piece.tolist() for piece in sharding.evaluation(samples, 7, alone)]
+
+
+def test_the_assignment_that_a_job_begins_with():
+    assert sharding.Assignment.contiguous(3, 8).by_rank == ((0, 1), (2, 3, 4), (5, 6, 7))
+    assert sharding.Assignment.contiguous(3).by_rank == ((0,), (1,), (2,))
+    assert sharding.Assignment.contiguous(3, 2).counts == [0, 1, 1]
+
+
+@pytest.mark.parametrize("by_rank", [((0, 1), (1,)), ((0,), (2,)), ((1, 0),)])
+def test_each_shard_is_on_exactly_one_rank(by_rank):
+    with pytest.raises(ValueError, match="not each part on exactly one rank"):
+        sharding.Assignment(by_rank)

@@ -6,7 +6,6 @@ import os
 import shlex
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from support.golden import ODD_ARGUMENTS, assert_recorded
@@ -15,7 +14,6 @@ from hvdtrain.cli import launch
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import job
 from hvdtrain.jobs.hosts import Host, SshAccess
-from hvdtrain.jobs.job import ElasticOptions, LaunchSpec
 from hvdtrain.jobs.job_processes import CONTROL_VARIABLES
 from hvdtrain.jobs.launchers import build, horovodrun, mpirun
 
@@ -108,21 +106,6 @@ def test_no_batch_script_holds_credentials(name, value, capsys):
     assert (ended.value.code, f"--env {name} -- " in capsys.readouterr().out) == (0, True)
 
 
-def test_elastic_jobs_get_no_credentials(monkeypatch, capsys):
-    """Their ranks have no agent, and horovodrun writes all variables on command lines."""
-    started = {}
-    monkeypatch.setattr(os, "execvpe", lambda name, command, environment: started.update(environment))
-    horovodrun.become_horovodrun(LaunchSpec(["horovodrun"], {}), {**ENVIRONMENT, "HVDTRAIN_MIRROR": CREDENTIALS["DSN"]})
-    assert started.keys() == {"PATH", "HOME", "PYTHONPATH", "HOROVOD_CYCLE_TIME"}
-    assert "HVDTRAIN_MIRROR holds credentials" in capsys.readouterr().err
-    options = ElasticOptions(min_ranks=1, max_ranks=2, host_discovery_script=Path("/bin/true"))
-    described = job.Job(("x",), 2, interface="lo", elastic=options, environment=CREDENTIALS)
-    (spec,) = build("horovodrun", described, {**ENVIRONMENT, "HTTP_PROXY": "http://proxy:1", "no_proxy": "a"})
-    assert [spec.variables[name] for name in ("no_proxy", "NO_PROXY")] == ["a,127.0.0.1", "127.0.0.1"]
-    with pytest.raises(UserError, match="WANDB_API_KEY holds credentials; omit --env WANDB_API_KEY"):
-        horovodrun.check_elastic(described, options, 0)
-
-
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun"])
 def test_open_mpi_needs_no_ssh_on_one_host(launcher, tmp_path):
     here = {**ENVIRONMENT, "PATH": str(tmp_path)}
@@ -162,20 +145,6 @@ def test_horovodrun_uses_loopback_where_all_hosts_are_this_one():
     (spec,) = horovodrun.build(job.Job(("x",), 2, (Host("localhost", 2),), interface="eth0"), ENVIRONMENT)
     assert spec.command[spec.command.index("--network-interfaces") + 1] == "lo"
     assert spec.variables["HOROVOD_GLOO_IFACE"] == "lo"
-
-
-def test_elastic_command_line():
-    options = ElasticOptions(min_ranks=1, max_ranks=4, host_discovery_script=Path("/srv/hosts.sh"))
-    access = SshAccess(2222, "/srv/keys/job")
-    described = job.Job(("python", "-m", "hvdtrain.torch_lenet"), 2, interface="eth0", elastic=options, ssh=access)
-    (spec,) = build("horovodrun", described, ENVIRONMENT)
-    assert spec.command == [
-        *("horovodrun", "--disable-cache", "--gloo", "-np", "2", "--start-timeout", "120"),
-        *("--ssh-port", "2222", "--ssh-identity-file", "/srv/keys/job"),
-        *("--min-np", "1", "--max-np", "4", "--network-interfaces", "eth0"),
-        *("--host-discovery-script", "/srv/hosts.sh", "python", "-m", "hvdtrain.torch_lenet"),
-    ]
-    assert spec.variables["HVDTRAIN_ELASTIC"] == "1", "by which training becomes elastic"
 
 
 @pytest.mark.parametrize(

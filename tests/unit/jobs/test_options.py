@@ -59,10 +59,6 @@ def signals_stay() -> Iterator[None]:
             ["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--on-end", "curl https://me:word@host", "--", "true"],
             "--on-end: the command holds credentials, which the script would show; let the command read them",
         ),
-        (
-            ["horovodrun", "-n", "2", "-H", "a:1,b:1", "--elastic", "--interface", "lo", "--on-end", "x", "--", "true"],
-            "--on-end: the launcher of an elastic job becomes horovodrun, which has no such option; give it to the",
-        ),
         (["mpirun", "-n", "2", "--hosts=--", "--", "true"], "expected one argument"),
         (["sbatch", "--nodes", "0", "--ranks-per-node", "1", "--", "true"], "--nodes 0 is invalid; give 1 or more"),
         (["sbatch", "--nodes", "1", "--ranks-per-node", "1", "--time", "x", "--", "true"], "--time 'x'"),

@@ -3,7 +3,6 @@
 import json
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support.untrusted import save_checkpoint
@@ -13,7 +12,6 @@ from hvdtrain.interfaces import Position
 from hvdtrain.runs import checkpoints
 from hvdtrain.system import checkpoint_folder, run_end
 from hvdtrain.system.checkpoint_folder import entry_of
-from hvdtrain.training.state import Saver
 from hvdtrain.views.run_view import chosen_run
 
 
@@ -87,15 +85,6 @@ def test_a_branch_that_is_left_is_kept_and_never_resumed(run, caplog):
     assert run.newest() == 4
     run.save(5, parent=run.entry(4, "branch-1"))
     assert (run.newest(), run.names()) == (5, ["1", "2", "5"])
-
-
-def test_an_elastic_job_leaves_newer_checkpoints_before_its_first_one(run):
-    """After a change of hosts it continues its state in memory, whose parent is then the newest checkpoint."""
-    run.save(1, 2, 3)
-    Saver(SimpleNamespace(folder=run.folder, runtime=None), memory=object(), parent=run.entry(2))
-    assert (run.newest(), run.names(), run.names("branch-1")) == (2, ["1", "2"], ["3"])
-    run.save(4)
-    assert run.entry(4).line == ((1, 2), (4, 4))
 
 
 @pytest.mark.guarantee("damaged-checkpoint")

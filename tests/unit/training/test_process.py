@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hvdtrain.errors import RankRemoved, Stopped, TrainingError, UserError
+from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.training import process
 
@@ -37,12 +37,6 @@ def test_only_rank_0_runs_it(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr(process.log, "handlers", [])  # another test may have left a log open
     process.notify(f"touch {tmp_path}/told", RunEnd("finished"))
-    assert not list(tmp_path.iterdir())
-
-
-def test_a_rank_that_an_elastic_job_has_removed_says_nothing(tmp_path):
-    with pytest.raises(RankRemoved), process.notifying(f"touch {tmp_path}/told"):
-        raise RankRemoved("the job continues")
     assert not list(tmp_path.iterdir())
 
 

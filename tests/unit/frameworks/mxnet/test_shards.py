@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 from support.jobs import ROOT
 from support.rank_threads import on_all_ranks
-from support.shard_steps import IMAGES, NETWORK, SHARDS, WITHOUT_STATISTICS, assert_same, steps
+from support.shard_steps import IMAGES, MOVED, NETWORK, SHARDS, WITHOUT_STATISTICS, assert_same, steps
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.sharding import Cut
+from hvdtrain.datasets.sharding import Assignment, Cut
 from hvdtrain.frameworks.mxnet.learner import MXNetLearner
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.registry import ENTRIES
@@ -75,22 +75,26 @@ def one_at_a_time(gather):
     return gather_unlocked
 
 
-def train_on_ranks(ranks, target, arrays, **options):
-    """Weights, optimizer state and the sum of the losses after all steps; checks that the ranks are equal."""
+def train_on_ranks(ranks, target, arrays, assignments=(), **options):
+    """Weights, optimizer state and the losses of all shards after all steps; checks that the ranks are equal.
+
+    assignments: those of the steps in turn; by default shards stay where they begin.
+    """
 
     def train(group):
         group.gather = one_at_a_time(group.gather)
         with running:
             of_rank = learner(target, group, shards=SHARDS, **options)
             assert of_rank.local_weights == frozenset()
-            cut = Cut.of(group.rank, ranks, SHARDS)
-            losses = [float(loss) for batch in steps(arrays, cut) for loss in of_rank.train_step(batch)]
+            cuts = [one.cut(group.rank) for one in assignments or [Assignment.contiguous(ranks, SHARDS)]]
+            losses = [float(loss) for batch in steps(arrays, *cuts) for loss in of_rank.train_step(batch)]
             return of_rank.weights() | of_rank.optimizer_state().arrays, losses
 
     results = on_all_ranks(ranks, train)
-    for arrays_of_rank, _ in results[1:]:
+    for arrays_of_rank, losses in results[1:]:
         assert_same(arrays_of_rank, results[0][0])
-    return results[0][0], math.fsum(loss for _, losses in results for loss in losses)
+        assert losses == results[0][1]
+    return results[0]
 
 
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
@@ -121,8 +125,16 @@ def test_the_bits_of_a_shard_do_not_depend_on_those_before(tasks, name):
         losses = one.train_step(batch)
         other.eval_step(tuple(array[: 7 + batch.step] for array in arrays))
         reversed_losses = other.train_step(batch._replace(shards=batch.shards[::-1]))
-        assert [float(loss) for loss in losses] == [float(loss) for loss in reversed_losses[::-1]]
+        assert losses == reversed_losses
     assert_same(other.weights(), one.weights())
+
+
+@pytest.mark.guarantee("same-bits")
+def test_shards_that_move_between_steps_have_the_same_bits():
+    weights, loss = train_on_ranks(1, NETWORK, IMAGES, **NESTEROV)
+    other_weights, other_loss = train_on_ranks(2, NETWORK, IMAGES, MOVED, **NESTEROV)
+    assert_same(other_weights, weights)
+    assert other_loss == loss
 
 
 @pytest.mark.parametrize("options", [NESTEROV, ADAM])

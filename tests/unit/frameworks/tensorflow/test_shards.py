@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from support.jobs import ROOT
 from support.rank_threads import on_all_ranks
-from support.shard_steps import IMAGES, NETWORK, SHARDS, WITHOUT_STATISTICS, assert_same, steps
+from support.shard_steps import IMAGES, MOVED, NETWORK, SHARDS, WITHOUT_STATISTICS, assert_same, steps
 from support.stack import cases
 
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.config.options import Config, RuntimeOptions
-from hvdtrain.datasets.sharding import Cut
+from hvdtrain.datasets.sharding import Assignment, Cut
 from hvdtrain.frameworks.registry import ENTRIES
 from hvdtrain.frameworks.tensorflow.learner import TensorFlowLearner
 from hvdtrain.frameworks.tensorflow.strategies import TensorFlowStrategy
@@ -55,21 +55,25 @@ def learner(target, group=None, **options):
     return TensorFlowLearner(target, target.initial_weights(config), strategy)
 
 
-def train_on_ranks(ranks, target, arrays, **options):
-    """Weights, optimizer state and the sum of the losses after all steps; checks that the ranks are equal."""
+def train_on_ranks(ranks, target, arrays, assignments=(), **options):
+    """Weights, optimizer state and the losses of all shards after all steps; checks that the ranks are equal.
+
+    assignments: those of the steps in turn; by default shards stay where they begin.
+    """
 
     def train(group):
         with building:
             of_rank = learner(target, group, shards=SHARDS, **options)
-        cut = Cut.of(group.rank, ranks, SHARDS)
-        losses = [float(loss) for batch in steps(arrays, cut) for loss in of_rank.train_step(batch)]
+        cuts = [one.cut(group.rank) for one in assignments or [Assignment.contiguous(ranks, SHARDS)]]
+        losses = [float(loss) for batch in steps(arrays, *cuts) for loss in of_rank.train_step(batch)]
         assert of_rank.local_weights == frozenset()
         return of_rank.weights() | of_rank.optimizer_state().arrays, losses
 
     results = on_all_ranks(ranks, train)
-    for arrays_of_rank, _ in results[1:]:
+    for arrays_of_rank, losses in results[1:]:
         assert_same(arrays_of_rank, results[0][0])
-    return results[0][0], math.fsum(loss for _, losses in results for loss in losses)
+        assert losses == results[0][1]
+    return results[0]
 
 
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}
@@ -91,6 +95,14 @@ def test_any_ranks_have_the_same_bits(tasks, case):
     target, arrays = tasks(name) if name else (NETWORK, IMAGES)
     weights, loss = train_on_ranks(1, target, arrays, **options)
     other_weights, other_loss = train_on_ranks(2, target, arrays, **options)
+    assert_same(other_weights, weights)
+    assert other_loss == loss
+
+
+@pytest.mark.guarantee("same-bits")
+def test_shards_that_move_between_steps_have_the_same_bits():
+    weights, loss = train_on_ranks(1, NETWORK, IMAGES, **NESTEROV)
+    other_weights, other_loss = train_on_ranks(2, NETWORK, IMAGES, MOVED, **NESTEROV)
     assert_same(other_weights, weights)
     assert other_loss == loss
 

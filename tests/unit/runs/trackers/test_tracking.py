@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from hvdtrain.errors import RankRemoved, Stopped, TrainingError, UserError
+from hvdtrain.errors import Stopped, TrainingError, UserError
 from hvdtrain.runs import trackers
 from hvdtrain.runs.trackers import tracking
 from hvdtrain.runs.trackers.tracking import Delivery, Tracking
@@ -39,7 +39,7 @@ def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, told):
     text = "".join(json.dumps({"kind": kind, "step": step, "epoch": epoch}) + "\n" for kind, step, epoch in lines)
     (tmp_path / "metrics.jsonl").write_text(text + '{"kind": "tr')
     followed = Tracking(["own"], tmp_path, CONTENT, 4)
-    with followed.until_end(elastic=False):
+    with followed.until_end():
         for kind, step, epoch in [("train", 4, 1.5), ("train", 6, 2.0), ("test", 6, 2.0), ("test", 9, 3.0)]:
             followed.log({"kind": kind, "step": step, "epoch": epoch})
         followed.log({"kind": "ranks", "step": 1, "evaluation_s": [1.0, 2.0]})
@@ -57,19 +57,17 @@ def test_records_that_the_run_had_are_marked_by_their_epoch(tmp_path, told):
 
 
 @pytest.mark.parametrize(
-    ("error", "elastic", "status"),
+    ("error", "status"),
     [
-        (Stopped("asked to stop"), False, "stopped"),
-        (KeyboardInterrupt(), False, "stopped"),
-        (TrainingError("not finite"), True, "failed"),
-        (RuntimeError("lost a rank"), False, "failed"),
-        (RuntimeError("lost a rank"), True, "stopped"),
-        (RankRemoved("the job continues"), True, "stopped"),
+        (Stopped("asked to stop"), "stopped"),
+        (KeyboardInterrupt(), "stopped"),
+        (TrainingError("not finite"), "failed"),
+        (RuntimeError("lost a rank"), "failed"),
     ],
 )
-def test_how_a_run_ended(tmp_path, told, error, elastic, status):
+def test_how_a_run_ended(tmp_path, told, error, status):
     followed = Tracking(["own"], tmp_path, CONTENT, 0)
-    with pytest.raises(type(error)), followed.until_end(elastic):
+    with pytest.raises(type(error)), followed.until_end():
         raise error
     assert told[-1] == (status,)
 
@@ -116,7 +114,7 @@ def test_end_waits_for_all_trackers_together(tmp_path, monkeypatch, told):
     monkeypatch.setattr(Delivery, "join", lambda self, deadline: (until.add(deadline), join(self, deadline)))
     monkeypatch.setattr(tracking, "END_S", 0.3)
     followed, began = Tracking(["one", "two", "three"], tmp_path, CONTENT, 0), time.monotonic()
-    with followed.until_end(elastic=False):
+    with followed.until_end():
         followed.log({"kind": "train", "step": 1})
     assert time.monotonic() - began >= 0.3 and len(until) == 1
     released.set()
