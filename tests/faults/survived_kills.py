@@ -11,7 +11,8 @@ from faults.suite import Row, Suite
 from faults.surviving_job import RANKS, SurvivingJob, trainings_of
 from faults.watched_job import Mismatch
 
-PHASES = {"gradients": 0.02, "update": 0.002, "evaluation": 0.03, "checkpoint": 0.03, "logging": 0.002, "data": 0.002}
+PHASES = {"gradients": 0.02, "update": 0.002, "evaluation": 0.03, "checkpoint": 0.03, "logging": 0.002, "data": 0.002,
+          "change of ranks": 0.3}  # fmt: skip
 """Phases in which a rank is killed, and at most how many seconds after the phase began; see `system/phases.py`."""
 KINDS = {"any": 6, "position 0": 3, "two": 3, "again": 3, "joining": 4, **dict.fromkeys(PHASES, 1)}
 """Kinds of kills, and how often each is drawn. `again`: another rank, while the others get over the loss of the first;
@@ -28,7 +29,6 @@ STARTS = 2
 LAST_STEPS = 4
 STEPS = {"torch": 600, "mxnet": 600, "tensorflow": 600}
 STEP_S = 0.1
-HOW = ["--survive"]
 
 
 class Kills:
@@ -145,7 +145,7 @@ def survive(suite: Suite, launcher: str, framework: str) -> Row:
     strategy = suite.random.choice(("horovod", "ring"))
     job = SurvivingJob(
         *(suite.new_folder(), launcher, framework),
-        launch_options=[*HOW], ranks=RANKS, strategy=strategy, step_s=STEP_S,
+        launch_options=["--survive"], ranks=RANKS, strategy=strategy, step_s=STEP_S,
         training=training, steps=STEPS[framework],
     )  # fmt: skip
     kills = Kills(suite, job)

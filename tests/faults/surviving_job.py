@@ -65,6 +65,9 @@ class SurvivingJob(WatchedJob):
         self._members, self._members_time, self._offset = list(range(self.ranks)), 0.0, 0
         super().__post_init__()
 
+    def _launch(self) -> list[str]:
+        return [sys.executable, str(SUPPORT / "launch_at_once.py")]
+
     def _command(self) -> list[str]:
         one = TRAININGS[self.training]
         options = [option.replace("{}", self.framework) for option in one.options]

@@ -59,11 +59,14 @@ class WatchedJob:
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
         self.lines: list[tuple[float, str]] = []
-        launch = [sys.executable, "-m", "hvdtrain", "launch", self.launcher, "-n", str(self.ranks)]
+        launch = [*self._launch(), self.launcher, "-n", str(self.ranks), *self.launch_options, "--"]
         self.began = time.time()
-        self.process = self._start([*launch, *self.launch_options, "--", *self._command()])
+        self.process = self._start([*launch, *self._command()])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
+
+    def _launch(self) -> list[str]:
+        return [sys.executable, "-m", "hvdtrain", "launch"]
 
     def _command(self) -> list[str]:
         program = [sys.executable, str(PROGRAMS), self.program, self.framework, *OPTIONS, *self.options]
