@@ -27,6 +27,8 @@ ORDER_S = 10.0
 STARTS = 2
 """Kills of a rank before the first step; the launcher accepts one more."""
 LAST_STEPS = 4
+JOIN_ANYWAY = 0.1
+"""How often a rank that starts is killed where only one is left that trains."""
 STEPS = {"torch": 600, "mxnet": 600, "tensorflow": 600}
 STEP_S = 0.1
 
@@ -74,7 +76,10 @@ class Kills:
             kind = self._random.choices(list(KINDS), list(KINDS.values()))[0]
             spare = len(holders) - 1 - (kind in ("two", "again"))
             if kind == "joining" and job.starting:
-                self._kill_ranks(kind, self._random.choice(job.starting))
+                if spare > 0 or self._random.random() < JOIN_ANYWAY:
+                    self._kill_ranks(kind, self._random.choice(job.starting))
+                else:
+                    self._wait_before_next()
             elif kind != "joining" and spare > 0:
                 self._kill_one_of(kind, holders)
 
