@@ -62,7 +62,11 @@ class SurvivingJob(WatchedJob):
         """The process of each rank that trains, or may train, and has the state of training."""
         self.step = 0
         """The last recorded step."""
-        self._members, self._members_time, self._offset = list(range(self.ranks)), 0.0, 0
+        self.history: list[dict[str, Any]] = []
+        """All that was recorded so far, in its order."""
+        self.members = list(range(self.ranks))
+        """The ranks that train, by position, as was recorded last."""
+        self._members_time, self._offset = 0.0, 0
         super().__post_init__()
 
     def _launch(self) -> list[str]:
@@ -96,12 +100,13 @@ class SurvivingJob(WatchedJob):
         return self.step > before
 
     def _take(self, record: dict[str, Any]) -> None:
+        self.history.append(record)
         if record["kind"] == "members":
-            self._members, self._members_time = record["ranks"], record["time"]
+            self.members, self._members_time = record["ranks"], record["time"]
         elif record["kind"] == "train":
             # All of them have done a step together, so that each has the state.
             since = self._members_time or record["time"]
-            self.pids = {rank: self.started(rank, before=since - START_S) for rank in self._members}
+            self.pids = {rank: self.started(rank, before=since - START_S) for rank in self.members}
             self.step = max(self.step, record["step"])
 
     def started(self, rank: int, before: float = float("inf")) -> int:
