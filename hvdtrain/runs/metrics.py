@@ -66,7 +66,7 @@ class MetricsWriter:
         self._track = track
 
     def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
-        """Write one record of a kind: `train`, `test`, `ranks` or `checkpoint`.
+        """Write one record of a kind: `train`, `test`, `ranks`, `checkpoint` or `shards`.
 
         Its `time` is that of writing, in seconds since 1970.
         """
@@ -205,7 +205,7 @@ class MetricsReader:
             self._size += self._kept.setdefault(record["kind"], LinesByEpoch()).add(at, self._number, line)
 
     def of_kind(self, kind: str) -> Records:
-        """The records of one kind: `train`, `test`, `ranks` or `checkpoint`."""
+        """The records of one kind: `train`, `test`, `ranks`, `checkpoint` or `shards`."""
         return Records(self._kept[kind].lines if kind in self._kept else [])
 
     def all(self) -> list[Values]:

@@ -111,10 +111,14 @@ class SlowRank(NamedTuple):
     """1, and how much longer than the median rank it takes, by what that rank computes."""
     more_s: float
     """How much longer than the median rank it takes, in the window."""
+    is_relieved: bool = False
+    """Whether it has so much less work that it takes no longer than the others, and they do not wait for it."""
 
     @property
     def remark(self) -> str:
         """As lists of ranks show it."""
+        if self.is_relieved:
+            return "slow, and has fewer shards"
         is_data = self.part == "data"
         return "waits for data, and the others for it" if is_data else "slow: the others wait for it"
 
@@ -140,9 +144,10 @@ def slow_ranks(
     times = [time for part in window for time in part]
     if not window or len(window[0]) < 2 or any(time.communicate is None for time in times):
         return []
-    seconds = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
+    taken = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
+    seconds = taken
     if len(work) == seconds.shape[2] and min(work) > 0:
-        seconds = seconds * (np.mean(work) / np.array(work))
+        seconds = taken * (np.mean(work) / np.array(work))
     normal = _of_others(seconds)
     more, computing = seconds - normal, normal[:, :1]
     always = (more > MIN_SHARE * computing).all(0)
@@ -150,8 +155,9 @@ def slow_ranks(
     slow = always & (more_s > SLOW_SHARE * normal_s) & (more_s > MIN_MORE_S)
     stays = more_s >= MIN_SHARE * normal_s
     ratios = 1 + more_s / np.maximum(normal_s, 1e-9)
+    relieved = (taken - _of_others(taken)).sum(0) <= MIN_SHARE * _of_others(taken)[:, :1].sum(0)
     ranks = [
-        SlowRank(rank, part, float(ratios[number, rank]), float(more_s[number, rank]))
+        SlowRank(rank, part, float(ratios[number, rank]), float(more_s[number, rank]), bool(relieved[number, rank]))
         for number, part in enumerate(PARTS)
         for rank in range(seconds.shape[2])
         if slow[number, rank] or ((rank, part) in was_slow and stays[number, rank])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
@@ -172,10 +173,12 @@ def _compare_ranks(run: Run, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
     gathered = run.group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
+    slow_ones = slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank)
+    for slow in (rank for rank in slow_ones if not rank.is_relieved):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",
-            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank], by_rank[slow.rank] - slow.more_s),
+            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank]),
+            statistics.median([*by_rank[: slow.rank], *by_rank[slow.rank + 1 :]]),
         )
     return by_rank

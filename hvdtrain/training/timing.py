@@ -222,7 +222,14 @@ class SlowRanks:
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""
         key, host = (slow.rank, slow.part), self._hosts[slow.rank]
-        if slow.part == "compute":
+        if slow.is_relieved:
+            self._slow[key] = f"{slow.ratio:.1f}x"
+            log.warning(
+                "rank %d on %s is slow: it takes %.1f times as long for a shard as the other ranks, and so has %d, and "
+                "they up to %d: see what else runs on that host, and check it with python -m hvdtrain doctor",
+                *(slow.rank, host, slow.ratio, self._work[slow.rank], max(self._work)),
+            )
+        elif slow.part == "compute":
             self._slow[key] = f"{slow.ratio:.1f}x"
             log.warning(
                 "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "
