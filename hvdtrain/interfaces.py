@@ -75,7 +75,8 @@ class Batch(NamedTuple):
     stands for value / PIXEL_MAX, or float32 used as it is. weights: float32 (n,), as `sharding.Slice` has them. lr:
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
-    shard. shards: with --shards, this rank's shards that have rows, in their order; the step itself then has no rows.
+    shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step
+    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -85,6 +86,7 @@ class Batch(NamedTuple):
     rows: np.ndarray
     part: int = 0
     shards: tuple[Batch, ...] | None = None
+    all_shards: tuple[int, ...] = ()
 
 
 class Group(Protocol):
@@ -213,8 +215,20 @@ class Evaluated(NamedTuple):
     """Classes, int64 (n,), of a network as data."""
 
 
-StepLoss = SupportsFloat | list[Any]
-"""The loss of a step on a rank, which float() waits for; with --shards, those of its shards."""
+class ShardLoss(NamedTuple):
+    """The loss of a shard: sum(weights * loss) over its rows."""
+
+    shard: int
+    rank: int
+    """The rank that computed it, as the group numbered it in that step."""
+    value: float
+
+    def __float__(self) -> float:
+        return self.value
+
+
+StepLoss = SupportsFloat | list[ShardLoss]
+"""The loss of a step on a rank, which float() waits for; with --shards, those of all ranks' shards, in their order."""
 
 
 class Learner(abc.ABC):
@@ -255,7 +269,7 @@ class Learner(abc.ABC):
     def train_step(self, batch: Batch) -> StepLoss:
         """One synchronous step on this rank's rows.
 
-        Returns this rank's sum(weights * loss), or those of its shards; it may not be computed yet.
+        Returns this rank's sum(weights * loss), which may not be computed yet; or those of the shards of all ranks.
         """
         losses: list[StepLoss] = []
         self.fit(iter([batch]), 1, losses.append)

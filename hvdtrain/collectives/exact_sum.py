@@ -20,25 +20,31 @@ import numpy as np
 
 from hvdtrain.interfaces import Group
 
+NOTHING = np.empty(0)
+
 
 class ExactSums(NamedTuple):
     """The sums over the shards of all ranks."""
 
     arrays: list[np.ndarray]
     """float64, in the shapes of the arrays; NaN where an element of a shard is not finite."""
-    shards: int
-    """Number of shards that were added."""
+    carried: np.ndarray
+    """The sum over all ranks of what they gave besides."""
 
 
 def sum_over_shards(
-    group: Group, local_shards: Sequence[Sequence[np.ndarray]], shapes: Sequence[tuple[int, ...]], limit: int
+    group: Group,
+    local_shards: Sequence[Sequence[np.ndarray]],
+    shapes: Sequence[tuple[int, ...]],
+    limit: int,
+    carried: np.ndarray = NOTHING,
 ) -> ExactSums:
     """The exact sum of each array over all shards; call it on every rank.
 
     local_shards: the arrays of each shard of this rank, of any numeric type and of these shapes; may be empty. limit:
-    the most shards that all ranks have together.
+    the most shards that all ranks have together. carried: float64 (n,), which the first message takes along.
     """
-    largest, shards = _largest(group, local_shards, len(shapes))
+    largest, carried = _largest(group, local_shards, len(shapes), carried)
     finite = np.isfinite(largest)
     magic = _magic_numbers(np.where(finite, largest, 0.0), limit)
     # Of other arrays all ranks know the sum: zeros, or NaN.
@@ -51,7 +57,7 @@ def sum_over_shards(
     arrays = [np.full(shape, 0.0 if ok else np.nan) for shape, ok in zip(shapes, finite, strict=True)]
     for number, total in zip(sent, _views(summed, sent_shapes), strict=True):
         arrays[number] = total
-    return ExactSums(arrays, shards)
+    return ExactSums(arrays, carried)
 
 
 def _add_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) -> None:
@@ -63,16 +69,18 @@ def _add_rounded(arrays: Sequence[np.ndarray], magic: float, total: np.ndarray) 
         total += rounded
 
 
-def _largest(group: Group, local_shards: Sequence[Sequence[np.ndarray]], count: int) -> tuple[np.ndarray, int]:
-    """The largest magnitude of each array over all shards, float64 (count,), and the number of shards."""
-    by_rank = np.zeros((group.size, count + 1))
+def _largest(
+    group: Group, local_shards: Sequence[Sequence[np.ndarray]], count: int, carried: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The largest magnitude of each array over all shards, float64 (count,), and the sum of `carried`."""
+    by_rank = np.zeros((group.size, count))
     for arrays in local_shards:
         magnitudes = [max(float(array.max()), -float(array.min())) if array.size else 0.0 for array in arrays]
-        by_rank[group.rank, :count] = np.maximum(by_rank[group.rank, :count], magnitudes)
-    by_rank[group.rank, count] = len(local_shards)
+        by_rank[group.rank] = np.maximum(by_rank[group.rank], magnitudes)
     if group.size > 1:
-        by_rank = np.asarray(group.sum(by_rank.ravel())).reshape(by_rank.shape)
-    return by_rank[:, :count].max(0), round(by_rank[:, count].sum())
+        summed = np.asarray(group.sum(np.concatenate([by_rank.ravel(), carried])))
+        by_rank, carried = summed[: by_rank.size].reshape(by_rank.shape), summed[by_rank.size :]
+    return by_rank.max(0), carried
 
 
 def _magic_numbers(largest: np.ndarray, limit: int) -> np.ndarray:
@@ -86,53 +94,3 @@ def _views(flat: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarr
     """Parts of a vector, in these shapes."""
     ends = np.cumsum([math.prod(shape) for shape in shapes], dtype=np.int64)
     return [flat[end - math.prod(shape) : end].reshape(shape) for end, shape in zip(ends, shapes, strict=True)]
-
-
-class ShardSums:
-    """The gradients and running statistics of a step in shards: collected on this rank, and combined over all ranks.
-
-    shards: of a global batch. parameters: shapes of the gradients.
-    """
-
-    def __init__(self, group: Group, shards: int, parameters: Sequence[tuple[int, ...]]) -> None:
-        self._group, self._shards, self._parameters = group, shards, list(parameters)
-        self._start: list[np.ndarray] = []
-        self._added: list[list[np.ndarray]] = []
-
-    def begin(self, statistics: Sequence[np.ndarray]) -> None:
-        """Begin a step, with these running statistics, which every shard begins with."""
-        self._start, self._added = list(statistics), []
-
-    def add(self, gradients: Sequence[np.ndarray], statistics: Sequence[np.ndarray]) -> None:
-        """Add a shard: its gradients, float32, and the statistics after it. The arrays may not change afterwards."""
-        changes = [_change(before, after) for before, after in zip(self._start, statistics, strict=True)]
-        self._added.append([*gradients, *changes])
-
-    def combine(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """The mean gradients over all shards, float32, and the statistics' means over the shards that were added.
-
-        A shard that was not added has no rows, and so no gradient. Call it on every rank.
-        """
-        shapes = [*self._parameters, *(array.shape for array in self._start)]
-        sums, shards = sum_over_shards(self._group, self._added, shapes, self._shards)
-        self._added = []
-        count = len(self._parameters)
-        # NumPy turns arrays without dimensions into scalars.
-        gradients = [np.asarray(total / self._shards, np.float32) for total in sums[:count]]
-        changes = (total / max(shards, 1) for total in sums[count:])
-        return gradients, [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
-
-
-def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
-    """after - before, float64; 0 for elements that stay as they are, which may be infinite, as in masks, or NaN."""
-    with np.errstate(invalid="ignore"):
-        stays = (after == before) | ((after != after) & (before != before))
-        return np.where(stays, 0.0, np.subtract(after, before, dtype=np.float64))
-
-
-def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """before + change, in the type of `before`; elements without a change keep their bits."""
-    with np.errstate(invalid="ignore"):
-        total = np.add(before, change, dtype=np.float64)
-        rounded = np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
-    return np.where(change == 0, before, rounded)

@@ -105,6 +105,14 @@ def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder
     return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in cut.numbers]
 
 
+def parts_with_rows(rows: int, batch: int, remainder: Remainder, parts: int) -> tuple[int, ...]:
+    """The numbers of a step's parts that have rows. rows: those that are left of the epoch, at least 1."""
+    real = min(rows, batch)
+    length = batch if remainder == "pad" else real
+    shares = (bounds(length, number, parts) for number in range(parts))
+    return tuple(number for number, (low, high) in enumerate(shares) if low < min(high, real))
+
+
 def _slice(part: np.ndarray, low: int, high: int, parts: int) -> Slice:
     """The rows `low` to `high` - 1 of a global batch, which is cut into so many parts."""
     real = part[low:high]

@@ -8,13 +8,13 @@ from __future__ import annotations
 import abc
 from bdb import BdbQuit
 from collections.abc import Callable, Iterable, Mapping, Set
-from typing import Any, ClassVar, SupportsFloat
+from typing import Any, ClassVar
 
 import numpy as np
 
 from hvdtrain.config.options import Framework
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Evaluated, Learner
+from hvdtrain.interfaces import Batch, Evaluated, Learner, StepLoss
 from hvdtrain.system.phases import SCRIPT
 from hvdtrain.tasks.target import step_seeds
 from hvdtrain.tasks.user import UserTask
@@ -200,18 +200,19 @@ class UserLearner(Learner):
         """That of the optimizer's first parameter group."""
 
     @abc.abstractmethod
-    def step(self, losses: Any, ends_step: bool) -> SupportsFloat:
-        """Train on the losses of the prepared batch's rows; returns their weighted sum, which may not be computed yet.
+    def step(self, losses: Any, ends_step: bool) -> StepLoss:
+        """Train on the losses of the prepared batch's rows; returns what `train_step` does, if the step ends.
 
         ends_step: whether the update follows, or another shard of the step. Raises UserError for losses that are not a
         value for each row.
         """
 
-    def prepare(self, batch: Batch, begins_step: bool) -> tuple[Any, ...]:
-        """The arrays of the batch, or of a shard, on the device, with which the script then computes the losses.
+    @abc.abstractmethod
+    def begin_shards(self, step: Batch) -> None:
+        """With --shards: begin a step, before its first shard is prepared."""
 
-        begins_step: whether it is the first shard of a step.
-        """
+    def prepare(self, batch: Batch) -> tuple[Any, ...]:
+        """The arrays of the batch, or of a shard, on the device, with which the script then computes the losses."""
         self.seed(batch.step, batch.part)  # so that a resumed run draws the same numbers
         self._step, self._row_weights = batch.step, batch.weights
         return self._on_device(batch.arrays)

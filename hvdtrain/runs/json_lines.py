@@ -25,9 +25,13 @@ class Records(Sequence[dict[str, Any]]):
 
 
 class LinesByEpoch:
-    """The lines of records of one kind, in the order of their epochs, with the number of each."""
+    """The lines of records of one kind, in the order of their epochs, with the number of each.
 
-    def __init__(self) -> None:
+    keeps_all: whether a record takes the place of none, as one of what happened, also in steps that were repeated.
+    """
+
+    def __init__(self, keeps_all: bool = False) -> None:
+        self._keeps_all = keeps_all
         self.epochs: list[float] = []
         self.numbers = array("q")
         self.lines: list[bytes] = []
@@ -35,7 +39,7 @@ class LinesByEpoch:
     def add(self, epoch: float, number: int, line: bytes) -> int:
         """Add a record in place of those at or after its epoch; how many more there are."""
         before = len(self.lines)
-        while self.epochs and self.epochs[-1] >= epoch:
+        while self.epochs and self.epochs[-1] >= epoch and not self._keeps_all:
             for column in (self.epochs, self.numbers, self.lines):
                 column.pop()
         self.epochs.append(epoch)

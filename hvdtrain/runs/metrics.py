@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from hvdtrain.runs import rank_times
 from hvdtrain.runs.console import log
 from hvdtrain.runs.json_lines import LinesByEpoch, Records, decoded
-from hvdtrain.runs.step_times import StepTime, from_record
+from hvdtrain.runs.rank_times import RankTimes
+from hvdtrain.runs.step_times import StepTime
 from hvdtrain.system.files import LINES_BYTES, last_bytes, open_regular
 from hvdtrain.system.text import finite_number, to_json
 
 NAME = "metrics.jsonl"
 KINDS = ("train", "test")
 """Of a record: a logging step, or an evaluation."""
+HAPPENED = ("members", "shards", "audit")
+"""Kinds of records of what happened to ranks, see `runs.changes`: all of them count, also those of repeated steps."""
 EVALUATION_NAMES = frozenset({"kind", "step", "time", "epoch", "loss"})
 """What the record of an evaluation has besides metrics."""
 CURVES = {
@@ -39,8 +42,6 @@ MAX_SHOWN_BYTES, MAX_SHOWN = 1 << 28, 1 << 20
 """Of a file with more bytes or records, views do not show the rest. They take as much memory as the file, and some 300
 bytes for each record."""
 MAX_KINDS = 16
-MAX_TIMES = 1 << 20
-"""Of ranks in logging steps, for views of ranks: some 140 bytes each."""
 MAX_LINE_BYTES = 1 << 20
 """A longer line is not a record."""
 BLOCK_BYTES = 1 << 14
@@ -66,7 +67,7 @@ class MetricsWriter:
         self._track = track
 
     def write(self, kind: str, step: int, **values: float | str | list[Any] | None) -> None:
-        """Write one record of a kind: `train`, `test`, `ranks`, `checkpoint` or `shards`.
+        """Write one record of a kind: `train`, `test`, `ranks`, `checkpoint`, `audited`, or one of HAPPENED.
 
         Its `time` is that of writing, in seconds since 1970.
         """
@@ -118,15 +119,6 @@ class Curve(NamedTuple):
         return Curve(epochs, [self.steps[place] for place in places], values)
 
 
-class RankTimes(NamedTuple):
-    """What one logging step took each rank."""
-
-    step: int
-    epoch: float | None
-    times: list[StepTime]
-    """By rank."""
-
-
 class SavedHash(NamedTuple):
     """The hash of the weights at a checkpoint."""
 
@@ -144,8 +136,8 @@ class History(NamedTuple):
     test_loss: Curve
     metrics: dict[str, Curve]
     """Those of the evaluations, by name."""
-    ranks: list[StepTime]
-    """By rank: the sums over the intervals with the last one's number of ranks."""
+    ranks: dict[int, StepTime]
+    """By rank, see `rank_times.summed`."""
 
 
 class MetricsReader:
@@ -153,11 +145,15 @@ class MetricsReader:
 
     A record takes the place of those of its kind at or after its epoch: those are of steps that a resumed run repeats.
     Steps do not tell which, as another batch size renumbers them. Lines that are not records are skipped, as a killed
-    job may leave an incomplete one. limit, most: bytes and records of the file that are read at most.
+    job may leave an incomplete one. limit, most: bytes and records of the file that are read at most. only: the kinds
+    of records that are read; by default all.
     """
 
-    def __init__(self, path: Path, limit: int = MAX_SHOWN_BYTES, most: int = MAX_SHOWN) -> None:
+    def __init__(
+        self, path: Path, limit: int = MAX_SHOWN_BYTES, most: int = MAX_SHOWN, only: Sequence[str] = ()
+    ) -> None:
         self._path, self._limit, self._most = path, limit, most
+        self._marks = [_mark(kind) for kind in only]
         self.error: OSError | None = None
         """Why the file could not be read."""
         self._reset(None)
@@ -194,6 +190,8 @@ class MetricsReader:
 
     def _add(self, line: bytes) -> None:
         self._number += 1
+        if self._marks and not any(mark in line for mark in self._marks):
+            return
         record = decoded(line)
         if not isinstance(record, dict) or not isinstance(record.get("kind"), str):
             return
@@ -202,16 +200,22 @@ class MetricsReader:
         epoch = record.get("epoch")
         at = epoch if type(epoch) is float or isinstance(epoch, int | float) else record["step"]
         if self._size < self._most and (record["kind"] in self._kept or len(self._kept) < MAX_KINDS):
-            self._size += self._kept.setdefault(record["kind"], LinesByEpoch()).add(at, self._number, line)
+            empty = LinesByEpoch(keeps_all=record["kind"] in HAPPENED)
+            self._size += self._kept.setdefault(record["kind"], empty).add(at, self._number, line)
 
     def of_kind(self, kind: str) -> Records:
-        """The records of one kind: `train`, `test`, `ranks`, `checkpoint` or `shards`."""
+        """The records of one kind."""
         return Records(self._kept[kind].lines if kind in self._kept else [])
 
-    def all(self) -> list[Values]:
-        """The records of all kinds, in the order in which they were written."""
-        numbered = sorted(row for kept in self._kept.values() for row in zip(kept.numbers, kept.lines, strict=True))
-        return [decoded(line) for _, line in numbered]
+    def all(self, kinds: Collection[str] = (), most: int = MAX_SHOWN) -> Records:
+        """The records of these kinds, by default of all, in the order in which they were written.
+
+        most: of more, the newest ones.
+        """
+        chosen = [kept for kind, kept in self._kept.items() if not kinds or kind in kinds]
+        columns = ((kept.numbers[-most:], kept.lines[-most:]) for kept in chosen)
+        numbered = sorted(row for numbers, lines in columns for row in zip(numbers, lines, strict=True))
+        return Records([line for _, line in numbered[-most:]])
 
     def metrics(self) -> list[str]:
         """The names of the metrics of evaluations."""
@@ -240,33 +244,12 @@ class MetricsReader:
                     curve.values.append(value)
         return curves
 
-    def rank_times(self, most: int = MAX_TIMES) -> list[RankTimes]:
-        """The logging steps that measured the time of ranks, of as many ranks as the newest one.
+    def rank_times(self, most: int = rank_times.MAX_TIMES) -> list[RankTimes]:
+        """The logging steps that measured the time of ranks.
 
         most: of more logging steps, every second, third, ... up to the newest is taken.
         """
-        records, size = self.of_kind("train")[::-1], self._newest_size()
-        most = min(most, max(MAX_TIMES // max(size, 1), 1))
-        chosen = records[:: max(-(-len(records) // most), 1)][::-1]
-        return [interval for interval in self._measured(chosen) if len(interval.times) == size]
-
-    def _measured(self, records: Records) -> Iterator[RankTimes]:
-        """Those of records of logging steps that have the times of ranks."""
-        for record in records:
-            if times := from_record(record):
-                yield RankTimes(record["step"], finite_number(record.get("epoch")), times)
-
-    def _newest_size(self) -> int:
-        """The number of ranks of the newest logging step that measured them; 0 if none did."""
-        newest = next(self._measured(self.of_kind("train")[::-1]), None)
-        return len(newest.times) if newest else 0
-
-    def _warm(self, size: int) -> Iterator[list[StepTime]]:
-        """The times of so many ranks, without those of the first logging step if others were measured too."""
-        intervals = (interval.times for interval in self._measured(self.of_kind("train")))
-        first = next(intervals, [])
-        others = itertools.chain([next(intervals, first)], intervals)
-        return (times for times in others if len(times) == size)
+        return rank_times.newest(self.of_kind("train"), most)
 
     def hashes(self) -> dict[int, SavedHash]:
         """By step: the hashes of the weights at checkpoints, of which not all need to be there any more."""
@@ -278,17 +261,8 @@ class MetricsReader:
         return found
 
     def history(self) -> History:
-        """The curves, and the times of ranks without the first interval where there are others: ranks warm up in it.
-
-        A run may have continued with another number of ranks.
-        """
-        size = self._newest_size()
-        unknown = any(time.communicate is None for times in self._warm(size) for time in times)
-        ranks: list[StepTime] = []
-        for times in self._warm(size):
-            if unknown:
-                times = [StepTime(time.total - time.data, None, time.data) for time in times]
-            ranks = [sums.plus(time) for sums, time in zip(ranks, times, strict=True)] if ranks else times
+        """The curves, and the times of ranks."""
+        ranks = rank_times.summed(self.of_kind("train"), has_changed=bool(self.of_kind("members")))
         tested = self._curves("test", ["loss", *self.metrics()])
         return History(self.curve("loss"), tested.pop("loss"), tested, ranks)
 
@@ -307,7 +281,7 @@ def read(path: Path) -> list[Values]:
     reader = MetricsReader(path, LINES_BYTES, LINES_BYTES).read()
     if reader.error:
         raise reader.error
-    return reader.all()
+    return list(reader.all(most=LINES_BYTES))
 
 
 def last_records(path: Path) -> dict[str, Values]:
@@ -325,7 +299,7 @@ def last_records(path: Path) -> dict[str, Values]:
 
 
 def _newest(content: bytes, kind: str) -> Values | None:
-    mark, end = f'"kind": "{kind}"'.encode(), len(content)
+    mark, end = _mark(kind), len(content)
     while (at := content.rfind(mark, 0, end)) >= 0:
         begin, stop = content.rfind(b"\n", 0, at) + 1, content.find(b"\n", at)
         record = decoded(content[begin : stop if stop >= 0 else len(content)])
@@ -333,3 +307,8 @@ def _newest(content: bytes, kind: str) -> Values | None:
             return record
         end = begin  # not `at`: a line with the mark many times would be parsed as often
     return None
+
+
+def _mark(kind: str) -> bytes:
+    """What lines of a kind contain, as `MetricsWriter` writes them."""
+    return f'"kind": "{kind}"'.encode()

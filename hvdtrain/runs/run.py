@@ -16,6 +16,7 @@ from hvdtrain.config.score import ACCURACY, Score, score_of
 from hvdtrain.config.sources import FACTS, to_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
+from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import History, MetricsReader
 from hvdtrain.runs.records import DamagedFile, Problem, Record, as_text
 from hvdtrain.runs.step_times import NO_TIME, StepTime
@@ -62,10 +63,20 @@ class Run:
         records = metrics.last_records(self.folder / metrics.NAME)
         return {kind: Record(records.get(kind)) for kind in metrics.KINDS}
 
-    @functools.cached_property
+    @property
     def history(self) -> History:
         """What it wrote while it trained."""
-        return MetricsReader(self.folder / metrics.NAME).read().history()
+        return self._written[0]
+
+    @property
+    def changes(self) -> Changes:
+        """What happened to its ranks while it trained."""
+        return self._written[1]
+
+    @functools.cached_property
+    def _written(self) -> tuple[History, Changes]:
+        reader = MetricsReader(self.folder / metrics.NAME).read()
+        return reader.history(), Changes.of(reader)
 
     def require(self) -> Run:
         """The run, if it has finished. Raises DamagedFile for content that no run writes."""
@@ -251,7 +262,7 @@ class Run:
 
         Of several devices in a process, computing has their communication.
         """
-        time = functools.reduce(StepTime.plus, self.history.ranks, NO_TIME)
+        time = functools.reduce(StepTime.plus, self.history.ranks.values(), NO_TIME)
         return (time if self.devices == 1 else StepTime(time.total - time.data, None, time.data)).shares
 
 

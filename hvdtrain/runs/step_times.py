@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -71,34 +70,47 @@ class StepTime(NamedTuple):
 NO_TIME = StepTime(0.0, 0.0, 0.0)
 
 
-def to_record(times: Sequence[StepTime]) -> dict[str, list[float] | None]:
-    """The times of all ranks as a record of metrics has them; communication is None unless all ranks know it."""
-    known = all(time.communicate is not None for time in times)
+def to_record(times: Sequence[StepTime | None]) -> dict[str, list[float | None] | None]:
+    """The times of ranks, by rank, as a record of metrics has them; communication is None unless all ranks know it.
+
+    times: None for a rank that is not there, as one that was lost.
+    """
+    known = all(time.communicate is not None for time in times if time)
     return {
-        "compute_s": [_rounded(time.compute) for time in times],
-        "communicate_s": [_rounded(time.communicate or 0.0) for time in times] if known else None,
-        "data_s": [_rounded(time.data) for time in times],
+        "compute_s": [time and _rounded(time.compute) for time in times],
+        "communicate_s": [time and _rounded(time.communicate or 0.0) for time in times] if known else None,
+        "data_s": [time and _rounded(time.data) for time in times],
     }
 
 
-def from_record(record: dict[str, Any]) -> list[StepTime] | None:
-    """The times of all ranks, by rank; None if the record lacks those of computing or data, or has odd values."""
+def from_record(record: dict[str, Any]) -> dict[int, StepTime]:
+    """The times of the ranks that were there, by rank: a rank that was not has null, or no time at all.
+
+    Empty if the record lacks those of computing or data, or has odd values.
+    """
     compute, communicate, data = (_seconds(record.get(name)) for name in ("compute_s", "communicate_s", "data_s"))
     if not compute or not data or {len(data), len(communicate or data)} != {len(compute)}:
-        return None
-    by_rank = zip(compute, communicate or itertools.repeat(None), data)  # noqa: B905  (the repeated None has no end)
-    return [StepTime(*parts) for parts in by_rank]
+        return {}
+    by_rank = enumerate(zip(compute, communicate or [None] * len(compute), data, strict=True))
+    times = {
+        rank: StepTime(computing, waiting, reading)
+        for rank, (computing, waiting, reading) in by_rank
+        if computing is not None and reading is not None
+    }
+    return {rank: time for rank, time in times.items() if time.total} or times
 
 
 def _rounded(seconds: float) -> float:
     return float(f"{seconds:.{DIGITS}g}")
 
 
-def _seconds(value: Any) -> list[float] | None:
-    """A list of times; None for anything else."""
-    numbers = [finite_number(number) for number in value] if isinstance(value, list) else []
-    known = [number for number in numbers if number is not None and number >= 0]
-    return known if known and len(known) == len(numbers) else None
+def _seconds(value: Any) -> list[float | None]:
+    """A list of times, with None for null; empty for anything else."""
+    given = value if isinstance(value, list) else []
+    numbers = [finite_number(number) for number in given]
+    known = [number for number in numbers if number is not None]
+    is_valid = all(number >= 0 for number in known) and len(known) == sum(number is not None for number in given)
+    return numbers if is_valid else []
 
 
 class SlowRank(NamedTuple):
@@ -111,14 +123,10 @@ class SlowRank(NamedTuple):
     """1, and how much longer than the median rank it takes, by what that rank computes."""
     more_s: float
     """How much longer than the median rank it takes, in the window."""
-    is_relieved: bool = False
-    """Whether it has so much less work that it takes no longer than the others, and they do not wait for it."""
 
     @property
     def remark(self) -> str:
         """As lists of ranks show it."""
-        if self.is_relieved:
-            return "slow, and has fewer shards"
         is_data = self.part == "data"
         return "waits for data, and the others for it" if is_data else "slow: the others wait for it"
 
@@ -139,30 +147,38 @@ def slow_ranks(
     rank is called slow.
     window: the times of all ranks, by rank, in each of its parts. was_slow: ranks that were slow before, each with its
     `SlowRank.part`; they stay slow until they have recovered. work: how much each rank computes, in any unit, as with
-    --shards ranks may have one shard more than others; empty if they have equal work.
+    --shards ranks may have more shards than others; empty if they have equal work. A rank that takes long because it
+    has more of it is not slow, and nobody waits for a slow one that has less of it.
     """
     times = [time for part in window for time in part]
     if not window or len(window[0]) < 2 or any(time.communicate is None for time in times):
         return []
-    taken = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
-    seconds = taken
+    seconds = np.array([[[time.compute for time in part], [time.data for time in part]] for part in window])
+    more_s, normal_s, slow, stays = _compared(seconds)
     if len(work) == seconds.shape[2] and min(work) > 0:
-        seconds = taken * (np.mean(work) / np.array(work))
-    normal = _of_others(seconds)
-    more, computing = seconds - normal, normal[:, :1]
-    always = (more > MIN_SHARE * computing).all(0)
-    more_s, normal_s = more.sum(0), computing.sum(0)
-    slow = always & (more_s > SLOW_SHARE * normal_s) & (more_s > MIN_MORE_S)
-    stays = more_s >= MIN_SHARE * normal_s
+        also_slow, also_stays = slow, stays
+        more_s, normal_s, slow, stays = _compared(seconds * (np.mean(work) / np.array(work)))
+        slow, stays = slow & also_slow, stays & also_stays
     ratios = 1 + more_s / np.maximum(normal_s, 1e-9)
-    relieved = (taken - _of_others(taken)).sum(0) <= MIN_SHARE * _of_others(taken)[:, :1].sum(0)
     ranks = [
-        SlowRank(rank, part, float(ratios[number, rank]), float(more_s[number, rank]), bool(relieved[number, rank]))
+        SlowRank(rank, part, float(ratios[number, rank]), float(more_s[number, rank]))
         for number, part in enumerate(PARTS)
         for rank in range(seconds.shape[2])
         if slow[number, rank] or ((rank, part) in was_slow and stays[number, rank])
     ]
     return sorted(ranks, key=lambda rank: rank.more_s)
+
+
+def _compared(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """By part and rank, (2, ranks): seconds above the median rank; of that, what it computes, (1, ranks); whether a
+    rank is slow, and whether one that was is so still. seconds: (parts of the window, 2, ranks).
+    """
+    normal = _of_others(seconds)
+    more, computing = seconds - normal, normal[:, :1]
+    always = (more > MIN_SHARE * computing).all(0)
+    more_s, normal_s = more.sum(0), computing.sum(0)
+    slow = always & (more_s > SLOW_SHARE * normal_s) & (more_s > MIN_MORE_S)
+    return more_s, normal_s, slow, more_s >= MIN_SHARE * normal_s
 
 
 def _of_others(seconds: np.ndarray) -> np.ndarray:

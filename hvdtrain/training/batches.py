@@ -103,7 +103,13 @@ class Batches:
                 self._batch(part, rows, lr, step, number) for (number, part), rows in zip(numbered, read, strict=True)
             ]
             phases.begin(phases.between)
-            yield Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(batches)) if run.config.shards else batches[0]
+            yield self._in_shards(batches, lr, step) if run.config.shards else batches[0]
+
+    def _in_shards(self, shards: list[Batch], lr: float, step: int) -> Batch:
+        """A step of which this rank computes these shards."""
+        rows = len(self._order) - (step - self._start.step) * self._run.global_batch
+        computed = sharding.parts_with_rows(rows, self._run.global_batch, self._run.remainder, self._run.config.shards)
+        return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(shards), all_shards=computed)
 
     def _is_computed(self, part: sharding.Slice) -> bool:
         """Whether a part of a batch is trained on: a shard without rows is not, but a rank takes each step."""
@@ -116,12 +122,11 @@ class Batches:
         self.rows += int(np.count_nonzero(part.weights))
         return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
 
-    def describe_rows(self, rank: int, step: int) -> str:
-        """Numbers of the training rows that a rank had in a step of this epoch, for a message."""
+    def describe_rows(self, part: int, step: int) -> str:
+        """Numbers of the training rows of a part of a step of this epoch, for a message. part: a rank, or a shard."""
         run = self._run
-        parts = sharding.slices_of_step(
-            self._order, step - self._start.step, run.global_batch, run.remainder, run.cut(rank)
-        )
+        cut = sharding.Cut(run.config.shards or run.group.size, (part,))
+        parts = sharding.slices_of_step(self._order, step - self._start.step, run.global_batch, run.remainder, cut)
         rows = np.sort(np.concatenate([part.rows[part.weights > 0] for part in parts]))
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"

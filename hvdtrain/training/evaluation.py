@@ -173,8 +173,7 @@ def _compare_ranks(run: Run, seconds: float) -> list[float]:
     """The seconds of all ranks; logs those that are slow."""
     gathered = run.group.gather((rank_info.host_name(), seconds))
     by_rank = [taken for _, taken in gathered]
-    slow_ones = slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank)
-    for slow in (rank for rank in slow_ones if not rank.is_relieved):
+    for slow in slow_ranks([[StepTime(taken, 0.0, 0.0) for taken in by_rank]], work=run.parts_by_rank):
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple, NoReturn, SupportsFloat
+from typing import NamedTuple, NoReturn
 
 import numpy as np
 
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
-from hvdtrain.interfaces import Group, Position, StepLoss
+from hvdtrain.interfaces import Group, Position, ShardLoss, StepLoss
 from hvdtrain.runs.console import log
 from hvdtrain.runs.lock import STALE_S
 from hvdtrain.runs.step_times import NO_TIME, StepTime
@@ -36,6 +36,19 @@ class RankStep(NamedTuple):
 
     rank: int
     step: int
+    part: int
+    """Of the global batch: the rank, or with --shards one of its shards."""
+
+
+class Losses(NamedTuple):
+    """What one rank says about the losses since the last logging step."""
+
+    total: float = 0.0
+    """Sum of the finite losses."""
+    number: int = 0
+    """Of the losses in it."""
+    not_finite: RankStep | None = None
+    """The first of the others."""
 
 
 class Interval(NamedTuple):
@@ -62,15 +75,12 @@ class Ranks:
 
     def __init__(self, run: Run, batches: Batches, take_time: Callable[[], StepTime], stop: StopRequest) -> None:
         self._run, self._batches, self._take_time, self._stop = run, batches, take_time, stop
-        self._pending: list[tuple[int, SupportsFloat]] = []
-        self._steps = 0
-        """Number of steps in `_pending`."""
+        self._pending: list[tuple[int, StepLoss]] = []
         self._stopping_rank: int | None = None
 
     def add(self, step: int, loss: StepLoss) -> None:
         """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
-        self._pending += [(step, part) for part in (loss if isinstance(loss, list) else [loss])]
-        self._steps += 1
+        self._pending.append((step, loss))
 
     def join(self, at: Position, checkpoint_due: bool) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
@@ -85,9 +95,6 @@ class Ranks:
         losses = self._read_losses()
         phases.begin(JOINING)
         interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
-        if shards := self._run.config.shards:
-            interval = interval._replace(loss=mean_of_shards(self._run.group, losses, self._steps * shards))
-        self._steps = 0
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -95,15 +102,19 @@ class Ranks:
         consistency.check_finite(weights, at.step, self._run.learner.untrained, self._run.not_finite_at_first)
         return interval
 
-    def _read_losses(self) -> list[tuple[int, float]]:
-        """The steps since the last logging step and their losses."""
+    def _read_losses(self) -> Losses:
+        """The losses since the last logging step."""
         pending, self._pending = self._pending, []
+        shards, rank = self._run.config.shards, self._run.group.rank
+        if shards:  # all ranks have the same, or joined later; rank 0 has them all
+            of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]
+            return losses_of_shards(of_shards, shards) if rank == 0 else Losses()
         losses = self._run.learner.read_losses([loss for _, loss in pending])
-        return [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)]
+        return losses_of_rank(rank, [(step, loss) for (step, _), loss in zip(pending, losses, strict=True)])
 
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
-        rows = self._batches.describe_rows(bad.rank, bad.step)
+        rows = self._batches.describe_rows(bad.part, bad.step)
         text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {rows}"
         if self._run.config.on_nan == "stop":
             remedy = "lower the learning rate, check these rows, or use --on-nan skip"
@@ -126,42 +137,48 @@ class Ranks:
             self._stop.finishing()
 
 
+def losses_of_rank(rank: int, losses: list[tuple[int, float]]) -> Losses:
+    """Of a rank: of its steps and their losses."""
+    finite = [loss for _, loss in losses if math.isfinite(loss)]
+    bad = (RankStep(rank, step, rank) for step, loss in losses if not math.isfinite(loss))
+    return Losses(sum(finite), len(finite), next(bad, None))
+
+
+def losses_of_shards(steps: list[tuple[int, list[ShardLoss]]], shards: int) -> Losses:
+    """Of steps in so many shards, and the losses of those that have rows; the others have a loss of 0.
+
+    The same bits for any number of ranks.
+    """
+    losses = [(step, loss) for step, of_step in steps for loss in of_step]
+    finite = [loss.value for _, loss in losses if math.isfinite(loss.value)]
+    bad = [RankStep(loss.rank, step, loss.shard) for step, loss in losses if not math.isfinite(loss.value)]
+    # fsum rounds once, so that the order has no influence.
+    return Losses(math.fsum(finite), len(steps) * shards - len(bad), bad[0] if bad else None)
+
+
 def join(
     group: Group,
-    losses: list[tuple[int, float]],
+    losses: Losses,
     stop_requested: bool = False,
     checkpoint_due: bool = False,
     times: StepTime = NO_TIME,
 ) -> Interval:
     """What all ranks computed, in a single allreduce; call it on every rank at the same step.
 
-    losses: steps of this rank and their losses. stop_requested: whether it was asked to stop. times: how long the
-    steps took this rank, without this sum, in which it may wait for other ranks.
+    losses: what this rank says about them: of shards, rank 0 about all. stop_requested: whether this rank was asked to
+    stop. times: how long the steps took it, without this sum, in which it may wait for other ranks.
     """
     rank, size = group.rank, group.size
-    finite = [loss for _, loss in losses if math.isfinite(loss)]
-    first_bad_step = next((step for step, loss in losses if not math.isfinite(loss)), None)
-    totals = np.array([sum(finite), len(finite), checkpoint_due and rank == 0])
-    bad, bad_step, stop = np.zeros(size), np.zeros(size), np.zeros(size)
-    if first_bad_step is not None:
-        bad[rank], bad_step[rank] = 1, first_bad_step
+    totals = np.array([losses.total, losses.number, checkpoint_due and rank == 0])
+    bad, stop = np.zeros((4, size)), np.zeros(size)
+    if losses.not_finite:
+        bad[:, rank] = [1, *losses.not_finite]
     stop[rank] = stop_requested
     columns = np.zeros((4, size))
     columns[:, rank] = [times.compute, times.communicate or 0.0, times.data, times.communicate is None]
-    totals, bad, bad_step, stop, columns = sum_arrays(group, totals, bad, bad_step, stop, columns)
+    totals, bad, stop, columns = sum_arrays(group, totals, bad, stop, columns)
     loss = float(totals[0] / totals[1]) if totals[1] else math.nan
-    return Interval(loss, _earliest(bad, bad_step), _first(stop), bool(totals[2]), _times(columns))
-
-
-def mean_of_shards(group: Group, losses: list[tuple[int, float]], count: int) -> float:
-    """`Interval.loss` of steps in shards: the same bits for any number of ranks. A collective.
-
-    count: number of shards of all ranks and steps. Those without rows have no loss, which counts as 0.
-    """
-    values = [loss for gathered in group.gather([loss for _, loss in losses]) for loss in gathered]
-    finite = [value for value in values if math.isfinite(value)]
-    counted = count - (len(values) - len(finite))
-    return math.fsum(finite) / counted if counted else math.nan  # fsum rounds once, so that the order has no influence
+    return Interval(loss, _earliest(bad), _first(stop), bool(totals[2]), _times(columns))
 
 
 def sum_arrays(group: Group, *arrays: np.ndarray) -> list[np.ndarray]:
@@ -182,12 +199,13 @@ def _times(columns: np.ndarray) -> list[StepTime]:
     ]
 
 
-def _earliest(bad: np.ndarray, bad_step: np.ndarray) -> RankStep | None:
-    """The rank with the first bad step; both arrays are by rank."""
-    if not bad.any():
+def _earliest(bad: np.ndarray) -> RankStep | None:
+    """The first bad step. bad: by rank, whether it knows one, and its rank, step and part."""
+    is_known, _, steps, _ = bad
+    if not is_known.any():
         return None
-    rank = int(np.argmin(np.where(bad > 0, bad_step, np.inf)))
-    return RankStep(rank, int(bad_step[rank]))
+    _, rank, step, part = bad[:, np.argmin(np.where(is_known > 0, steps, np.inf))].tolist()
+    return RankStep(int(rank), int(step), int(part))
 
 
 def _first(flags: np.ndarray) -> int | None:

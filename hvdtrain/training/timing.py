@@ -217,19 +217,17 @@ class SlowRanks:
                 self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
+            if self._work and self._work[key[0]] + 1 < max(self._work):
+                log.warning(
+                    "no rank waits for rank %d on %s any longer: it has fewer shards", key[0], self._hosts[key[0]]
+                )
+            else:
+                log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""
         key, host = (slow.rank, slow.part), self._hosts[slow.rank]
-        if slow.is_relieved:
-            self._slow[key] = f"{slow.ratio:.1f}x"
-            log.warning(
-                "rank %d on %s is slow: it takes %.1f times as long for a shard as the other ranks, and so has %d, and "
-                "they up to %d: see what else runs on that host, and check it with python -m hvdtrain doctor",
-                *(slow.rank, host, slow.ratio, self._work[slow.rank], max(self._work)),
-            )
-        elif slow.part == "compute":
+        if slow.part == "compute":
             self._slow[key] = f"{slow.ratio:.1f}x"
             log.warning(
                 "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "

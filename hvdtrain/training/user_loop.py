@@ -13,7 +13,7 @@ from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import steps_per_epoch
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.registry import build_user_learner
-from hvdtrain.interfaces import Batch, Group
+from hvdtrain.interfaces import Batch, Group, StepLoss
 from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
@@ -43,8 +43,8 @@ class UserLoop:
         self._started: StartedRun | None = None
         self._finished: AlreadyFinished | None = None
         self._is_set_up = self._has_steps = self._is_complete = False
-        self._losses: list[Any] = []
-        """Of the present step: one, or with --shards those of its shards so far."""
+        self._loss: StepLoss | None = None
+        """Of the present step; None until `step` was called in it."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
         self._is_saveable = False
@@ -190,11 +190,14 @@ class UserLoop:
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
         """The arrays of the batch, or of each of its shards."""
-        parts = (batch,) if batch.shards is None else batch.shards
-        self._losses = []
+        parts: tuple[Batch, ...] = (batch,)
+        self._loss = None
+        if batch.shards is not None:
+            parts = batch.shards
+            self._learner.begin_shards(batch)
         for number, part in enumerate(parts, 1):
             self._is_stepped, self._ends_step = False, number == len(parts)
-            arrays = self._learner.prepare(part, begins_step=number == 1)
+            arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
             if not self._is_stepped:
@@ -211,7 +214,7 @@ class UserLoop:
         if self._is_stepped or not self._started:
             raise UserError("step() is called twice, or before the first batch", "call it once for each batch")
         lr = self._learner.learning_rate
-        if self._losses and lr != self._lr:
+        if self._loss is not None and lr != self._lr:
             raise UserError(
                 f"step(): the learning rate changed from {self._lr:g} to {lr:g} between two shards of a step",
                 "call the schedule's step() only where run.step() returns True",
@@ -219,7 +222,7 @@ class UserLoop:
         self._lr = lr
         if self._resumed_schedules:
             self._check_schedules(self._started.training.at.epoch)
-        self._losses.append(self._learner.step(losses, self._ends_step))
+        self._loss = self._learner.step(losses, self._ends_step)
         self._is_stepped = self._has_steps = True
         if self._ends_step and not self._is_saveable:
             self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
@@ -239,14 +242,15 @@ class UserLoop:
                 )
 
     def _count_step(self, started: StartedRun) -> None:
-        started.training.after_step(self._losses if self._config.shards else self._losses[0])
+        assert self._loss is not None
+        started.training.after_step(self._loss)
 
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
         if self._is_stepped and self._ends_step:
             self._count_step(started)
-        elif self._losses and not self._ends_step:
+        elif self._loss is not None and not self._ends_step:
             problem = f"the script left its loop between two shards of step {started.training.at.step}"
             raise UserError(problem, "leave it only where run.step() returns True")
         if started.training.at.rows_in_epoch:  # else the epoch before has just ended

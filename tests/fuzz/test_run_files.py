@@ -114,7 +114,12 @@ RECORDS = [
     {"kind": "train", "step": 20, "epoch": 0.5, "loss": 2.1, "lr": 0.1, **TIMES},
     {"kind": "test", "step": 40, "epoch": 1.0, "loss": 1.5, "accuracy": 0.5, "per_class": [0.5, 0.5]},
     {"kind": "checkpoint", "step": 40, "epoch": 1.0, "parameters": "0123456789abcdef"},
-]
+    {"kind": "members", "step": 41, "epoch": 1.1, "number": 2, "ranks": [0, 2], "hosts": ["node1", "node2"],
+     "lost": [{"rank": 1, "why": "was killed by SIGKILL"}], "joined": [2], "seconds": 0.31, "repeated": 1},
+    {"kind": "shards", "step": 42, "epoch": 1.1, "counts": [3, None, 1], "moved": [[1, 2, 0]], "why": "rank 2 is slow"},
+    {"kind": "audit", "step": 43, "epoch": 1.1, "shard": 1, "rank": 0, "by": 2, "wrong": None},
+    {"kind": "audited", "step": 44, "epoch": 1.1, "audits": 10, "unequal": 1},
+]  # fmt: skip
 
 
 @FUZZ
@@ -131,7 +136,10 @@ def test_metrics(lines: list[bytes]) -> None:
         assert all(
             np.isfinite(point).all() for curve in (*history[:2], *history.metrics.values()) for point in curve.points
         )
-        assert all(rank.local <= rank.total for rank in history.ranks)
+        changes = Run(folder).changes
+        assert all(type(change.step) is int and change.text.isprintable() for change in changes.changes)
+        assert changes.summary.isprintable()
+        assert all(rank.local <= rank.total for rank in history.ranks.values())
 
 
 RUN = {

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from hvdtrain.cli.train import examine_host, main
-from hvdtrain.collectives import arrays, exact_sum
+from hvdtrain.collectives import arrays
+from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import CommandLine
 from hvdtrain.frameworks.registry import build_learner
@@ -89,7 +90,7 @@ def flip(framework: str, options: list[str]) -> None:
 
     Of the largest element, and the highest of its mantissa: the last one may vanish when weights are rounded.
     """
-    combined, steps = exact_sum.ShardSums.combine, iter(range(10**9))
+    combined, steps = ShardSums.combine, iter(range(10**9))
 
     def combine(self):
         if next(steps) == BAD_STEP and rank_info.detect().rank == 1:
@@ -98,7 +99,7 @@ def flip(framework: str, options: list[str]) -> None:
             print("1 bit flipped", flush=True)
         return combined(self)
 
-    exact_sum.ShardSums.combine = combine
+    ShardSums.combine = combine
     main(framework, argv=options)
 
 

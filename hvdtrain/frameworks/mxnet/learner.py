@@ -20,7 +20,7 @@ from hvdtrain.frameworks.mxnet.objective import OBJECTIVES, evaluate
 from hvdtrain.frameworks.mxnet.optimizer import OptimizerStates, make_optimizer
 from hvdtrain.frameworks.mxnet.shards import ShardedGradients, Statistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss, Strategy
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss, Strategy
 from hvdtrain.networks.description import ShapedNetwork, Weights
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -128,11 +128,12 @@ class MXNetSteps(ContextLearner):
             self._sharded = ShardedGradients(self.group, self._config.shards, self._parameters, statistics)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
-    def _finish_shards(self, sharded: ShardedGradients) -> None:
-        """Combine the gradients and statistics of all shards, and update the parameters."""
+    def _finish_shards(self, sharded: ShardedGradients) -> list[ShardLoss]:
+        """Combine the gradients and statistics of all shards, and update the parameters; returns the losses of all."""
         phases.begin(GRADIENTS)
-        sharded.combine()
+        losses = sharded.combine()
         self._apply(1)
+        return losses
 
     def _clip(self, scale: float) -> bool:
         """Clip the combined gradients; False if they are not finite and the step is to be skipped.
@@ -176,24 +177,21 @@ class MXNetLearner(MXNetSteps):
         phases.begin(FORWARD)
         self._states.set_lr(batch.lr)
         if self._sharded and batch.shards is not None:
-            return self._train_shards(self._sharded, batch.shards)
+            return self._train_shards(self._sharded, batch, batch.shards)
         losses = self._objective.forward(batch)
         self._objective.backward(losses, batch)
         self._update()
         return LazyLoss(losses)
 
-    def _train_shards(self, sharded: ShardedGradients, shards: tuple[Batch, ...]) -> list[LazyLoss]:
-        sharded.begin()
-        losses = []
+    def _train_shards(self, sharded: ShardedGradients, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
+        sharded.begin(step)
         for shard in shards:
             phases.begin(FORWARD)
             of_shard = self._objective.forward(shard)
             sharded.read()
             self._objective.backward(of_shard, shard)
-            sharded.add()
-            losses.append(LazyLoss(of_shard))
-        self._finish_shards(sharded)
-        return losses
+            sharded.add(LazyLoss(of_shard))
+        return self._finish_shards(sharded)
 
     def seed(self, step: int, part: int) -> None:
         self._objective.seed_step(step, part)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, SupportsFloat
 
 import mxnet as mx
 import numpy as np
 
-from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into, parameter_weights
-from hvdtrain.interfaces import Group
+from hvdtrain.interfaces import Batch, Group, ShardLoss
 
 
 class Statistics(Protocol):
@@ -51,33 +51,37 @@ class ShardedGradients:
         self._parameters, self._statistics = list(parameters.values()), statistics
         self._start: list[np.ndarray] = []
         """The statistics at the beginning of the step."""
-        self._is_queued = False
-        """Whether the engine has, or still computes, gradients that were not read."""
+        self._queued: SupportsFloat | None = None
+        """The loss of the shard of which the engine has, or still computes, gradients that were not read."""
 
-    def begin(self) -> None:
+    def begin(self, step: Batch) -> None:
         """Begin a step."""
-        self._start, self._is_queued = self._statistics.read(), False
-        self._sums.begin(self._start)
+        self._start, self._queued = self._statistics.read(), None
+        self._sums.begin(step, self._start)
 
-    def add(self) -> None:
-        """Add the shard whose backward pass is queued."""
-        self._is_queued = True
+    def add(self, loss: SupportsFloat) -> None:
+        """Add the shard whose backward pass is queued, with its loss."""
+        self._queued = loss
         if self._start:  # the next forward pass begins with these, so it must wait
             self.read()
             self._statistics.write(self._start)
 
     def read(self) -> None:
         """Read the gradients of the shard that was added last; waits for them."""
-        if self._is_queued:
+        if self._queued is not None:
             gradients = [parameter.list_grad()[0].asnumpy() for parameter in self._parameters]
-            self._sums.add(gradients, self._statistics.read())
-            self._is_queued = False
+            self._sums.add(self._queued, gradients, self._statistics.read())
+            self._queued = None
 
-    def combine(self) -> None:
-        """Replace gradients and statistics by their means over all shards. Call it on every rank."""
+    def combine(self) -> list[ShardLoss]:
+        """Replace gradients and statistics by their means over all shards; returns the losses of all.
+
+        Call it on every rank.
+        """
         self.read()
-        gradients, statistics = self._sums.combine()
+        gradients, statistics, losses = self._sums.combine()
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             copy_into(parameter.list_grad()[0], gradient)
             parameter.list_data()[0]._fresh_grad = True  # else a trainer refuses to update it on a rank without shards
         self._statistics.write(statistics)
+        return losses

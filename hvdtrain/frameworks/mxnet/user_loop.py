@@ -28,7 +28,7 @@ from hvdtrain.frameworks.mxnet.objective import seed_generators, total
 from hvdtrain.frameworks.mxnet.shards import BlockStatistics
 from hvdtrain.frameworks.mxnet.strategies import MXNetStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import Batch, OptimizerState
+from hvdtrain.interfaces import Batch, OptimizerState, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, phases
 
@@ -78,12 +78,11 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[mx.nd.NDArray, ...]:
         return tuple(load_array(np.asarray(array), self._context) for array in arrays)
 
-    def prepare(self, batch: Batch, begins_step: bool) -> tuple[mx.nd.NDArray, ...]:
-        if self._sharded and begins_step:
-            self._sharded.begin()
-        return super().prepare(batch, begins_step)
+    def begin_shards(self, step: Batch) -> None:
+        assert self._sharded
+        self._sharded.begin(step)
 
-    def step(self, losses: mx.nd.NDArray, ends_step: bool) -> LazyLoss:
+    def step(self, losses: mx.nd.NDArray, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         with autograd.pause():
             weights = load_array(self._row_weights.astype(losses.dtype), self._context)
@@ -91,19 +90,20 @@ class MXNetUserLearner(MXNetSteps, UserLearner):
             if self._sharded:
                 self._sharded.read()
             self._backward(losses, weights)
-            self._end_backward(ends_step)
+            step_loss = self._end_backward(LazyLoss([(losses.detach() * weights).sum()]), ends_step)
             self._has_state = True
-            return LazyLoss([(losses.detach() * weights).sum()])
+            return step_loss
 
-    def _end_backward(self, ends_step: bool) -> None:
+    def _end_backward(self, loss: LazyLoss, ends_step: bool) -> StepLoss:
         """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
         if not self._sharded:
             self._update()
-            return
-        self._sharded.add()
-        if ends_step:
-            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-            self._finish_shards(self._sharded)
+            return loss
+        self._sharded.add(loss)
+        if not ends_step:
+            return []
+        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
+        return self._finish_shards(self._sharded)
 
     def _backward(self, losses: mx.nd.NDArray, weights: mx.nd.NDArray) -> None:
         forget_gradients(self._parameters)

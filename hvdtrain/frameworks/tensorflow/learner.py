@@ -144,7 +144,7 @@ class TensorFlowLearner(Learner):
 
     def train_step(self, batch: Batch) -> StepLoss:
         if self._shards and batch.shards is not None:
-            return self._shards.train_step(batch.shards, batch.lr)
+            return self._shards.train_step(batch)
         phases.begin(FORWARD if self._strategy.one_device else STEP)
         self._objective.set_random_states(self._objective.random_states(batch.step, batch.part))
         rows = self._objective.rows(batch, self.devices * self._config.accumulate)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.tensorflow.objective import Objective
 from hvdtrain.frameworks.tensorflow.strategies import Stamps, dense, monotonic_ns
-from hvdtrain.interfaces import Batch, Group
+from hvdtrain.interfaces import Batch, Group, ShardLoss
 from hvdtrain.system.phases import FORWARD, GRADIENTS, UPDATE, Phase, phases
 
 NOT_INLINED = {"_noinline": True}
@@ -53,21 +53,25 @@ class ShardedSteps:
         self._finish_graph: Callable[..., None] | None = None
         self._stamped_phases: list[Phase] = []
 
-    def train_step(self, shards: Sequence[Batch], lr: float) -> list[tf.Tensor]:
-        """One step on this rank's shards with rows, which may be none; returns their losses. Call it on every rank."""
+    def train_step(self, step: Batch) -> list[ShardLoss]:
+        """One step on this rank's shards with rows, which may be none; returns the losses of the shards of all ranks.
+
+        Call it on every rank.
+        """
         phases.begin(FORWARD)
-        self._sums.begin([variable.numpy() for variable in self._statistics])
+        self._sums.begin(step, [variable.numpy() for variable in self._statistics])
+        shards = step.shards or ()
         values = self._recorded(shards) if phases.is_recording else self._computed(shards)
-        for _, gradients, statistics in values:
-            self._sums.add(_arrays(gradients), _arrays(statistics))
+        for loss, gradients, statistics in values:
+            self._sums.add(loss, _arrays(gradients), _arrays(statistics))
         phases.begin(GRADIENTS)
-        gradients, statistics = self._sums.combine()
+        combined = self._sums.combine()
         phases.begin(UPDATE)
-        arguments = tuple(map(tf.constant, (*gradients, *statistics, np.float32(lr))))
+        arguments = tuple(map(tf.constant, (*combined.gradients, *combined.statistics, np.float32(step.lr))))
         if not self._finish_graph:
             self._finish_graph = self._finish.get_concrete_function(*arguments)
         self._finish_graph(*arguments)
-        return [loss for loss, *_ in values]
+        return combined.losses
 
     def _computed(self, shards: Sequence[Batch]) -> list[ShardValues]:
         return self._call(self._shard, [self._arguments(shard) for shard in shards])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 import time
-from typing import Any, ClassVar
+from typing import Any, ClassVar, SupportsFloat
 
 import numpy as np
 import torch
 from torch import nn
 
-from hvdtrain.collectives.exact_sum import ShardSums
+from hvdtrain.collectives.shard_sums import ShardSums
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import choose_device, scale_of_rows
 from hvdtrain.frameworks.torch.arithmetic import DTYPES
@@ -34,7 +34,7 @@ from hvdtrain.frameworks.torch.objective import OBJECTIVES, StepInputs, evaluate
 from hvdtrain.frameworks.torch.optimizer import make_optimizer, read_state, write_state
 from hvdtrain.frameworks.torch.step_graph import CAPTURES, GraphedStep
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
-from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, StepLoss
+from hvdtrain.interfaces import Batch, Evaluated, Learner, OptimizerState, ShardLoss, StepLoss
 from hvdtrain.networks.description import Weights
 from hvdtrain.system.phases import BACKWARD, FORWARD, GRADIENTS, UPDATE, phases
 from hvdtrain.tasks.target import Target
@@ -116,13 +116,13 @@ class TorchSteps(Learner):
             self._sums = ShardSums(self.group, self._config.shards, shapes)
             self.shared_statistics, self.local_weights = self.local_weights, frozenset()
 
-    def _begin_shards(self) -> None:
+    def _begin_shards(self, step: Batch) -> None:
         """Begin a step in shards."""
         self._buffers = buffer_arrays(self._model)
-        self._sums.begin(self._buffers)
+        self._sums.begin(step, self._buffers)
 
-    def _end_shard(self) -> None:
-        """Take the gradients and buffers of a shard, and give the buffers their values of the step's beginning."""
+    def _end_shard(self, loss: SupportsFloat) -> None:
+        """Take loss, gradients and buffers of a shard, and give the buffers their values of the step's beginning."""
         gradients = []
         for parameter in self._parameters.values():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -134,18 +134,19 @@ class TorchSteps(Learner):
                 "the model makes or resizes buffers when it is called, which depends on the shard",
                 "give them their shapes before the first step, or leave out --shards",
             )
-        self._sums.add(gradients, buffers)
+        self._sums.add(loss, gradients, buffers)
         load_buffers(self._model, self._buffers)
 
-    def _finish_shards(self) -> None:
-        """Combine the gradients and buffers of all shards, and update the parameters."""
+    def _finish_shards(self) -> list[ShardLoss]:
+        """Combine the gradients and buffers of all shards, and update the parameters; returns the losses of all."""
         phases.begin(GRADIENTS)
-        gradients, buffers = self._sums.combine()
+        gradients, buffers, losses = self._sums.combine()
         for parameter, gradient in zip(self._parameters.values(), gradients, strict=True):
             values = from_real(torch.from_numpy(gradient).to(parameter.device), parameter.dtype)
             parameter.grad = laid_out_as(parameter.detach(), values)
         load_buffers(self._model, buffers)
         self._apply()
+        return losses
 
     def _clip(self) -> bool:
         """Clip the combined gradients; False if they are not finite and --on-nan skip is to skip the step.
@@ -272,19 +273,16 @@ class TorchLearner(TorchSteps):
             group["lr"] = batch.lr
         self._optimizer.zero_grad()
         if batch.shards is not None:
-            return self._train_shards(batch.shards)
+            return self._train_shards(batch, batch.shards)
         loss = self._forward_backward(batch)
         self._finish_step()
         return loss
 
-    def _train_shards(self, shards: tuple[Batch, ...]) -> list[torch.Tensor]:
-        self._begin_shards()
-        losses = []
+    def _train_shards(self, step: Batch, shards: tuple[Batch, ...]) -> list[ShardLoss]:
+        self._begin_shards(step)
         for shard in shards:
-            losses.append(self._forward_backward(shard))
-            self._end_shard()
-        self._finish_shards()
-        return losses
+            self._end_shard(self._forward_backward(shard))
+        return self._finish_shards()
 
     def _forward_backward(self, batch: Batch) -> Any:
         self._objective.seed_step(batch.step, batch.part)

@@ -19,7 +19,7 @@ from hvdtrain.frameworks.torch.objective import evaluating, seed_generators, to_
 from hvdtrain.frameworks.torch.optimizer import from_arrays, lay_out_state, to_arrays
 from hvdtrain.frameworks.torch.strategies import TorchStrategy
 from hvdtrain.frameworks.user_code import UserLearner, check_optimizer
-from hvdtrain.interfaces import Batch, Evaluated, OptimizerState
+from hvdtrain.interfaces import Batch, Evaluated, OptimizerState, StepLoss
 from hvdtrain.networks.description import Weights
 
 OPTIMIZER = "optimizer"
@@ -111,16 +111,14 @@ class TorchUserLearner(TorchSteps, UserLearner):
     def _on_device(self, arrays: tuple[np.ndarray, ...]) -> tuple[torch.Tensor, ...]:
         return tuple(to_tensor(array, self.device) for array in arrays)
 
-    def prepare(self, batch: Batch, begins_step: bool) -> tuple[torch.Tensor, ...]:
-        if self._config.shards and begins_step:
-            self._begin_shards()
-        return super().prepare(batch, begins_step)
+    def begin_shards(self, step: Batch) -> None:
+        self._begin_shards(step)
 
     @staticmethod
     def _total(values: torch.Tensor) -> float:
         return float(values.double().sum())
 
-    def step(self, losses: torch.Tensor, ends_step: bool) -> torch.Tensor:
+    def step(self, losses: torch.Tensor, ends_step: bool) -> StepLoss:
         self._check_by_row("step()", losses, len(self._row_weights))
         if not losses.requires_grad:
             raise UserError("step(): the losses do not depend on the model's parameters", "compute them with gradients")
@@ -133,19 +131,20 @@ class TorchUserLearner(TorchSteps, UserLearner):
         loss = self._backward(losses.float(), to_tensor(self._row_weights, self.device))
         while self._checks:  # those of the first step are enough
             self._checks.pop().remove()
-        self._end_backward(ends_step)
+        step_loss = self._end_backward(loss, ends_step)
         self._has_state = True
-        return loss
+        return step_loss
 
-    def _end_backward(self, ends_step: bool) -> None:
+    def _end_backward(self, loss: torch.Tensor, ends_step: bool) -> StepLoss:
         """Combine the gradients and update the parameters, with --shards after the last shard of a step."""
         if not self._config.shards:
             self._finish_step()
-            return
-        self._end_shard()
-        if ends_step:
-            self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
-            self._finish_shards()
+            return loss
+        self._end_shard(loss)
+        if not ends_step:
+            return []
+        self.seed(self._step, self._config.shards)  # the update, and what follows it, draws the same on all ranks
+        return self._finish_shards()
 
     @torch.no_grad()
     def eval_step(self, arrays: tuple[np.ndarray, ...]) -> Evaluated:

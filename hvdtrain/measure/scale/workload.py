@@ -142,6 +142,8 @@ def _step(run: Run) -> Step:
     rows = run.global_batch / run.replicas
     if run.replicas > 1:
         shares = run.shares
+        if run.changes.losses or run.changes.joins:
+            raise UserError(f"{name}: its ranks changed while it trained", "give a run that kept its ranks")
         if shares is None or shares.communicate is None or len(run.history.ranks) != run.ranks:
             raise UserError(
                 f"{name}: {run.replicas} replicas, and its record does not tell how much of a step is communication",

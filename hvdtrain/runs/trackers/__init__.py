@@ -27,6 +27,8 @@ EXTRAS = {"mlflow": ("MLFLOW_DISABLE_TELEMETRY", "true"), "wandb": ("WANDB_ERROR
 """Those that need the extra of their name, and the variable by which its library reports nothing to its makers."""
 DESCRIBING = {"kind", "step", "time", "repeated"}
 """What describes a record, and is not one of its values."""
+LISTS_OF_RANKS: dict[Any, tuple[str, ...]] = {"members": ("ranks", "lost", "joined")}
+"""Lists that name ranks, by kind of record; others have a value for each rank."""
 
 
 class Tracker(Protocol):
@@ -45,8 +47,10 @@ class Tracker(Protocol):
     def log(self, record: dict[str, Any]) -> None:
         """A record of metrics.jsonl, with `repeated`: whether the run had it before it was resumed.
 
-        `kind` is train, test, ranks or checkpoint, and `step` the number of steps done; the other values are numbers,
-        or lists with a number for each rank, or (the hash of the weights, `parameters`) text.
+        `kind` is train, test, ranks, checkpoint, or in a job that survives lost ranks, members, shards, audit or
+        audited, and `step` the number of steps done. The other values are numbers; lists with a number for each rank,
+        and None for one that is not there; text, such as the hash of the weights, `parameters`; or as docs/runs.md
+        says.
         """
 
     def end(self, status: str) -> None:
@@ -88,17 +92,24 @@ def installed() -> dict[str, EntryPoint]:
 
 
 def numbers(record: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Each number of a record with its name, such as `loss`."""
+    """Each number of a record with its name, such as `loss`; of a list of ranks, how many there are."""
     for name, value in record.items():
         if name not in DESCRIBING and is_number(value):
             yield name, float(value)
+        elif name in LISTS_OF_RANKS.get(record.get("kind"), ()) and isinstance(value, list | tuple):
+            yield name, float(len(value))
 
 
-def numbers_of_ranks(record: dict[str, Any]) -> Iterator[tuple[str, list[float]]]:
-    """Each list of a record that has a number for each rank, with its name, such as `compute_s`."""
+def numbers_of_ranks(record: dict[str, Any]) -> Iterator[tuple[str, dict[int, float]]]:
+    """Each list of a record that has a number for each rank, or None for one that is not there, with its name, such as
+    `compute_s`: the numbers by rank.
+    """
     for name, value in record.items():
-        if isinstance(value, list | tuple) and value and all(map(is_number, value)):
-            yield name, [float(number) for number in value]
+        if not isinstance(value, list | tuple) or name in LISTS_OF_RANKS.get(record.get("kind"), ()):
+            continue
+        by_rank = {rank: float(number) for rank, number in enumerate(value) if is_number(number)}
+        if by_rank and len(by_rank) == sum(number is not None for number in value):
+            yield name, by_rank
 
 
 def is_number(value: Any) -> bool:
@@ -111,5 +122,6 @@ def scalars(record: dict[str, Any]) -> dict[str, float]:
     kind = record["kind"]
     values = {f"{kind}/{name}": value for name, value in numbers(record)}
     for name, of_ranks in numbers_of_ranks(record):
-        values |= {f"{kind}/{name}_mean": sum(of_ranks) / len(of_ranks), f"{kind}/{name}_max": max(of_ranks)}
+        known = list(of_ranks.values())
+        values |= {f"{kind}/{name}_mean": sum(known) / len(known), f"{kind}/{name}_max": max(known)}
     return values

@@ -28,6 +28,8 @@ class Prometheus(Tracker):
         self._path = Path(folder, f"hvdtrain-{run_id}.prom") if folder else Path(config["folder"], "metrics.prom")
         self._labels = {"run": printable(Path(config["folder"]).name), "run_id": run_id}
         self._registry = CollectorRegistry()
+        self._ranks: dict[tuple[str, str], set[int]] = {}
+        """The ranks that have a value, by kind and name."""
         self._value = self._gauge("value", "Newest value of a run's records", "kind", "name")
         self._rank_value = self._gauge("rank_value", "Newest value of each rank", "kind", "name", "rank")
         self._step = self._gauge("step", "Training steps that are done")
@@ -43,9 +45,16 @@ class Prometheus(Tracker):
         for name, value in numbers(record):
             self._value.labels(**self._labels, kind=kind, name=printable(name)).set(value)
         for name, values in numbers_of_ranks(record):
-            for rank, value in enumerate(values):
-                self._rank_value.labels(**self._labels, kind=kind, name=printable(name), rank=rank).set(value)
+            self._set_of_ranks(kind, printable(name), values)
         self._write("training")
+
+    def _set_of_ranks(self, kind: str, name: str, values: dict[int, float]) -> None:
+        """Set the values of the ranks that are there, and remove those of others."""
+        for rank in self._ranks.get((kind, name), set()) - values.keys():
+            self._rank_value.remove(*self._labels.values(), kind, name, rank)
+        for rank, value in values.items():
+            self._rank_value.labels(**self._labels, kind=kind, name=name, rank=rank).set(value)
+        self._ranks[kind, name] = set(values)
 
     def end(self, status: str) -> None:
         self._write(status)

@@ -198,19 +198,24 @@ def _score(row: Row) -> str:
 
 
 def _work(run: Run) -> list[int]:
-    """How many parts of a batch each rank computes; empty where that is unknown."""
-    shards = run.options["shards"]
-    return Assignment.contiguous(run.ranks, shards).counts if run.ranks and isinstance(shards, int) else []
+    """How many parts of a batch each of the compared ranks computes; empty where that is unknown."""
+    shards, ranks = run.options["shards"], sorted(run.history.ranks)
+    if run.changes.shards:
+        return [run.changes.shards.get(rank, 0) for rank in ranks]
+    is_whole = bool(ranks) and ranks == list(range(run.ranks))
+    return Assignment.contiguous(run.ranks, shards).counts if is_whole and isinstance(shards, int) else []
+
+
+def _slow(run: Run) -> list[tuple[float, int]]:
+    """How many times as long as the others each slow rank takes, and its number; the slowest last."""
+    ranks, times = sorted(run.history.ranks), run.history.ranks
+    slow = slow_ranks([[times[rank] for rank in ranks]], work=_work(run)) if ranks else []
+    return [(one.ratio, ranks[one.rank]) for one in slow]
 
 
 def _stragglers(rows: list[Row]) -> str:
     """The rank that its run waits for the most."""
-    waited_for = [
-        (slow[-1].ratio, slow[-1].rank, run.name)
-        for row in rows
-        for run in row.runs
-        if (slow := slow_ranks([run.history.ranks], work=_work(run)))
-    ]
+    waited_for = [(*slow[-1], run.name) for row in rows for run in row.runs if (slow := _slow(run))]
     if not waited_for:
         return ""
     ratio, rank, name = max(waited_for)

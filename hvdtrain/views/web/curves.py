@@ -1,4 +1,4 @@
-"""The curves that the page draws, and how much slower one rank is than the others, over the time of a run.
+"""The curves that the page draws, how much slower one rank is than the others, and which ranks left and joined.
 
 They are thinned to what a screen shows, and kept until the run's metrics change.
 """
@@ -12,7 +12,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from hvdtrain.runs.metrics import CURVES, NAME, MetricsReader, RankTimes
+from hvdtrain.runs.changes import Changes
+from hvdtrain.runs.metrics import CURVES, NAME, MetricsReader
+from hvdtrain.runs.rank_times import RankTimes
 
 MAX_POINTS = 800
 """Of one curve; a chart is about as many pixels wide."""
@@ -27,6 +29,8 @@ MAX_SAMPLES = 4 * MAX_GROUPS
 MAX_LINES = 8
 """Of more ranks, only those that were slowest lately have a line, and the others are within the band."""
 SLOWEST = 3
+MAX_CHANGES = 100
+"""Changes of ranks that are shown: the newest."""
 MAX_S = 1e9
 """A longer logging step does not count."""
 
@@ -47,7 +51,7 @@ class CurveStore:
         self._lock = threading.Lock()
 
     def curves(self, folder: Path, is_over: bool) -> dict[str, Any]:
-        """The curves of a run by their names, and the spread of its ranks.
+        """The curves of a run by their names, the spread of its ranks, and what happened to them.
 
         is_over: whether nothing more is appended soon, so that its records need not be kept.
         """
@@ -70,7 +74,9 @@ class CurveStore:
                 curves[name] = {
                     "epochs": _short(curve.epochs), "steps": curve.steps, "values": _short(curve.values)
                 }  # fmt: skip
-        return {"curves": curves, "spread": spread(reader.rank_times(MAX_SAMPLES))}
+        found = Changes.of(reader)
+        changes = {"summary": found.summary, "last": [change._asdict() for change in found.changes[-MAX_CHANGES:]]}
+        return {"curves": curves, "spread": spread(reader.rank_times(MAX_SAMPLES)), "changes": changes}
 
 
 def _keep(store: OrderedDict[Path, Any], folder: Path, value: Any, most: int) -> None:
@@ -98,24 +104,23 @@ def spread(intervals: list[RankTimes]) -> dict[str, Any] | None:
     """The time of each rank for its own rows, as a multiple of the median rank's, by logging step.
 
     intervals: at most MAX_SAMPLES. Returns steps, epochs, the least and the greatest multiple, and a line for each rank
-    that is shown alone; None for a run of one rank, or one that measured nothing.
+    that is shown alone, with None where it was not there; None for a run of one rank, or one that measured nothing.
     """
-    intervals = [interval for interval in intervals if max(time.local for time in interval.times) < MAX_S]
-    size = len(intervals[-1].times) if intervals else 0
-    intervals = [interval for interval in intervals if len(interval.times) == size]
-    if size < 2:
+    intervals = [interval for interval in intervals if max(time.local for time in interval.times.values()) < MAX_S]
+    ranks = sorted({rank for interval in intervals for rank in interval.times})
+    if len(ranks) < 2:
         return None
     groups = _groups(intervals)
     ratios = [_ratios(group) for group in groups]
-    shown = range(size) if size <= MAX_LINES else _slowest(ratios)
+    shown = ranks if len(ranks) <= MAX_LINES else _slowest(ratios)
     return {
-        "ranks": size,
-        "knows_waiting": intervals[-1].times[0].communicate is not None,
+        "ranks": len(ranks),
+        "knows_waiting": all(time.communicate is not None for time in intervals[-1].times.values()),
         "steps": [group[-1].step for group in groups],
         "epochs": [group[-1].epoch for group in groups],
-        "least": [round(min(of_ranks), 4) for of_ranks in ratios],
-        "greatest": [round(max(of_ranks), 4) for of_ranks in ratios],
-        "lines": [{"rank": rank, "values": [round(of_ranks[rank], 4) for of_ranks in ratios]} for rank in shown],
+        "least": [min(of_ranks.values()) for of_ranks in ratios],
+        "greatest": [max(of_ranks.values()) for of_ranks in ratios],
+        "lines": [{"rank": rank, "values": [of_ranks.get(rank) for of_ranks in ratios]} for rank in shown],
     }
 
 
@@ -126,14 +131,22 @@ def _groups(intervals: list[RankTimes]) -> list[list[RankTimes]]:
     ]
 
 
-def _ratios(group: list[RankTimes]) -> list[float]:
-    means = [fmean(time.local for time in times) for times in zip(*(interval.times for interval in group), strict=True)]
-    middle = median(means)
-    return [mean / middle if middle > 0 else 1.0 for mean in means]
+def _ratios(group: list[RankTimes]) -> dict[int, float]:
+    """By rank, of those that were there in one of these logging steps."""
+    seconds: dict[int, list[float]] = {}
+    for interval in group:
+        for rank, time in interval.times.items():
+            seconds.setdefault(rank, []).append(time.local)
+    means = {rank: fmean(of_rank) for rank, of_rank in seconds.items()}
+    middle = median(means.values())
+    return {rank: round(mean / middle, 4) if middle > 0 else 1.0 for rank, mean in means.items()}
 
 
-def _slowest(ratios: list[list[float]]) -> list[int]:
+def _slowest(ratios: list[dict[int, float]]) -> list[int]:
     """The ranks that were slowest in the last quarter."""
-    last = ratios[-max(len(ratios) // 4, 1) :]
-    means = [fmean(values) for values in zip(*last, strict=True)]
-    return sorted(sorted(range(len(means)), key=means.__getitem__)[-SLOWEST:])
+    seen: dict[int, list[float]] = {}
+    for of_ranks in ratios[-max(len(ratios) // 4, 1) :]:
+        for rank, ratio in of_ranks.items():
+            seen.setdefault(rank, []).append(ratio)
+    means = {rank: fmean(values) for rank, values in seen.items()}
+    return sorted(sorted(means, key=means.__getitem__)[-SLOWEST:])

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.rank_threads import on_all_ranks
 
-from hvdtrain.collectives.exact_sum import ShardSums, sum_over_shards
+from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.datasets.sharding import bounds
 
@@ -33,13 +33,13 @@ def summed(shards, ranks, order=None, permuted=False):
     def of_rank(group):
         low, high = bounds(len(shards), group.rank, ranks)
         local = shards[low:high][::-1] if permuted else shards[low:high]
-        return sum_over_shards(group, local, SHAPES, len(shards))
+        return sum_over_shards(group, local, SHAPES, len(shards), np.array([len(local), 0.1 * (group.rank == 0)]))
 
     first, *others = on_all_ranks(ranks, of_rank, order)
     for other in others:
         for array, expected in zip(other.arrays, first.arrays, strict=True):
             assert array.tobytes() == expected.tobytes()
-    assert first.shards == len(shards)
+    assert first.carried.tolist() == [len(shards), 0.1]
     return first.arrays
 
 
@@ -106,41 +106,9 @@ def test_ranks_without_a_shard_take_part():
         return sum_over_shards(group, shards if group.rank == 1 else [], SHAPES, 8)
 
     for sums in on_all_ranks(3, of_rank):
-        assert sums.shards == 2 and all((array == 2).all() for array in sums.arrays)
+        assert all((array == 2).all() for array in sums.arrays)
 
 
 def test_no_shard_at_all():
     sums = sum_over_shards(SingleProcess(), [], SHAPES, 8)
-    assert sums.shards == 0 and not any(array.any() for array in sums.arrays)
-
-
-def test_gradients_are_means_over_all_shards_and_statistics_over_those_with_rows():
-    step = ShardSums(SingleProcess(), 4, [(2,)])
-    step.begin([np.array([1.0, 1.0]), np.array(7)])
-    step.add([np.array([1, 2], np.float32)], [np.array([2.0, 1.0]), np.array(8)])
-    step.add([np.array([3, 2], np.float32)], [np.array([4.0, 1.0]), np.array(8)])
-    (gradient,), (mean, count) = step.combine()
-    assert gradient.dtype == np.float32 and gradient.tolist() == [1, 1]
-    assert mean.tolist() == [3, 1]
-    assert count.dtype == np.int64 and count == 8
-
-
-def test_arrays_without_dimensions_stay_arrays():
-    step = ShardSums(SingleProcess(), 2, [()])
-    step.begin([np.array(1.0)])
-    step.add([np.array(4, np.float32)], [np.array(3.0)])
-    (gradient,), (statistic,) = step.combine()
-    assert isinstance(gradient, np.ndarray) and gradient == 2
-    assert isinstance(statistic, np.ndarray) and statistic == 3
-
-
-def test_statistics_that_no_shard_changes_keep_their_bits():
-    mask = np.array([-np.inf, 0, 1e-40, 3e38, np.nan, -0.0], np.float32)
-    numbers = np.array([2**60 + 1, -5])
-    step = ShardSums(SingleProcess(), 3, [])
-    step.begin([mask, numbers])
-    for _ in range(3):
-        step.add([], [mask.copy(), numbers + [0, 1]])
-    _, (after, counted) = step.combine()
-    assert after.tobytes() == mask.tobytes()
-    assert counted.tolist() == [2**60 + 1, -4]
+    assert not any(array.any() for array in sums.arrays)

@@ -112,6 +112,19 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
             assert np.array_equal(part.rows, other.rows) and np.array_equal(part.weights, other.weights)
 
 
+@given(
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 64),
+    shards=st.integers(1, 12),
+    remainder=st.sampled_from(["pad", "exact"]),
+)
+def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, shards, remainder):
+    order = sharding.order(3, 0, samples)
+    for step, parts in enumerate(sharding.batches(order, batch, remainder, sharding.Cut.of(0, 1, shards))):
+        with_rows = tuple(number for number, part in enumerate(parts) if part.weights.any())
+        assert sharding.parts_with_rows(samples - step * batch, batch, remainder, shards) == with_rows
+
+
 @given(samples=st.integers(1, 2000), batch=st.integers(1, 256), size=SIZES, shards=st.integers(9, 20))
 def test_pieces_of_an_evaluation_in_shards_do_not_depend_on_the_ranks(samples, batch, size, shards):
     def pieces(size):

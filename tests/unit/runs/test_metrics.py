@@ -8,7 +8,8 @@ import pytest
 from support.events import read_events
 from support.report import make_run
 
-from hvdtrain.runs import metrics
+from hvdtrain.runs import metrics, rank_times
+from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.metrics import BLOCK_BYTES, Curve, MetricsReader, last_records
 from hvdtrain.runs.run import Run
 from hvdtrain.runs.step_times import StepTime
@@ -105,7 +106,7 @@ def test_times_of_ranks_need_numbers_of_all_of_them(tmp_path):
     good = line("train", 1, compute_s=[1.0, 2.0], communicate_s=None, data_s=[0.0, 0.1])
     (tmp_path / "metrics.jsonl").write_text(good + line("train", 2, compute_s=[1.0, "x"], data_s=3))
     (interval,) = MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()
-    assert interval == (1, 0.1, [StepTime(1.0, None, 0.0), StepTime(2.0, None, 0.1)])
+    assert interval == (1, 0.1, {0: StepTime(1.0, None, 0.0), 1: StepTime(2.0, None, 0.1)})
 
 
 def test_a_thinned_curve_keeps_its_extremes_and_ends():
@@ -156,7 +157,7 @@ def test_curves_of_damaged_lines(tmp_path):
     ]  # fmt: skip
     history = history_of(tmp_path, lines)
     assert history.train_loss.points == [(0.1, 2.0), (0.5, 1.5)]
-    assert (history.test_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], [])
+    assert (history.test_loss.points, history.metrics["accuracy"].points, history.ranks) == ([], [(0.5, 0.5)], {})
 
 
 def test_a_run_without_metrics_has_no_history(tmp_path):
@@ -169,24 +170,20 @@ def test_a_run_without_metrics_has_no_history(tmp_path):
 
 def test_times_are_sums_without_the_first_interval(tmp_path):
     records = [record(number, **times([1.0, 9.0], [8.0, 0.5], [0.5, 0.25])) for number in (1, 2, 3)]
-    assert history_of(tmp_path, records).ranks == [
-        StepTime(2.0, 16.0, 1.0), StepTime(18.0, 1.0, 0.5),
-    ]  # fmt: skip
+    assert history_of(tmp_path, records).ranks == {0: StepTime(2.0, 16.0, 1.0), 1: StepTime(18.0, 1.0, 0.5)}
 
 
 def test_where_communication_is_not_known_it_counts_as_computing(tmp_path):
     records = [record(number, **times([3.0, 4.0], None, [0.0, 0.0])) for number in (1, 2)]
     records.append(record(3, **times([1.0, 1.0], [2.0, 2.0], [0.0, 0.0])))
-    assert history_of(tmp_path, records).ranks == [
-        StepTime(6.0, None, 0.0), StepTime(7.0, None, 0.0),
-    ]  # fmt: skip
+    assert history_of(tmp_path, records).ranks == {0: StepTime(6.0, None, 0.0), 1: StepTime(7.0, None, 0.0)}
 
 
 @pytest.mark.parametrize(
     "odd",
     [
         times([1.0], [1.0, 2.0], [1.0, 2.0]), times([1.0, -2.0], [1.0, 2.0], [1.0, 2.0]), times("12", [1, 2], [1, 2]),
-        times([1.0, None], [1.0, 2.0], [1.0, 2.0]), times([1.0, 2.0], [1.0, 2.0], None), times([], [], []),
+        times([1.0, True], [1.0, 2.0], [1.0, 2.0]), times([1.0, 2.0], [1.0, 2.0], None), times([], [], []),
         times([1.0, 2.0, 3.0], [0.0] * 3, [0.0] * 3), {},
     ],
 )  # fmt: skip
@@ -195,7 +192,20 @@ def test_records_with_other_times_are_left_out(tmp_path, odd):
     good = times([1.0, 2.0], [1.0, 0.0], [0.0, 0.0])
     records = [record(1, **good), record(2, **odd), record(3, **good), record(4, **good)]
     ranks = history_of(tmp_path, records).ranks
-    assert ranks == [StepTime(2.0, 2.0, 0.0), StepTime(4.0, 0.0, 0.0)]
+    assert ranks == {0: StepTime(2.0, 2.0, 0.0), 1: StepTime(4.0, 0.0, 0.0)}
+
+
+def test_where_ranks_left_the_times_are_those_of_the_usual_ranks(tmp_path):
+    """Two ranks at the end, after one was lost, do not stand for a run of three."""
+    whole, rest = (
+        times([1.0, 1.0, 2.0], [1.0, 1.0, 0.0], [0.0] * 3),
+        times([1.0, None, 2.0], [1.0, None, 0.0], [0.0] * 3),
+    )
+    records = [record(step, **(rest if step > 5 else whole)) for step in range(1, 8)]
+    lost = {"kind": "members", "step": 5, "epoch": 0.5, "number": 2, "ranks": [0, 2]}
+    (tmp_path / "survived").mkdir()
+    assert [*history_of(tmp_path, records).ranks] == [0, 2], "resumed with other ranks: the newest count"
+    assert history_of(tmp_path / "survived", [*records, lost]).ranks[1] == StepTime(4.0, 4.0, 0.0)
 
 
 SMALL = {"kind": "train", "step": 1, "epoch": 0.1}
@@ -205,6 +215,7 @@ HOSTILE = {
     "many ranks": lambda number: json.dumps({**SMALL, "epoch": number, **times([1] * 900, None, [1] * 900)}),
     "many kinds": lambda number: json.dumps({**SMALL, "kind": f"kind {number}"}),
     "many names": lambda number: json.dumps({**SMALL, "epoch": number, **{f"{number} {at}": 1 for at in range(500)}}),
+    "changes": lambda number: json.dumps({**SMALL, "kind": "members", "ranks": [number, *range(50)], "number": number}),
     "hashes": lambda number: json.dumps({**SMALL, "kind": "checkpoint", "step": number, "parameters": "0" * 16}),
 }
 
@@ -213,7 +224,7 @@ HOSTILE = {
 def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record(tmp_path, monkeypatch, kind):
     """Objects of the records took up to 27 times as much as the file."""
     monkeypatch.setattr(metrics, "CHUNK_BYTES", 1 << 16)
-    monkeypatch.setattr(metrics, "MAX_TIMES", 1 << 10)
+    monkeypatch.setattr(rank_times, "MAX_TIMES", 1 << 10)
     path, size, number = tmp_path / "metrics.jsonl", 0, 0
     with open(path, "w") as file:
         while size < 1 << 20:
@@ -222,7 +233,7 @@ def test_the_memory_of_a_reader_is_that_of_the_file_and_a_little_for_each_record
     tracemalloc.start()
     try:
         reader = MetricsReader(path).read()
-        shown = reader.history(), reader.hashes(), reader.rank_times(100)
+        shown = reader.history(), reader.hashes(), reader.rank_times(100), Changes.of(reader)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -242,7 +253,7 @@ def test_a_reader_has_at_most_so_many_records(tmp_path):
 
 
 def test_times_of_ranks_are_thinned_by_their_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "MAX_TIMES", 20)
+    monkeypatch.setattr(rank_times, "MAX_TIMES", 20)
     records = [record(number, **times([1.0] * 4, None, [0.0] * 4)) for number in range(1, 13)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
     assert [interval.step for interval in MetricsReader(tmp_path / "metrics.jsonl").read().rank_times()] == [

@@ -1,8 +1,10 @@
 """One rule by which a rank is slow, for logs, evaluations, `watch`, the web page and the report."""
 
+import json
+
 import pytest
 
-from hvdtrain.runs.step_times import StepTime, from_record, slow_ranks
+from hvdtrain.runs.step_times import StepTime, from_record, slow_ranks, to_record
 
 
 def ranks(*compute, data=(), known=True):
@@ -66,9 +68,19 @@ def test_parts_are_sums_differences_and_shares():
 
 def test_records_without_the_times_of_all_ranks_have_none():
     good = {"compute_s": [1.0, 2.0], "communicate_s": None, "data_s": [0.0, 0.5]}
-    assert from_record(good) == [StepTime(1.0, None, 0.0), StepTime(2.0, None, 0.5)]
-    for name, odd in [("compute_s", [1.0]), ("data_s", "12"), ("data_s", [1.0, -1.0]), ("compute_s", [1.0, None])]:
-        assert from_record({**good, name: odd}) is None
+    assert from_record(good) == {0: StepTime(1.0, None, 0.0), 1: StepTime(2.0, None, 0.5)}
+    for name, odd in [("compute_s", [1.0]), ("data_s", 12), ("data_s", [1.0, -1.0]), ("compute_s", [1.0, "1"])]:
+        assert from_record({**good, name: odd}) == {}
+
+
+@pytest.mark.parametrize("gone", [None, StepTime(0.0, 0.0, 0.0)])
+def test_ranks_that_are_not_there_have_no_times(gone):
+    """As null or as no time at all; where all ranks have none, they are there."""
+    times = [StepTime(1.0, 2.0, 0.5), gone, StepTime(2.0, 1.0, 0.5)]
+    record = json.loads(json.dumps(to_record(times)))
+    assert from_record(record) == {0: times[0], 2: times[2]}
+    assert from_record(to_record([StepTime(0.0, 0.0, 0.0)] * 2)) == dict.fromkeys(range(2), StepTime(0.0, 0.0, 0.0))
+    assert to_record([StepTime(1.0, None, 0.0), None])["communicate_s"] is None
 
 
 def test_ranks_with_more_shards_are_not_slow():
@@ -76,3 +88,10 @@ def test_ranks_with_more_shards_are_not_slow():
     assert [rank.rank for rank in slow_ranks(window)] == [0]
     assert slow_ranks(window, work=[2, 1, 1]) == []
     assert [rank.rank for rank in slow_ranks([[*part[1:], part[0]] for part in window], work=[1, 1, 1])] == [2]
+
+
+def test_nobody_waits_for_a_slow_rank_with_fewer_shards():
+    """Rank 0 takes twice as long for a shard, and has half as many: all take the same time."""
+    window = [ranks(1.0, 1.0, 1.05, 0.95)] * 3
+    assert named(*window, work=[2, 4, 4, 4]) == named(*window) == []
+    assert named(*[ranks(1.0, 0.5, 0.5, 0.5)] * 3, work=[3, 4, 4, 4]) == [(0, "compute")]

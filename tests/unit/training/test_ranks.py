@@ -7,16 +7,16 @@ import pytest
 from support.rank_threads import on_all_ranks
 
 from hvdtrain.collectives.groups import SingleProcess
-from hvdtrain.datasets.sharding import bounds
+from hvdtrain.interfaces import ShardLoss
 from hvdtrain.runs.step_times import StepTime, to_record
-from hvdtrain.training.ranks import RankStep, join, mean_of_shards
+from hvdtrain.training.ranks import Losses, RankStep, join, losses_of_rank, losses_of_shards
 
 
 def joined(*losses_by_rank, stop=(), due=(), times=()):
     """The interval of ranks with these losses, from step 8 on; ranks that were asked to stop, or to save; times."""
 
     def join_rank(group):
-        losses = list(enumerate(losses_by_rank[group.rank], start=8))
+        losses = losses_of_rank(group.rank, list(enumerate(losses_by_rank[group.rank], start=8)))
         taken = {"times": times[group.rank]} if times else {}
         return join(group, losses, stop_requested=group.rank in stop, checkpoint_due=group.rank in due, **taken)
 
@@ -29,7 +29,7 @@ NAN = float("nan")
 
 
 def test_mean_loss_of_one_process():
-    interval = join(SingleProcess(), [(0, 1.0), (1, 2.0)])
+    interval = join(SingleProcess(), losses_of_rank(0, [(0, 1.0), (1, 2.0)]))
     assert (interval.loss, interval.not_finite, interval.stopping_rank) == (1.5, None, None)
 
 
@@ -58,8 +58,8 @@ def test_mean_loss_leaves_out_what_is_not_finite():
 @pytest.mark.parametrize(
     ("losses", "expected"),
     [
-        (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), RankStep(2, 8)),
-        (([1.0, 1.0], [float("inf"), NAN], [NAN, 1.0]), RankStep(1, 8)),
+        (([1.0, 1.0], [1.0, NAN], [NAN, 1.0]), RankStep(2, 8, 2)),
+        (([1.0, 1.0], [float("inf"), NAN], [NAN, 1.0]), RankStep(1, 8, 1)),
         (([1.0, 1.0], [1.0, 1.0], [1.0, 1.0]), None),
     ],
 )
@@ -68,7 +68,7 @@ def test_first_loss_that_is_not_finite_is_named(losses, expected):
 
 
 def test_step_0_of_rank_0_can_be_named():
-    assert join(SingleProcess(), [(0, NAN)]).not_finite == RankStep(0, 0)
+    assert join(SingleProcess(), losses_of_rank(0, [(0, NAN)])).not_finite == RankStep(0, 0, 0)
 
 
 def test_rank_0_decides_on_checkpoints():
@@ -85,10 +85,15 @@ def test_first_rank_that_was_asked_to_stop():
 @pytest.mark.parametrize("ranks", [1, 2, 3, 5])
 def test_mean_loss_of_shards_does_not_depend_on_the_ranks(ranks):
     """Two steps of five shards; one loss is not finite, and one shard has no rows and so no loss."""
-    losses = [0.1, 0.2, 0.3, NAN, 1e16, 0.7, 1.1, -1e16, 0.9]
+    values = [[0.1, 0.2, 0.3, NAN, 1e16], [0.7, 1.1, -1e16, 0.9]]
+    steps = [
+        (step, [ShardLoss(shard, shard * ranks // 5, value) for shard, value in enumerate(of_step)])
+        for step, of_step in enumerate(values, 3)
+    ]
 
-    def mean(group):
-        first, end = bounds(len(losses), group.rank, ranks)
-        return mean_of_shards(group, [(0, loss) for loss in losses[first:end]], 10)
+    def interval(group):
+        return join(group, losses_of_shards(steps, 5) if group.rank == 0 else Losses())
 
-    assert on_all_ranks(ranks, mean) == [math.fsum([0.1, 0.2, 0.3, 0.7, 1.1, 0.9]) / 9] * ranks
+    for joined_losses in on_all_ranks(ranks, interval):
+        assert joined_losses.loss == math.fsum([0.1, 0.2, 0.3, 0.7, 1.1, 0.9]) / 9
+        assert joined_losses.not_finite == RankStep(3 * ranks // 5, 3, 3)

@@ -198,16 +198,16 @@ def _chosen(rows: list[Row]) -> tuple[list[tuple[float, str]], list[_Lane], str]
     return names, lanes, "".join(f"\n({text})" for text in texts)
 
 
-def _spread(ranks: list[StepTime]) -> float:
+def _spread(ranks: Mapping[int, StepTime]) -> float:
     """How much the ranks differ in the time for their own rows, as a share of the longest step time."""
-    total = max(time.total for time in ranks)
-    local = [time.local for time in ranks]
+    total = max(time.total for time in ranks.values())
+    local = [time.local for time in ranks.values()]
     return (max(local) - min(local)) / total if total > 0 else 0.0
 
 
-def _outermost(ranks: list[StepTime]) -> list[int]:
+def _outermost(ranks: Mapping[int, StepTime]) -> list[int]:
     """The ranks in their order; of many, those that take longest and shortest for their own rows."""
-    numbers = sorted(range(len(ranks)), key=lambda rank: ranks[rank].local)
+    numbers = sorted(ranks, key=lambda rank: ranks[rank].local)
     if len(numbers) > MAX_RANKS:
         numbers = [*numbers[: MAX_RANKS // 2], *numbers[-MAX_RANKS // 2 :]]
     return sorted(numbers)

@@ -56,7 +56,7 @@ def learner(target, group=None, **options):
 
 
 def train_on_ranks(ranks, target, arrays, assignments=(), **options):
-    """Weights, optimizer state and the sum of the losses after all steps; checks that the ranks are equal.
+    """Weights, optimizer state and the losses of all shards after all steps; checks that the ranks are equal.
 
     assignments: those of the steps in turn; by default shards stay where they begin.
     """
@@ -70,9 +70,10 @@ def train_on_ranks(ranks, target, arrays, assignments=(), **options):
         return of_rank.weights() | of_rank.optimizer_state().arrays, losses
 
     results = on_all_ranks(ranks, train)
-    for arrays_of_rank, _ in results[1:]:
+    for arrays_of_rank, losses in results[1:]:
         assert_same(arrays_of_rank, results[0][0])
-    return results[0][0], math.fsum(loss for _, losses in results for loss in losses)
+        assert losses == results[0][1]
+    return results[0]
 
 
 NESTEROV = {"nesterov": True, "weight_decay": 0.01, "clip_norm": 0.5}

@@ -1,0 +1,117 @@
+"""The gradients, running statistics and losses of a step in shards (`--shards`), combined over all ranks.
+
+Besides the largest magnitudes, the first sum of a step carries what each rank says about its shards: each value is that
+of one rank, and the others add zeros. So all ranks know all losses, and that each shard was computed exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, SupportsFloat
+
+import numpy as np
+
+from hvdtrain.collectives.exact_sum import sum_over_shards
+from hvdtrain.errors import TrainingError
+from hvdtrain.interfaces import Batch, Group, ShardLoss
+
+
+class Combined(NamedTuple):
+    """A step over the shards of all ranks."""
+
+    gradients: list[np.ndarray]
+    """Their means over all shards, float32; a shard without rows has none, which counts as 0."""
+    statistics: list[np.ndarray]
+    """Their means over the shards that were computed."""
+    losses: list[ShardLoss]
+    """Of the shards that were computed, in their order."""
+
+
+class ShardSums:
+    """The gradients and running statistics of a step in shards: collected on this rank, and combined over all ranks.
+
+    shards: of a global batch. parameters: shapes of the gradients.
+    """
+
+    def __init__(self, group: Group, shards: int, parameters: Sequence[tuple[int, ...]]) -> None:
+        self._group, self._shards, self._parameters = group, shards, list(parameters)
+        self._start: list[np.ndarray] = []
+        self._added: list[list[np.ndarray]] = []
+        self._losses: list[SupportsFloat] = []
+
+    def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
+        """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
+        self._step, self._start = step, list(statistics)
+        self._added, self._losses = [], []
+
+    def add(self, loss: SupportsFloat, gradients: Sequence[np.ndarray], statistics: Sequence[np.ndarray]) -> None:
+        """Add the step's next shard: its loss, which may not be computed yet, its gradients, float32, and the
+        statistics after it. The arrays may not change afterwards.
+        """
+        changes = [_change(before, after) for before, after in zip(self._start, statistics, strict=True)]
+        self._added.append([*gradients, *changes])
+        self._losses.append(loss)
+
+    def combine(self) -> Combined:
+        """Combine the shards of all ranks; call it on every rank.
+
+        Raises TrainingError if a shard that has rows was not computed by exactly one rank.
+        """
+        shapes = [*self._parameters, *(array.shape for array in self._start)]
+        sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._said())
+        self._added = []
+        losses = self._heard(sums.carried)
+        count = len(self._parameters)
+        # NumPy turns arrays without dimensions into scalars.
+        gradients = [np.asarray(total / self._shards, np.float32) for total in sums.arrays[:count]]
+        changes = (total / max(len(losses), 1) for total in sums.arrays[count:])
+        statistics = [_changed(before, change) for before, change in zip(self._start, changes, strict=True)]
+        return Combined(gradients, statistics, losses)
+
+    def _said(self) -> np.ndarray:
+        """What this rank says about its shards, float64: by shard whether it computed it, its own number, and the
+        loss; by rank the newest membership that it knows.
+        """
+        shards, memberships = np.zeros((3, self._shards)), np.zeros(self._group.size)
+        for shard, loss in zip(self._step.shards or (), self._losses, strict=True):
+            shards[:, shard.part] += 1, self._group.rank, float(loss)
+        memberships[self._group.rank] = getattr(self._group, "known_membership", 0)
+        return np.concatenate([shards.ravel(), memberships])
+
+    def _heard(self, carried: np.ndarray) -> list[ShardLoss]:
+        """The losses, from the sum of what all ranks said; sets the membership that all know, if the group has one."""
+        ends = 3 * self._shards
+        computed, ranks, losses = carried[:ends].reshape(3, self._shards).tolist()
+        if hasattr(self._group, "agreed_membership"):
+            self._group.agreed_membership = int(carried[ends:].min())
+        self._check(computed)
+        return [
+            ShardLoss(shard, int(rank), loss)
+            for shard, (count, rank, loss) in enumerate(zip(computed, ranks, losses, strict=True))
+            if count
+        ]
+
+    def _check(self, computed: Sequence[float]) -> None:
+        """Raise TrainingError unless each shard with rows was computed once. computed: how often, by shard."""
+        wrong = {shard: int(count) for shard, count in enumerate(computed) if count > 1}
+        wrong |= {shard: 0 for shard in self._step.all_shards if not computed[shard]}
+        if wrong:
+            shard, count = min(wrong.items())
+            by = f"by {count} ranks" if count else "by no rank"
+            problem = f"shard {shard} of step {self._step.step} was computed {by}, so its gradient is wrong"
+            raise TrainingError(problem, "resume the last checkpoint", step=self._step.step)
+
+
+def _change(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    """after - before, float64; 0 for elements that stay as they are, which may be infinite, as in masks, or NaN."""
+    with np.errstate(invalid="ignore"):
+        stays = (after == before) | ((after != after) & (before != before))
+        return np.where(stays, 0.0, np.subtract(after, before, dtype=np.float64))
+
+
+def _changed(before: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """before + change, in the type of `before`; elements without a change keep their bits."""
+    with np.errstate(invalid="ignore"):
+        total = np.add(before, change, dtype=np.float64)
+        rounded = np.asarray(np.rint(total) if before.dtype.kind in "iu" else total).astype(before.dtype)
+    return np.where(change == 0, before, rounded)
