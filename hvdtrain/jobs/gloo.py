@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -22,9 +21,11 @@ class Layout(NamedTuple):
     cross_size: int
 
 
-def environment(rank: rank_info.RankInfo, address: str, port: int, interface: str | None) -> dict[str, str]:
+def environment(
+    rank: rank_info.RankInfo, layout: Layout, address: str, port: int, interface: str | None
+) -> dict[str, str]:
     """Horovod's variables for this rank, as horovodrun sets them; address and port are those of the `Store`."""
-    local_size, cross_rank, cross_size = layout(rank, os.environ)
+    local_size, cross_rank, cross_size = layout
     values = {
         "RANK": rank.rank,
         "SIZE": rank.size,
@@ -62,7 +63,7 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
 class Store:
     """The rendezvous server of Gloo's ranks, where they leave their addresses: GET, PUT and DELETE of /scope/key.
 
-    It listens on one address (on all interfaces where `address` is empty) until this process ends. Horovod's protocol
+    It listens on one address (on all interfaces where `address` is empty) until `close`. Horovod's protocol
     has no authentication: whoever reaches the port can read and change the values. Raises UserError if the port
     cannot be opened.
     """
@@ -74,7 +75,19 @@ class Store:
             reason = f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})"
             raise UserError(reason, "set MASTER_ADDR and another MASTER_PORT on all ranks") from None
         self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with self._server:  # closes its port
+            self._server.serve_forever(poll_interval=CLOSE_S)
+
+    def close(self) -> None:
+        """Serve no more, within CLOSE_S seconds. It waits for nothing."""
+        threading.Thread(target=self._server.shutdown, daemon=True).start()
+
+
+CLOSE_S = 0.5
+"""How often the rendezvous server finds out whether it is closed."""
 
 
 MAX_CONNECTIONS = 512

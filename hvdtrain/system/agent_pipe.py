@@ -1,6 +1,7 @@
 """What a rank says to its agent, as data through a pipe: which run it has opened, and why it fails.
 
 So the launcher knows the run's folder and compares the ranks' failures. It reports the failure that came first, once.
+In a job that survives lost ranks (`membership.py`), a rank also says when it can join, and which rank is to be ended.
 Without an agent, which gives the rank the pipe, the rank prints its failure itself.
 """
 
@@ -31,6 +32,27 @@ class OpenedRun(NamedTuple):
     """The path of the checkpoint that it resumes from; empty where it starts from the beginning."""
 
 
+class Ready(NamedTuple):
+    """The rank has done what takes long before its first step: it can become a member."""
+
+
+class NotRunning(NamedTuple):
+    """A member does not run: it is stopped, or its host is down. It is to be ended, and counts as lost."""
+
+    rank: int
+    reason: str
+
+
+class Excluded(NamedTuple):
+    """A member computes wrong bits. It is to be ended, and its host is not to be used again."""
+
+    rank: int
+    reason: str
+
+
+Said = Failure | OpenedRun | Ready | NotRunning | Excluded
+
+
 def new_pipe() -> tuple[int, int, str]:
     """A pipe: the ends to read and to write, and the value of VARIABLE."""
     reading, writing = os.pipe()
@@ -38,7 +60,7 @@ def new_pipe() -> tuple[int, int, str]:
     return reading, writing, f"{writing}:{os.fstat(writing).st_ino}"
 
 
-def send(said: Failure | OpenedRun) -> bool:
+def send(said: Said) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
     descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     try:
@@ -52,19 +74,31 @@ def send(said: Failure | OpenedRun) -> bool:
         return False
 
 
-def _message(said: Failure | OpenedRun) -> dict[str, Any]:
-    if isinstance(said, OpenedRun):
-        return {"run": said._asdict()}
+def _message(said: Said) -> dict[str, Any]:
+    match said:
+        case OpenedRun():
+            return {"run": said._asdict()}
+        case Ready():
+            return {"ready": {}}
+        case NotRunning() | Excluded():
+            name = "excluded" if isinstance(said, Excluded) else "not_running"
+            return {name: {"rank": said.rank, "reason": said.reason[:MAX_TEXT]}}
     return {"failure": said._replace(reason=said.reason[:MAX_TEXT], remedy=said.remedy[:MAX_TEXT]).record()}
 
 
-def parse(message: object) -> Failure | OpenedRun:
+def parse(message: object) -> Said:
     """What a message says. Raises ValueError for one of another form."""
     match message:
         case {"failure": values}:
             return Failure.from_record(values)
         case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
             return OpenedRun(folder, resumable, checkpoint)
+        case {"ready": {}}:
+            return Ready()
+        case {"not_running": {"rank": int(rank), "reason": str(reason)}}:
+            return NotRunning(rank, reason)
+        case {"excluded": {"rank": int(rank), "reason": str(reason)}}:
+            return Excluded(rank, reason)
     raise ValueError("not a message of a rank")
 
 
