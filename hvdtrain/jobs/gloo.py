@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from hvdtrain.errors import UserError
-from hvdtrain.system import rank_info
+from hvdtrain.system import membership, rank_info
 
 
 class Layout(NamedTuple):
@@ -90,6 +90,8 @@ CLOSE_S = 0.5
 """How often the rendezvous server finds out whether it is closed."""
 
 
+NO_ADDRESS = b"superseded"
+"""What Gloo fails with as an address, at once; it would wait for one that does not come."""
 MAX_CONNECTIONS = 512
 """Of the rendezvous server, beyond one for each rank: of more, the oldest are closed. Ranks keep none open."""
 
@@ -139,6 +141,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
+        if membership.SUPERSEDED in self.server.values:
+            return self._answer(200, NO_ADDRESS)
         value = self.server.values.get(self.path)
         self._answer(404 if value is None else 200, value or b"")
 
