@@ -27,6 +27,7 @@ from hvdtrain.system.run_end import RunEnd
 from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
 from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
@@ -83,7 +84,7 @@ class StartedRun:
             *(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
         )
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
-        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput]
+        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         self.tracing: Tracing | None = None
         if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
