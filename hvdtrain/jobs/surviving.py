@@ -31,10 +31,10 @@ from hvdtrain.system.processes import describe_status, shell_status
 from hvdtrain.system.rank_info import host_name
 from hvdtrain.system.run_end import Failure
 
-STORE_S = 5.0
-"""How long the rendezvous server of a membership stays after the next one."""
 MAX_STARTS = 4
 """How often a rank is started, until the job has begun."""
+LATECOMERS_S = 5.0
+"""How long members may run after another one has ended well."""
 
 
 class SurvivingSupervisor(Supervisor):
@@ -52,6 +52,8 @@ class SurvivingSupervisor(Supervisor):
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
         """The rendezvous server of the newest membership."""
+        self._first: int | None = None
+        """The first rank of that membership."""
         self._said_last: dict[int, str] = {}
 
     # Starting ranks.
@@ -176,8 +178,9 @@ class SurvivingSupervisor(Supervisor):
 
     def _publish(self, membership: Membership) -> None:
         """Tell all members."""
-        if self._store:  # a rank may still ask it, which takes longer where it has gone
-            asyncio.get_running_loop().call_later(STORE_S, self._store.close)
+        self._first = membership.ranks[0]
+        if self._store:
+            self._store.close()
         self._store = gloo.Store(self._listening, ranks=len(membership.members))
         record = membership._replace(store=("", self._store.port)).record()
         for number in membership.ranks:
@@ -216,6 +219,7 @@ class SurvivingSupervisor(Supervisor):
         if rank.status in (0, Stopped.exit_status):
             self._memberships.has_finished(rank.number)
             self._end_newcomers()
+            asyncio.get_running_loop().call_later(LATECOMERS_S, self._end_latecomers)
         super()._on_rank_end(rank)
 
     def _end_newcomers(self) -> None:
@@ -225,6 +229,18 @@ class SurvivingSupervisor(Supervisor):
                 connection = self._ranks.get(number)
                 if not connection or connection.status is None:
                     self._drop(number)
+
+    def _end_latecomers(self) -> None:
+        """End the members that still run some seconds after one has ended well, except the first.
+
+        All is written by then. A member that has joined after the last step of the others waits for them in vain; the
+        first one has not, and may have more to do, such as sending the last records to trackers.
+        """
+        for number in self._memberships.ranks:
+            if number != self._first and not self._failure:
+                self._drop(number)
+        if self._ended():
+            self._over.set()
 
     def _on_rank_failure(self, failure: Failure) -> None:
         """The agent of a rank has disconnected, or its program has ended: it is lost, if it may be."""

@@ -211,11 +211,14 @@ class Reporter(Observer):
                 "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
             )
 
+    def record(self, kind: str, at: Position, **values: Any) -> None:
+        """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""
+        if self._writer:
+            self._writer.write(kind, at.step, epoch=at.step / self._run.steps_per_epoch, **values)
+
     def saved(self, at: Position, parameters: str) -> None:
         """Record the checksum of the weights, by which others can tell whether they have the same bits."""
-        if self._writer:
-            epoch = at.step / self._run.steps_per_epoch
-            self._writer.write("checkpoint", at.step, epoch=epoch, parameters=parameters)
+        self.record("checkpoint", at, parameters=parameters)
 
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""

@@ -25,6 +25,7 @@ from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.tasks.target import Target
+from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.begin import Findings, begin, begin_or_join
 from hvdtrain.training.loop import Training
@@ -64,7 +65,7 @@ class StartedRun:
         self.stop = StopRequest(run.folder, run.group)
         self.watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
-        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput]
+        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         self.tracing: Tracing | None = None
         if run.runtime.timeline and not start.joins:
             from hvdtrain.training.tracing import Tracing

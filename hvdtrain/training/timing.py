@@ -224,7 +224,12 @@ class SlowRanks:
                 self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
+            if self._work and self._work[key[0]] + 1 < max(self._work):
+                log.warning(
+                    "no rank waits for rank %d on %s any longer: it has fewer shards", key[0], self._hosts[key[0]]
+                )
+            else:
+                log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""
