@@ -6,13 +6,17 @@ the update. All ranks then compute the shard again, each for itself, and the wro
 
 from __future__ import annotations
 
+import time
 from typing import NoReturn
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer, Verdict, judge
+from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import TrainingError, WrongBits
 from hvdtrain.interfaces import Audit, Batch, Position
 from hvdtrain.runs.console import log
-from hvdtrain.system import rank_info
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import Excluded
+from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Interval
@@ -27,7 +31,7 @@ EXCLUSION_S = 60.0
 class Auditor(Observer):
     """Counts audits, and ends or repairs the job when one finds wrong bits.
 
-    reporter: writes the records. Raises UserError for --on-wrong-bits exclude in a job that does not survive that.
+    reporter: writes the records.
     """
 
     def __init__(self, run: Run, batches: Batches, reporter: Reporter) -> None:
@@ -66,22 +70,40 @@ class Auditor(Observer):
         raise TrainingError("a step that only computes a shard again was an update")  # never: no learner does that
 
     def decide(self, at: Position, difference: ShardsDiffer, hashes: ShardHashes) -> NoReturn:
-        """Stop the job, or exclude the rank that was wrong, after all have computed the shard again."""
-        verdict = judge(difference.hashes, hashes.by_rank)
-        group = self._run.group
-        hosts = group.gather(rank_info.host_name())
-        values = {"shard": difference.shard, "rank": difference.owner, "by": difference.by, "wrong": verdict.wrong}
-        self._reporter.record("audit", at, **values)
-        reason = explain(difference, verdict, hosts)
-        named = difference.owner if verdict.wrong is None else verdict.wrong
-        raise WrongBits(reason, REMEDY, rank=named, step=difference.at)
+        """Stop the job, or go on without the rank that was wrong, after all have computed the shard again."""
+        verdict, group = judge(difference.hashes, hashes.by_rank), self._run.group
+        names, ranks = group.gather(f"rank {rank_of(group)} on {rank_info.host_name()}"), ranks_of(group)
+        wrong = None if verdict.wrong is None else ranks[verdict.wrong]
+        values = {"shard": difference.shard, "rank": ranks[difference.owner], "by": ranks[difference.by]}
+        self._reporter.record("audit", at, **values, wrong=wrong)
+        if wrong is not None and self._run.runtime.on_wrong_bits == "exclude":
+            self._exclude(wrong, what_was_wrong(difference, verdict))
+        first = ranks[difference.owner] if wrong is None else wrong
+        raise WrongBits(explain(difference, verdict, names), REMEDY, rank=first, step=difference.at)
+
+    def _exclude(self, rank: int, reason: str) -> None:
+        """Let the launcher end a rank, and wait until the others go on without it: RanksChanged is raised then.
+
+        All ranks ask for it, as the wrong one may not.
+        """
+        agent_pipe.send(Excluded(rank, reason))
+        clock = RunningTime()
+        while clock.seconds < EXCLUSION_S:
+            self._run.group.gather(None)
+            time.sleep(TICK_S)
+            clock.tick()
 
 
-def explain(difference: ShardsDiffer, verdict: Verdict, hosts: list[str]) -> str:
-    """What was found, in a sentence. hosts: by rank."""
-    what = f"shard {difference.shard} of step {difference.at}"
-    one, two = (f"rank {rank} on {hosts[rank]}" for rank in difference.hashes)
-    if verdict.wrong is None:
-        return f"{one} and {two} computed other bits for {what}, and it cannot be told which of them is wrong"
+def what_was_wrong(difference: ShardsDiffer, verdict: Verdict) -> str:
+    """What the wrong rank did, as the end of a sentence that begins with it."""
     again = "and again at a second try" if verdict.was_wrong_again else "and the right ones at a second try"
-    return f"rank {verdict.wrong} on {hosts[verdict.wrong]} computed wrong bits for {what}, {again}"
+    return f"computed wrong bits for shard {difference.shard} of step {difference.at}, {again}"
+
+
+def explain(difference: ShardsDiffer, verdict: Verdict, names: list[str]) -> str:
+    """What was found, in a sentence. names: of the ranks, by position in the group."""
+    if verdict.wrong is not None:
+        return f"{names[verdict.wrong]} {what_was_wrong(difference, verdict)}"
+    what = f"shard {difference.shard} of step {difference.at}"
+    one, two = (names[position] for position in difference.hashes)
+    return f"{one} and {two} computed other bits for {what}, and it cannot be told which of them is wrong"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
+from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import steps_per_epoch
@@ -19,7 +20,8 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.begin import AlreadyFinished, Findings
+from hvdtrain.training.start import StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -48,14 +50,14 @@ class UserLoop:
         """Of the present step; None until `step` was called in it."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._change: RanksChanged | ShardsDiffer | ShardHashes | None = None
+        """Why the step of the present batch was no update, until the script asks for the next one."""
         self._is_saveable = False
         """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
         self._difference: ShardsDiffer | None = None
         """What an audit has found in the present step, which is no update then."""
-        self._unequal: ShardsDiffer | ShardHashes | None = None
-        """That, or the hashes of the shard that was computed again: until the script asks for the next batch."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -187,14 +189,18 @@ class UserLoop:
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
-        for batches in started.training.epochs():
-            for batch in batches:
-                try:
-                    yield from self._parts(batch)
-                except ShardsDiffer as difference:
-                    yield from self._compute_again(started, difference)
-                self._count_step(started)
-        self._finish(started)
+        while not self._is_complete:
+            try:
+                for batches in started.training.epochs():
+                    for batch in batches:
+                        try:
+                            yield from self._parts(batch)
+                        except ShardsDiffer as difference:
+                            yield from self._compute_again(started, difference)
+                        self._count_step(started)
+                self._finish(started)
+            except RanksChanged as change:
+                started.survivors.renew(change)
 
     def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
         """One more turn of the loop, with the shard of which two ranks computed other bits."""
@@ -218,9 +224,9 @@ class UserLoop:
             arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
-            if self._unequal:
-                unequal, self._unequal = self._unequal, None
-                raise unequal
+            if self._change:
+                change, self._change = self._change, None
+                raise change
             if not self._is_stepped:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
@@ -245,8 +251,8 @@ class UserLoop:
             self._check_schedules(self._started.training.at.epoch)
         try:
             self._loss = self._learner.step(losses, self._ends_step)
-        except (ShardsDiffer, ShardHashes) as unequal:
-            self._unequal, self._is_stepped = unequal, True
+        except (RanksChanged, ShardsDiffer, ShardHashes) as change:  # no update: the step is done again, or ended
+            self._change, self._is_stepped = change, True
             return False
         self._is_stepped = self._has_steps = True
         if self._ends_step and not self._is_saveable:
@@ -273,18 +279,27 @@ class UserLoop:
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
-        if isinstance(self._unequal, ShardsDiffer):
-            raise self._unequal
+        if isinstance(self._change, ShardsDiffer):
+            raise self._change
         if self._difference:
             raise self._difference
+        training = started.training
+
+        def to_the_end() -> None:
+            training.settle()
+            if training.at.rows_in_epoch:  # else the epoch before has just ended
+                training.end_epoch()
+            self._finish(started)
+
         if self._is_stepped and self._ends_step:
-            self._count_step(started)
+            try:
+                self._count_step(started)
+            except RanksChanged as change:
+                started.survivors.renew(change)
         elif self._loss is not None and not self._ends_step:
-            problem = f"the script left its loop between two shards of step {started.training.at.step}"
+            problem = f"the script left its loop between two shards of step {training.at.step}"
             raise UserError(problem, "leave it only where run.step() returns True")
-        if started.training.at.rows_in_epoch:  # else the epoch before has just ended
-            started.training.end_epoch()
-        self._finish(started)
+        started.survivors.do(to_the_end)
 
     def _finish(self, started: StartedRun) -> None:
         result.finish(started)
