@@ -55,7 +55,9 @@ class Auditor(Observer):
     def again(self, at: Position, difference: ShardsDiffer) -> Batch:
         """The step in which every rank computes the shard again; it ends with ShardHashes."""
         self._unequal += 1
-        log.warning("%s; each rank computes it again", difference.reason)
+        owner, by = (ranks_of(self._run.group)[position] for position in difference.hashes)
+        what = f"shard {difference.shard} of step {difference.at}"
+        log.warning("ranks %d and %d computed other bits for %s; each rank computes it again", owner, by, what)
         return self._batches.only(difference.at, at.epoch, Audit(difference.shard, difference.by))
 
     def settle(self, at: Position, difference: ShardsDiffer) -> NoReturn:

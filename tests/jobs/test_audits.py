@@ -79,3 +79,26 @@ def test_a_loop_of_a_script_computes_the_shard_again_in_one_more_turn(tmp_path, 
     assert re.search(
         r"hvdtrain: rank 1 on \S+ computed wrong bits for shard \d of step \d+, and (again|the right)", output
     )
+
+
+@pytest.mark.parametrize("framework", cases(FRAMEWORKS, {FASTEST}))
+def test_others_go_on_without_a_rank_that_is_wrong_and_end_with_the_bits_of_a_sound_run(tmp_path, framework):
+    sound = train(tmp_path, framework, *OPTIONS, "--name", "sound", by="local", np=2)
+    command = [*launcher("local", 3)[:-1], "--survive", "--", "python", str(PROGRAMS), "flip_from", framework, *OPTIONS]
+    status, output = run([*command, "--audit", "1", "--on-wrong-bits", "exclude", "--name", "run"], tmp_path)
+    assert status == 0, output
+    assert re.search(
+        r"rank 1 on \S+ computed wrong bits for shard \d of step \d+, and again .*; 2 ranks continue", output
+    )
+    assert weights_hash(tmp_path / "runs" / "run") == weights_hash(sound)
+    (record,) = records(tmp_path / "runs" / "run", "audit")
+    assert record["wrong"] == 1
+    (members,) = records(tmp_path / "runs" / "run", "members")
+    assert members["ranks"] == [0, 2] and [one["rank"] for one in members["lost"]] == [1]
+
+
+def test_exclude_needs_a_job_that_survives(tmp_path):
+    command = [*launcher("local", 2), "python", "-m", "hvdtrain", "train", *OPTIONS]
+    status, output = run([*command, "--audit", "5", "--on-wrong-bits", "exclude"], tmp_path)
+    assert status == 2, output
+    assert "--on-wrong-bits exclude: this job ends when a rank is lost" in output
