@@ -69,6 +69,10 @@ class TensorFlowLearner(Learner):
     def skipped(self) -> int:  # type: ignore[override]
         return int(self._skipped.numpy())
 
+    @skipped.setter
+    def skipped(self, count: int) -> None:
+        self._skipped.assign(count)
+
     def _weighted_loss(self, weights: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(self._objective.losses(*rows) * weights)
 
