@@ -16,10 +16,12 @@ from hvdtrain.cli import launch_jobs
 from hvdtrain.cli.launch_options import parse
 from hvdtrain.errors import UserError
 from hvdtrain.jobs import horovod_options, series
+from hvdtrain.jobs.discovery import discover
 from hvdtrain.jobs.hosts import Host, check_access, parse_hosts, read_hostfile, slurm_allocation, slurm_hosts
-from hvdtrain.jobs.job import Job, RestartPolicy, check_job, check_policy, python_programs_first
+from hvdtrain.jobs.job import Job, RestartPolicy, Survival, check_job, check_policy, python_programs_first
 from hvdtrain.jobs.launchers import LAUNCHERS, build
 from hvdtrain.jobs.launchers.mpirun import installation_folder
+from hvdtrain.jobs.launchers.single_rank import check_survival
 from hvdtrain.jobs.slurm import sbatch
 from hvdtrain.system import agent_pipe, rank_info
 from hvdtrain.system.command import exit_status
@@ -50,10 +52,15 @@ def _print(message: object) -> None:
 
 def launch(options: argparse.Namespace) -> int:
     """Run the job that the options describe; its exit status. Raises UserError if it cannot start."""
-    job, policy = describe(options), RestartPolicy(options.restarts, options.min_ranks)
+    if options.survive and (options.launcher == "mpirun" or options.controller == "mpi" or options.mpi):
+        options.survive, options.restarts = False, options.restarts or MPI_RESTARTS
+        _print(f"--survive: a lost process ends an MPI job, so it is restarted instead (--restarts {options.restarts})")
+    job, policy = describe(options), restart_policy(options)
     for warning in check_job(job):
         _print(warning)
     check_policy(policy, job)
+    if job.survival:
+        check_survival(options.launcher, job, os.environ)
     if options.dry_run:
         specs = build(options.launcher, job, python_programs_first(os.environ))
         print("\n".join(spec.pasteable() for spec in specs))
@@ -66,10 +73,19 @@ def launch(options: argparse.Namespace) -> int:
     return end.exit_status
 
 
+MPI_RESTARTS = 1000
+"""With --survive, of a job that MPI starts."""
+
+
+def restart_policy(options: argparse.Namespace) -> RestartPolicy:
+    """How the job is restarted. With --survive a few ranks are enough for that as well."""
+    return RestartPolicy(options.restarts, options.min_ranks or int(options.survive))
+
+
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
     how = LAUNCHERS[options.launcher].in_allocation
-    resuming = resume_variables(os.environ) if options.restarts else {}
+    resuming = resume_variables(os.environ) if options.restarts or options.survive else {}
     return Job(
         program=tuple(options.program),
         ranks=options.ranks,
@@ -87,6 +103,7 @@ def describe(options: argparse.Namespace) -> Job:
         start_timeout_s=options.start_timeout,
         time_limit_s=seconds(options.time_limit) if options.time_limit else None,
         output_dir=options.output_dir,
+        survival=_survival(options) if options.survive else None,
     )
 
 
@@ -104,7 +121,18 @@ def _hosts(options: argparse.Namespace, of_allocation: bool) -> tuple[Host, ...]
         return parse_hosts(options.hosts)
     if options.hostfile:
         return read_hostfile(options.hostfile)
+    if options.survive and options.host_discovery_script and options.launcher != "local":
+        return discover(options.host_discovery_script)
     return slurm_hosts(os.environ) if of_allocation and "SLURM_JOB_NODELIST" in os.environ else ()
+
+
+def _survival(options: argparse.Namespace) -> Survival:
+    return Survival(
+        min_ranks=options.min_ranks or 1,
+        max_ranks=options.max_np,
+        hostfile=options.hostfile,
+        host_discovery_script=options.host_discovery_script,
+    )
 
 
 def requested_variables(given: list[str], environment: Mapping[str, str]) -> dict[str, str]:

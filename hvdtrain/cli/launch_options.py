@@ -74,10 +74,6 @@ def _add_host_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("-H", "--hosts", metavar="A:2,B:2", help="hosts and their slots, reached by ssh")
     command.add_argument("--hostfile", type=Path, metavar="FILE", help="file with a line for each host: name slots=N")
     command.add_argument("--oversubscribe", action="store_true", help="allow more ranks than slots")
-    command.add_argument(
-        "--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
-        help="with --restarts: continue with as few as N ranks if hosts stop responding (default: all)",
-    )  # fmt: skip
 
 
 def _add_controller_options(command: argparse.ArgumentParser) -> None:
@@ -103,8 +99,22 @@ def _add_ssh_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--ssh-key", type=Path, metavar="FILE", help="private key for ssh to the other hosts")
 
 
+def _add_survival_options(command: argparse.ArgumentParser) -> None:
+    add = command.add_argument
+    add("--survive", action="store_true",
+        help="go on in memory when ranks are lost, start them again, and take new ones; needs --shards of training "
+             "(see docs/launch.md)")  # fmt: skip
+    add("--min-np", "--min-ranks", dest="min_ranks", type=int, default=0, metavar="N",
+        help="end, or restart, with fewer ranks (default: 1 with --survive, all with --restarts)")  # fmt: skip
+    add("--max-np", type=int, default=0, metavar="N",
+        help="with --survive: grow up to N ranks where hosts have slots (default: -n)")  # fmt: skip
+    add("--host-discovery-script", type=Path, metavar="FILE",
+        help="with --survive: prints the available hosts, name:slots in each line; run every second")  # fmt: skip
+
+
 GROUPS = {
     "hosts": _add_host_options,
+    "survival": _add_survival_options,
     "controller": _add_controller_options,
     "container": _add_container_options,
     "slurm": _add_slurm_options,
@@ -112,9 +122,9 @@ GROUPS = {
 }
 """Options that some launchers have, by the names in their entries of LAUNCHERS."""
 DEFAULTS = {
-    **dict.fromkeys(("hosts", "hostfile", "ssh_key")),
-    "oversubscribe": False,
-    **dict.fromkeys(("min_ranks", "nodes", "ssh_port"), 0),
+    **dict.fromkeys(("hosts", "hostfile", "host_discovery_script", "ssh_key")),
+    **dict.fromkeys(("oversubscribe", "survive"), False),
+    **dict.fromkeys(("min_ranks", "max_np", "nodes", "ssh_port"), 0),
     **{"controller": "gloo", "container": "", "mpi": ""},
 }
 """What these options are for the other launchers."""

@@ -24,8 +24,9 @@ import time
 
 from hvdtrain.errors import HvdtrainError, UserError
 from hvdtrain.jobs import gloo, hosts, protocol
+from hvdtrain.jobs.membership_pipe import MembershipPipe
 from hvdtrain.jobs.protocol import Channel, Closed, ProgramOutput
-from hvdtrain.system import agent_pipe, network, rank_info, stacks
+from hvdtrain.system import agent_pipe, membership, network, rank_info, stacks
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.processes import (
     ProcessIdentity,
@@ -69,6 +70,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--start-timeout", type=float, default=START_TIMEOUT_S, help="seconds to connect to the supervisor"
     )
+    parser.add_argument("--survive", action="store_true", help="the job goes on without lost ranks")
     parser.add_argument("--on-terminal", action="store_true", help="leave the terminal to the program")
     parser.add_argument("--versions", action="store_true", help="print the versions installed on this host and exit")
     parser.add_argument("program", nargs=argparse.REMAINDER)
@@ -86,6 +88,8 @@ class Agent:
         self._process: subprocess.Popen[bytes] | None = None
         self._said: agent_pipe.Receiver | None = None
         """What the program says about itself."""
+        self._memberships = MembershipPipe() if options.survive else None
+        """What the program is told about the ranks that train."""
         self._kill_at = float("inf")
         self._output: ProgramOutput | None = None
         self._usr1_pending = False
@@ -104,7 +108,7 @@ class Agent:
         self._token = rank_info.token()
         # Before the connection: on a slow disk it takes a while. On one host versions cannot differ.
         local_versions = {} if os.environ.get(rank_info.LAUNCHER) == "local" else stacks.versions_here()
-        self._channel = protocol.connect(self._token, self._options.start_timeout)
+        self._channel = protocol.connect(self._token, self._options.start_timeout, self._options.survive)
         environment = self._register(self._channel, local_versions)
         if environment is not None:
             self._run_and_report(self._channel, environment)
@@ -121,7 +125,7 @@ class Agent:
             place=ProcessIdentity.current().place,
             pid=os.getpid(),
             address=address,
-            port=self._reserve_ports(address) if self._rank.rank == 0 else 0,
+            port=self._reserve_ports(address) if self._rank.rank == 0 or self._options.survive else 0,
             store=store.port if store else 0,
             versions=local_versions,
         )
@@ -140,7 +144,8 @@ class Agent:
         }
         if self._options.gloo:
             host, port = answer["store"]
-            environment.update(gloo.environment(self._rank, host, port, self._options.interface))
+            layout = gloo.Layout(*answer["layout"]) if "layout" in answer else gloo.layout(self._rank, os.environ)
+            environment.update(gloo.environment(self._rank, layout, host, port, self._options.interface))
         return environment
 
     def _reserve_ports(self, address: str) -> int:
@@ -164,12 +169,13 @@ class Agent:
         interface = self._options.interface
         if self._runs_store:
             gloo.Store(network.address_of(interface) if interface else "", store_port, self._rank.size)
-        return {**os.environ, **gloo.environment(self._rank, address, store_port, interface)}
+        layout = gloo.layout(self._rank, os.environ)
+        return {**os.environ, **gloo.environment(self._rank, layout, address, store_port, interface)}
 
     @property
     def _runs_store(self) -> bool:
-        """Whether the rendezvous server of Gloo's ranks runs here."""
-        return self._options.gloo and self._rank.rank == 0
+        """Whether the rendezvous server of Gloo's ranks runs here: where it may end with this rank, elsewhere."""
+        return self._options.gloo and self._rank.rank == 0 and not self._options.survive
 
     def _run_and_report(self, channel: Channel, environment: dict[str, str]) -> None:
         try:
@@ -188,10 +194,15 @@ class Agent:
             return self._run_until_end()
         reading, writing, environment[agent_pipe.VARIABLE] = agent_pipe.new_pipe()
         self._said = agent_pipe.Receiver(reading)
+        inherited = [writing]
+        if self._memberships:
+            inherited.append(self._memberships.reading)
+            environment[membership.VARIABLE] = self._memberships.variable
         try:
-            self._start(environment, writing)
+            self._start(environment, *inherited)
         finally:
-            os.close(writing)
+            for descriptor in inherited:
+                os.close(descriptor)
         status = self._run_until_end()
         self._forward_said()
         self._said.close()
@@ -244,7 +255,9 @@ class Agent:
                     self._signal_group(signal.SIGKILL)
                 continue
             if not had_ended:
-                output.on_program_end()
+                if self._said:
+                    self._forward_said()  # why it ended, before that it has
+                output.on_program_end(status)
             drained_s += time.monotonic() - began if had_ended and not output.waits else 0.0
             if output.ended or drained_s > DRAIN_S:
                 end_descendants()  # processes that it left behind
@@ -279,6 +292,10 @@ class Agent:
                     self._signal(message["signal"])
                 if "read" in message and self._output:
                     self._output.on_read(int(message["read"]))
+                if "membership" in message and self._memberships:
+                    self._memberships.send(message["membership"], self._channel.supervisor_address, selector)
+                if "kill" in message:
+                    self._signal_group(signal.SIGKILL)
                 if "end" in message:
                     self._end()
         except Closed:

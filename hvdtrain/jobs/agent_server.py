@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import secrets
 import socket
 from collections.abc import Callable, Coroutine
@@ -15,7 +16,9 @@ from typing import Any
 
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.background import start_task
+from hvdtrain.jobs.job import Job
 from hvdtrain.system.credentials import proof
+from hvdtrain.system.network import address_of, interfaces
 
 MAX_STRANGERS = 128
 """Strangers at a time, beyond one for each rank: of more, the oldest are closed."""
@@ -26,8 +29,27 @@ PAUSE_S = 0.1
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Coroutine[Any, Any, None]]
 
 
+def listening(launcher: str, job: Job) -> tuple[str, list[str]]:
+    """The address on which to listen, empty for all of this host, and those at which agents look for it.
+
+    Raises UserError for an interface that has no address.
+    """
+    if job.interface or launcher == "local":
+        address = address_of(job.interface or "lo")
+        return address, [address]
+    known = interfaces()
+    addresses = [interface.address for interface in known if not interface.virtual]
+    addresses = addresses or [interface.address for interface in known]
+    on_other_hosts = bool(job.hosts) or "SLURM_JOB_ID" in os.environ or launcher == "srun"
+    # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
+    return "", addresses + ([] if on_other_hosts and addresses else ["127.0.0.1"])
+
+
 class AgentServer:
-    """Listens for the agents of a job. serve: takes the connection of an agent, from its proof to its end."""
+    """Listens for the agents of a job, on all addresses where `address` is empty.
+
+    serve: takes the connection of an agent, from its proof to its end.
+    """
 
     def __init__(self, address: str, token: str, ranks: int, serve: Serve) -> None:
         """Call it in the event loop."""

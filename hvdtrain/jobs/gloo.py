@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import socket
 import threading
 from collections.abc import Mapping
@@ -22,9 +21,11 @@ class Layout(NamedTuple):
     cross_size: int
 
 
-def environment(rank: rank_info.RankInfo, address: str, port: int, interface: str | None) -> dict[str, str]:
+def environment(
+    rank: rank_info.RankInfo, layout: Layout, address: str, port: int, interface: str | None
+) -> dict[str, str]:
     """Horovod's variables for this rank, as horovodrun sets them; address and port are those of the `Store`."""
-    local_size, cross_rank, cross_size = layout(rank, os.environ)
+    local_size, cross_rank, cross_size = layout
     values = {
         "RANK": rank.rank,
         "SIZE": rank.size,
@@ -62,7 +63,7 @@ def layout(rank: rank_info.RankInfo, environment: Mapping[str, str]) -> Layout:
 class Store:
     """The rendezvous server of Gloo's ranks, where they leave their addresses: GET, PUT and DELETE of /scope/key.
 
-    It listens on one address (on all interfaces where `address` is empty) until this process ends. Horovod's protocol
+    It listens on one address (on all interfaces where `address` is empty) until `close`. Horovod's protocol
     has no authentication: whoever reaches the port can read and change the values. Raises UserError if the port
     cannot be opened.
     """
@@ -74,9 +75,27 @@ class Store:
             reason = f"port {port} for the rendezvous of Gloo's ranks cannot be opened ({error.strerror})"
             raise UserError(reason, "set MASTER_ADDR and another MASTER_PORT on all ranks") from None
         self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with self._server:  # closes its port
+            self._server.serve_forever()
+
+    def close(self) -> None:
+        """Give no addresses any more, so that ranks that wait for some fail at once; serve no more after CLOSE_S.
+
+        It waits for nothing.
+        """
+        self._server.is_closed = True
+        end = threading.Timer(CLOSE_S, self._server.shutdown)
+        end.daemon = True
+        end.start()
 
 
+CLOSE_S = 10.0
+"""How long a closed rendezvous server answers: Horovod asks one that does not for another 1.5 s."""
+NO_ADDRESS = b"closed"
+"""What Gloo fails with as an address; where there is none, it waits."""
 MAX_CONNECTIONS = 512
 """Of the rendezvous server, beyond one for each rank: of more, the oldest are closed. Ranks keep none open."""
 
@@ -89,6 +108,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], max_connections: int) -> None:
         self.values: dict[str, bytes] = {}
+        self.is_closed = False
         self._open: dict[socket.socket, None] = {}
         """Connections in the order in which they came."""
         self._max_connections = max_connections
@@ -126,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
+        if self.server.is_closed:
+            return self._answer(200, NO_ADDRESS)
         value = self.server.values.get(self.path)
         self._answer(404 if value is None else 200, value or b"")
 

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,20 @@ from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import DEFAULT_ACCESS, Host, HostCheck, SshAccess, placed
 from hvdtrain.system import credentials
 from hvdtrain.system.rank_info import START_TIMEOUT_S
+
+
+@dataclass(frozen=True)
+class Survival:
+    """--survive: ranks that are lost are left out and started again, while the others go on in memory."""
+
+    min_ranks: int = 1
+    """With fewer, the job ends."""
+    max_ranks: int = 0
+    """More than the job begins with: it grows where hosts have slots. 0: it does not."""
+    hostfile: Path | None = None
+    """The hosts and their slots, read again when it changes."""
+    host_discovery_script: Path | None = None
+    """Prints them, a line of name:slots for each host, whenever it is run."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +68,12 @@ class Job:
     """Between the registration of the first rank and that of the last one; then until all have initialized Horovod."""
     time_limit_s: float | None = None
     output_dir: Path | None = None
+    survival: Survival | None = None
+
+    @property
+    def max_ranks(self) -> int:
+        """The largest number of ranks that it may have while it runs."""
+        return max(self.ranks, self.survival.max_ranks) if self.survival else self.ranks
 
     @property
     def ranks_per_host(self) -> int:
@@ -104,9 +124,9 @@ def check_policy(policy: RestartPolicy, job: Job) -> None:
     """Raise UserError for a policy that does not fit the job."""
     if policy.limit < 0:
         raise UserError(f"--restarts {policy.limit} is invalid", "give 0 or more")
-    if policy.min_ranks and not policy.limit:
-        reason = f"--min-np {policy.min_ranks} has no effect without --restarts"
-        raise UserError(reason, "give --restarts N as well")
+    if policy.min_ranks and not policy.limit and not job.survival:
+        reason = f"--min-np {policy.min_ranks} has no effect without --restarts or --survive"
+        raise UserError(reason, "give one of them as well")
     if not 0 <= policy.min_ranks <= job.ranks:
         raise UserError(f"--min-np {policy.min_ranks} is out of range", f"give 1 to {job.ranks}, the number of ranks")
 
@@ -154,12 +174,18 @@ class LaunchSpec(NamedTuple):
     """Whether it keeps the terminal as its output, which is then not captured."""
     shows_variables: bool = False
     """Whether it writes variables on command lines, which all users of a host can read."""
+    remote: tuple[str, ...] = ()
+    """What the shell that `command` starts on another host is to run. The shell gets it, and the variables, through its
+    standard input."""
 
     def pasteable(self) -> str:
         """One line for a shell, which takes credentials from the shell's own variables."""
         public, private = credentials.separated(self.variables)
         from_shell = "".join(f'{name}="${name}" ' for name in sorted(private))
         assigned = [f"{name}={value}" for name, value in sorted(public.items())]
+        if self.remote:
+            there = f"cd {shlex.quote(os.getcwd())} && {shlex.join(['env', *assigned, *self.remote])}"
+            return shlex.join([*self.command[:-1], there])
         return from_shell + shlex.join([*(["env", *assigned] if assigned else []), *self.command])
 
 
@@ -173,6 +199,20 @@ def passed_on(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if PASSED_ON.fullmatch(name) and not credentials.NAME.search(name)
     }
+
+
+OF_HOST = re.compile(
+    r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"
+)
+"""Variables that each host or launcher sets for itself."""
+
+
+def remote_script(command: Sequence[str], environment: Mapping[str, str]) -> bytes:
+    """What a shell on another host reads to run a command in this folder with these variables."""
+    exported = [
+        f"export {name}={shlex.quote(value)}\n" for name, value in environment.items() if not OF_HOST.fullmatch(name)
+    ]
+    return os.fsencode(f"{''.join(exported)}cd {shlex.quote(os.getcwd())} && exec {shlex.join(command)}\n")
 
 
 def variables(job: Job, environment: Mapping[str, str]) -> dict[str, str]:
@@ -195,6 +235,13 @@ def agent_command(job: Job, *flags: str, python: str = sys.executable) -> list[s
     interface = ["--interface", job.interface] if job.interface else []
     timeout = ["--start-timeout", f"{job.start_timeout_s:g}"]
     return [*inside, python, "-m", "hvdtrain.jobs.agent", *flags, *interface, *timeout, "--", *job.program]
+
+
+def in_container(job: Job) -> list[str]:
+    """Options of srun for a container of pyxis; none for others."""
+    if not job.container or job.container.endswith(".sif"):
+        return []
+    return [f"--container-image={job.container}", f"--container-mounts={os.getcwd()}", "--container-workdir=."]
 
 
 def python_programs_first(environment: Mapping[str, str]) -> dict[str, str]:

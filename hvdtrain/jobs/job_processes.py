@@ -17,13 +17,15 @@ from hvdtrain.jobs.agent import GRACE_S
 from hvdtrain.jobs.agent_server import MAX_STRANGERS
 from hvdtrain.jobs.background import start_task
 from hvdtrain.jobs.console import Console
-from hvdtrain.jobs.job import Job, LaunchSpec
+from hvdtrain.jobs.job import Job, LaunchSpec, remote_script
 from hvdtrain.system import credentials, rank_info, resources
 from hvdtrain.system.processes import adopt_orphans, end_descendants, start_remedy
 from hvdtrain.system.run_end import LAST_LINES
 
 LEAVE_S = 1.0
 """How long a launcher may take to end after its ranks have ended."""
+RETIRE_S = GRACE_S + 1.0
+"""How long the process of a lost rank may take to end, while the job goes on."""
 CONTROL_VARIABLES = (protocol.SUPERVISOR, rank_info.TOKEN, rank_info.LAUNCHER)
 """What is set for the agents; the token goes into a file where variables show on command lines."""
 
@@ -61,20 +63,37 @@ class JobProcesses:
 
         Raises UserError if one cannot be started.
         """
-        resources.allow_files(_files(self._launcher, self._job), self._job.ranks + MAX_STRANGERS)
-        adopt_orphans()
-        control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
+        self.prepare(address)
         for spec in specs:
-            environment = {**self._environment, **spec.variables, **control}
-            if spec.shows_variables:
-                environment = await self._without_credentials(environment)
-            process = await LauncherProcess.start(self._launcher, spec, environment)
-            self._processes.append(process)
-            self._tasks.append(start_task(self._watch(process)))
+            await self.start_one(spec)
 
-    async def _watch(self, process: LauncherProcess) -> None:
+    def prepare(self, address: str) -> None:
+        """Get ready for `start_one`. address: as for `start`."""
+        resources.allow_files(_files(self._launcher, self._job), self._job.max_ranks + MAX_STRANGERS)
+        adopt_orphans()
+        self._control = dict(zip(CONTROL_VARIABLES, (address, self.token, self._launcher), strict=True))
+
+    async def start_one(self, spec: LaunchSpec, quiet: bool = False) -> LauncherProcess:
+        """Start a process. quiet: what it prints itself is not shown. Raises UserError if it cannot be started."""
+        environment = {**self._environment, **spec.variables, **self._control}
+        if spec.shows_variables:
+            environment = await self._without_credentials(environment)
+        process = await LauncherProcess.start(self._launcher, spec, environment)
+        self._processes.append(process)
+        self._tasks.append(start_task(self._watch(process, (lambda: True) if quiet else self._hidden)))
+        return process
+
+    async def retire(self, process: LauncherProcess) -> None:
+        """The job goes on without it: kill it, unless it ends by itself as its rank does."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(process.wait(), RETIRE_S)
+        process.signal_group(signal.SIGKILL)
+        await process.wait()
+        self._processes.remove(process)
+
+    async def _watch(self, process: LauncherProcess, hidden: Callable[[], bool]) -> None:
         """Show what a launcher itself prints, and notice its end."""
-        status = await process.show_output(self._console, self._hidden)
+        status = await process.show_output(self._console, hidden)
         await asyncio.sleep(0.2)  # for the last messages of its ranks
         self._on_end(process, status)
 
@@ -116,7 +135,8 @@ class JobProcesses:
 
 def _files(launcher: str, job: Job) -> int:
     """How many files the launcher opens: for each rank its connection, its --output-dir and the pipes of its agent."""
-    return OWN_FILES + job.ranks * (1 + (2 if job.output_dir else 0) + (3 if launcher == "local" else 0))
+    own_process = launcher == "local" or job.survival
+    return OWN_FILES + job.max_ranks * (1 + (2 if job.output_dir else 0) + (3 if own_process else 0))
 
 
 class LauncherProcess:
@@ -135,8 +155,8 @@ class LauncherProcess:
         try:
             process = await asyncio.create_subprocess_exec(
                 *spec.command,
-                env=environment,
-                stdin=asyncio.subprocess.DEVNULL,
+                env=os.environ if spec.remote else environment,
+                stdin=asyncio.subprocess.PIPE if spec.remote else asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 preexec_fn=resources.restore_files,
@@ -144,6 +164,9 @@ class LauncherProcess:
             )
         except OSError as error:
             raise UserError(f"{spec.command[0]} cannot be started ({error.strerror})", start_remedy(error)) from None
+        if process.stdin:
+            process.stdin.write(remote_script(spec.remote, environment))
+            process.stdin.close()
         return cls(process, launcher, spec.rank)
 
     async def show_output(self, console: Console, hidden: Callable[[], bool]) -> int:

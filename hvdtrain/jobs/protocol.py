@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from hvdtrain.errors import UserError
 from hvdtrain.system.credentials import proof
-from hvdtrain.system.network import notice_lost_hosts
+from hvdtrain.system.network import NOTICE_S, notice_lost_hosts
 from hvdtrain.system.processes import RunningLimit
 
 SUPERVISOR = "HVDTRAIN_SUPERVISOR"
@@ -35,6 +35,8 @@ REFUSED_S = 2.0
 """The supervisor listens before it starts agents: if its port refuses connections for so long, it has ended."""
 UNREACHABLE_AFTER_S = 1.0
 """When a job ends, a host that acknowledges nothing for this long is not waited for."""
+SURVIVING_NOTICE_S = 5
+"""In a job that survives lost ranks: how long after its last packet a host counts as lost."""
 Message = dict[str, Any]
 
 
@@ -62,13 +64,18 @@ def to_bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel close the connection within 15 s after the other host has become unreachable.
+def notice_s(survives: bool) -> int:
+    """Seconds after which a host that cannot be reached counts as lost. survives: whether the job goes on then."""
+    return SURVIVING_NOTICE_S if survives else NOTICE_S
+
+
+def keep_alive(connection: socket.socket, seconds: int) -> None:
+    """Have the kernel close the connection within that time after the other host has become unreachable.
 
     It would also close one whose other end does not read and has no more space for what is sent; agents send less.
     """
-    notice_lost_hosts(connection)
-    close_if_unacknowledged(connection, 14)
+    notice_lost_hosts(connection, seconds)
+    close_if_unacknowledged(connection, seconds - 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
@@ -91,6 +98,11 @@ class Channel:
     @property
     def local_address(self) -> str:
         return str(self._connection.getsockname()[0])
+
+    @property
+    def supervisor_address(self) -> str:
+        """Where this host reaches the supervisor's."""
+        return str(self._connection.getpeername()[0])
 
     def fileno(self) -> int:
         return self._connection.fileno()
@@ -145,10 +157,11 @@ class Channel:
         self._connection.close()
 
 
-def connect(token: str, timeout_s: float) -> Channel:
+def connect(token: str, timeout_s: float, survives: bool = False) -> Channel:
     """Connect to the supervisor at one of its addresses, and authenticate both sides.
 
-    Raises UserError if none of the addresses leads to it within timeout_s seconds.
+    survives: whether the job goes on without this rank. Raises UserError if none of the addresses leads to it within
+    timeout_s seconds.
     """
     addresses, _, port = os.environ[SUPERVISOR].rpartition(":")
     errors = dict[str, Exception]()
@@ -157,7 +170,7 @@ def connect(token: str, timeout_s: float) -> Channel:
             for address in addresses.split(","):
                 try:
                     connection = socket.create_connection((address, int(port)), ANSWER_TIMEOUT_S)
-                    return authenticate(connection, token)
+                    return authenticate(connection, token, survives)
                 except (OSError, ValueError, KeyError, Closed) as error:
                     errors[address] = error
             refused = all(isinstance(error, ConnectionRefusedError) for error in errors.values())
@@ -171,7 +184,7 @@ def connect(token: str, timeout_s: float) -> Channel:
     )
 
 
-def authenticate(connection: socket.socket, token: str) -> Channel:
+def authenticate(connection: socket.socket, token: str, survives: bool = False) -> Channel:
     """A channel over a new connection, after both sides have proven that they know the token.
 
     Raises Closed, OSError, ValueError or KeyError where the other side does not; the connection is closed then.
@@ -184,7 +197,7 @@ def authenticate(connection: socket.socket, token: str) -> Channel:
             raise Closed
         channel.send(proof=proof(token, str(answer["challenge"]), "rank"))
         connection.settimeout(None)
-        keep_alive(connection)
+        keep_alive(connection, notice_s(survives))
         return channel
     except BaseException:
         connection.close()
@@ -234,11 +247,14 @@ class ProgramOutput:
         self._unread -= count
         self._update()
 
-    def on_program_end(self) -> None:
-        """What the pipes still hold is not to wait for the console: it may say why the program failed."""
+    def on_program_end(self, status: int) -> None:
+        """Report the end at once: a process that the program left behind may hold its output open.
+
+        What the pipes still hold is not to wait for the console: it may say why the program failed.
+        """
         if self._channel:
             with contextlib.suppress(Closed):
-                self._channel.send(program_ended=True)
+                self._channel.send(program_ended=status)
 
     def send_all(self) -> None:
         """Wait for the supervisor no longer: the job ends, or the supervisor has ended."""

@@ -68,6 +68,11 @@ class RankConnection:
         self.send(read=self._read)
         self._read = 0
 
+    def kill(self) -> None:
+        """Have the agent end the program at once, and then itself, as the job goes on without this rank."""
+        self.send(kill=True)
+        self.end()
+
     def end(self) -> None:
         """Ask the agent to end the program, without waiting for a host that no longer responds."""
         with contextlib.suppress(OSError):
@@ -81,10 +86,11 @@ def conflict_of(ranks: Mapping[int, RankConnection]) -> Failure | None:
     Its ranks then have the same local rank, and would use the same cores and the same GPU.
     """
     seen: dict[tuple[str, str, int], RankConnection] = {}
+    first = ranks[min(ranks)]
     for _, rank in sorted(ranks.items()):
-        differs = stacks.version_difference(rank.hello["versions"], ranks[0].hello["versions"])
+        differs = stacks.version_difference(rank.hello["versions"], first.hello["versions"])
         if differs:
-            reason = f"{rank.name} differs from {ranks[0].name}: {differs}"
+            reason = f"{rank.name} differs from {first.name}: {differs}"
             return Failure(reason, "run make setup on both, from the same checkout", at_start=True)
         place = rank.hello["place"]  # empty where the kernel does not tell it
         other = seen.setdefault((rank.host, place, rank.hello["local_rank"]), rank)

@@ -33,6 +33,7 @@ from hvdtrain.jobs.launchers import build
 from hvdtrain.jobs.signals import HANDLED, Signals, interrupted_status, signal_during, signal_within
 from hvdtrain.jobs.slurm import submissions
 from hvdtrain.jobs.supervisor import Supervisor
+from hvdtrain.jobs.surviving import SurvivingSupervisor
 from hvdtrain.system import rank_info, run_end
 from hvdtrain.system.agent_pipe import OpenedRun
 from hvdtrain.system.checkpoint_folder import Entry, entry_of
@@ -74,6 +75,9 @@ def _run(
         signals = Signals()
 
         async def supervise(job: Job, opened: Callable[[OpenedRun], None]) -> RunEnd:
+            if job.survival:
+                surviving = (launcher, job, environment, inherited, console, signals, opened)
+                return await SurvivingSupervisor(*surviving).run()
             specs = build(launcher, job, environment, CONTROL_VARIABLES)
             return await Supervisor(launcher, job, specs, inherited, console, signals, opened).run()
 

@@ -9,7 +9,6 @@ is the job's.
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import traceback
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Any
 from hvdtrain.errors import Stopped, UserError
 from hvdtrain.jobs import protocol
 from hvdtrain.jobs.agent import GRACE_S
-from hvdtrain.jobs.agent_server import AgentServer
+from hvdtrain.jobs.agent_server import AgentServer, listening
 from hvdtrain.jobs.background import call_after
 from hvdtrain.jobs.cause import first_cause, lost_peer, may_follow
 from hvdtrain.jobs.console import Console
@@ -28,8 +27,7 @@ from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of, received
 from hvdtrain.jobs.signals import Signals, interrupted_status
 from hvdtrain.system import agent_pipe, rank_info
-from hvdtrain.system.agent_pipe import OpenedRun
-from hvdtrain.system.network import address_of, interfaces
+from hvdtrain.system.agent_pipe import OpenedRun, Said
 from hvdtrain.system.processes import describe_status, shell_status, signal_name
 from hvdtrain.system.run_end import Failure, RunEnd
 
@@ -79,14 +77,13 @@ class Supervisor:
 
     async def run(self) -> RunEnd:
         """Run the job to its end. Raises UserError if it cannot be started at all."""
-        addresses = self._addresses()
-        listening = addresses[0] if self._listens_on_one_address else "0.0.0.0"
+        self._listening, addresses = listening(self._launcher, self._job)
         asyncio.get_running_loop().set_exception_handler(self._on_error)
-        server = AgentServer(listening, self._processes.token, self._job.ranks, self._serve)
+        server = AgentServer(self._listening, self._processes.token, self._job.ranks, self._serve)
         address = f"{','.join(addresses)}:{server.port}"
         with self._signals.handled_by(self._on_signal):
             try:
-                await self._processes.start(self._specs, address)
+                await self._start_processes(address)
                 await self._over.wait()
             finally:
                 have_status = all(rank.status is not None for rank in self._ranks.values())
@@ -96,6 +93,10 @@ class Supervisor:
                     limit.cancel()
         return self._end()
 
+    async def _start_processes(self, address: str) -> None:
+        """Start what the job begins with. address: this supervisor's, as agents look for it."""
+        await self._processes.start(self._specs, address)
+
     def _end(self) -> RunEnd:
         """A signal or the time limit that asked the job to stop makes of a failure a stop: it is not started again."""
         stopped = any(rank.status == Stopped.exit_status for rank in self._ranks.values())
@@ -104,22 +105,7 @@ class Supervisor:
             return RunEnd("stopped", exit_status, failure)
         return RunEnd("failed" if failure else "finished", exit_status, failure)
 
-    # Starting: how the agents find the supervisor and get the token.
-
-    @property
-    def _listens_on_one_address(self) -> bool:
-        return bool(self._job.interface) or self._launcher == "local"
-
-    def _addresses(self) -> list[str]:
-        """The addresses at which agents look for the supervisor."""
-        if self._listens_on_one_address:
-            return [address_of(self._job.interface or "lo")]
-        known = interfaces()
-        addresses = [interface.address for interface in known if not interface.virtual]
-        addresses = addresses or [interface.address for interface in known]
-        on_other_hosts = bool(self._job.hosts) or "SLURM_JOB_ID" in os.environ or self._launcher == "srun"
-        # Loopback comes last, and is left out for agents on other hosts, where it does not lead to this one.
-        return addresses + ([] if on_other_hosts and addresses else ["127.0.0.1"])
+    # Starting.
 
     def _on_process_end(self, process: LauncherProcess, status: int) -> None:
         """A launcher, or the agent of one rank, has ended."""
@@ -146,7 +132,7 @@ class Supervisor:
                 rank.on_output(message, size)
                 self._on_message(rank, message)
             else:
-                protocol.keep_alive(writer.get_extra_info("socket"))
+                protocol.keep_alive(writer.get_extra_info("socket"), protocol.notice_s(bool(self._job.survival)))
                 rank = RankConnection(message, writer, self._console)
                 self._register_rank(rank)
         if rank:
@@ -169,12 +155,16 @@ class Supervisor:
             self._fail_at_start(reason, remedy)
             rank.end()
             return
+        self._admit(rank)
+
+    def _admit(self, rank: RankConnection) -> None:
+        """It is one of the ranks with which the job begins."""
         self._ranks[rank.number] = rank
         if len(self._ranks) == 1:
             self._limits.append(call_after(self._job.start_timeout_s, self._on_start_timeout))
         if self._failure:
             rank.end()
-        elif len(self._ranks) == expected:
+        elif len(self._ranks) == self._job.ranks:
             self._begin()
 
     def _missing(self) -> str:
@@ -182,7 +172,7 @@ class Supervisor:
         return ", ".join(str(rank) for rank in range(self._job.ranks) if rank not in self._ranks)
 
     def _on_start_timeout(self) -> None:
-        if self._missing():
+        if self._missing() and not self._running:  # in a job that survives, a rank may be missing later
             self._fail_at_start(
                 f"rank {self._missing()} did not register within {self._job.start_timeout_s:g} s after the first rank",
                 "check that its host reaches this one (--interface), or give a longer --start-timeout",
@@ -194,17 +184,21 @@ class Supervisor:
         if conflict:
             self._fail(conflict, UserError.exit_status)
             return
-        first = self._ranks[0]
-        address, port = str(first.hello["address"]), int(first.hello["port"])
         self._processes.all_registered()
-        rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
-        for number, rank in sorted(self._ranks.items()):
-            values = map(str, (number, self._job.ranks, rank.hello["local_rank"]))
-            torch = dict(zip(rank_info.VARIABLES["torchrun"], values, strict=True))
-            rank.send(environment={**rendezvous, **torch}, store=[address, int(first.hello["store"])])
+        for _, rank in sorted(self._ranks.items()):
+            rank.send(**self._environment_of(rank))
         self._running = True
         if self._job.time_limit_s:
             asyncio.get_running_loop().call_later(self._job.time_limit_s, self._on_time_limit)
+
+    def _environment_of(self, rank: RankConnection) -> Message:
+        """The message with which the agent of a rank starts its program."""
+        first = self._ranks[min(self._ranks)]
+        address, port = str(first.hello["address"]), int(first.hello["port"])
+        values = map(str, (rank.number, self._job.ranks, rank.hello["local_rank"]))
+        torch = dict(zip(rank_info.VARIABLES["torchrun"], values, strict=True))
+        rendezvous = {rank_info.ADDRESS: address, rank_info.PORT: str(port)}
+        return {"environment": {**rendezvous, **torch}, "store": [address, int(first.hello["store"])]}
 
     def _on_message(self, rank: RankConnection, message: Message) -> None:
         if "cannot_start" in message:
@@ -222,9 +216,12 @@ class Supervisor:
             said = agent_pipe.parse(message)
         except ValueError:  # whoever has the pipe can write to it
             return
+        self._take(rank, said)
+
+    def _take(self, rank: RankConnection, said: Said) -> None:
         if isinstance(said, Failure):
             rank.failure = rank.failure or said
-        elif rank.number == 0:
+        elif isinstance(said, OpenedRun) and rank.number == 0:
             self._opened(said)
 
     def _on_rank_end(self, rank: RankConnection) -> None:
@@ -250,12 +247,16 @@ class Supervisor:
 
     def _on_disconnect(self, rank: RankConnection) -> None:
         rank.disconnected = True
-        if self._ranks.get(rank.number) is rank and rank.status is None and not self._failure:
+        if self._is_current(rank) and rank.status is None and not self._failure:
             rank.output.close()
             self._on_rank_failure(Failure(rank=rank.number, host=rank.host))
         self._decide_if_all_ended()
         if self._ended():
             self._over.set()
+
+    def _is_current(self, rank: RankConnection) -> bool:
+        """Whether the job has this process as its rank."""
+        return self._ranks.get(rank.number) is rank
 
     def _ended(self) -> bool:
         return len(self._ranks) == self._job.ranks and all(rank.disconnected for rank in self._ranks.values())

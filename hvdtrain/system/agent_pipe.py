@@ -1,12 +1,14 @@
 """What a rank says to its agent, as data through a pipe: which run it has opened, and why it fails.
 
 So the launcher knows the run's folder and compares the ranks' failures. It reports the failure that came first, once.
+In a job that survives lost ranks (`membership.py`), a rank also says when it can join, and which rank is to be ended.
 Without an agent, which gives the rank the pipe, the rank prints its failure itself.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -31,6 +33,33 @@ class OpenedRun(NamedTuple):
     """The path of the checkpoint that it resumes from; empty where it starts from the beginning."""
 
 
+class Ready(NamedTuple):
+    """The rank has done what takes long before its first step: it can become a member.
+
+    Or it is one, and has lost its connections, of which the launcher may not know.
+    """
+
+    after: int = 0
+    """The number of the newest membership that this rank knows."""
+
+
+class NotRunning(NamedTuple):
+    """A member does not run: it is stopped, or its host is down. It is to be ended, and counts as lost."""
+
+    rank: int
+    reason: str
+
+
+class Excluded(NamedTuple):
+    """A member computes wrong bits. It is to be ended, and its host is not to be used again."""
+
+    rank: int
+    reason: str
+
+
+Said = Failure | OpenedRun | Ready | NotRunning | Excluded
+
+
 def new_pipe() -> tuple[int, int, str]:
     """A pipe: the ends to read and to write, and the value of VARIABLE."""
     reading, writing = os.pipe()
@@ -38,34 +67,55 @@ def new_pipe() -> tuple[int, int, str]:
     return reading, writing, f"{writing}:{os.fstat(writing).st_ino}"
 
 
-def send(said: Failure | OpenedRun) -> bool:
+def send(said: Said) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
-    descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     try:
-        status = os.fstat(int(descriptor))
-        if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
-            return False
+        writing = descriptor(VARIABLE)
         message = json.dumps(_message(said)).encode() + b"\n"
-        os.set_blocking(int(descriptor), False)
-        return os.write(int(descriptor), message) == len(message)
+        os.set_blocking(writing, False)
+        return os.write(writing, message) == len(message)
     except (ValueError, OSError):
         return False
 
 
-def _message(said: Failure | OpenedRun) -> dict[str, Any]:
-    if isinstance(said, OpenedRun):
-        return {"run": said._asdict()}
+def _message(said: Said) -> dict[str, Any]:
+    match said:
+        case OpenedRun():
+            return {"run": said._asdict()}
+        case Ready():
+            return {"ready": said._asdict()}
+        case NotRunning() | Excluded():
+            name = "excluded" if isinstance(said, Excluded) else "not_running"
+            return {name: {"rank": said.rank, "reason": said.reason[:MAX_TEXT]}}
     return {"failure": said._replace(reason=said.reason[:MAX_TEXT], remedy=said.remedy[:MAX_TEXT]).record()}
 
 
-def parse(message: object) -> Failure | OpenedRun:
+def parse(message: object) -> Said:
     """What a message says. Raises ValueError for one of another form."""
     match message:
         case {"failure": values}:
             return Failure.from_record(values)
         case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
             return OpenedRun(folder, resumable, checkpoint)
+        case {"ready": {"after": int(after)}}:
+            return Ready(after)
+        case {"not_running": {"rank": int(rank), "reason": str(reason)}}:
+            return NotRunning(rank, reason)
+        case {"excluded": {"rank": int(rank), "reason": str(reason)}}:
+            return Excluded(rank, reason)
     raise ValueError("not a message of a rank")
+
+
+def descriptor(variable: str) -> int:
+    """The file descriptor of a pipe of which a variable tells descriptor and inode. Raises OSError if it is not open.
+
+    variable: the variable's name.
+    """
+    number, _, inode = os.environ.get(variable, "").partition(":")
+    status = os.fstat(int(number) if number.isdecimal() else -1)
+    if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return int(number)
 
 
 class Receiver:

@@ -56,10 +56,16 @@ def address_of(name: str) -> str:
     return addresses[name]
 
 
-def notice_lost_hosts(connection: socket.socket) -> None:
-    """Have the kernel close an idle TCP connection within 15 s after the other host has become unreachable."""
+NOTICE_S = 15
+"""How long after its last packet a host counts as lost, where nothing else is said."""
+
+
+def notice_lost_hosts(connection: socket.socket, seconds: int = NOTICE_S) -> None:
+    """Have the kernel close an idle TCP connection within `seconds`, at least 5, after the other host was lost."""
+    interval = seconds // 5
+    probes = ((socket.TCP_KEEPIDLE, seconds - 3 * interval), (socket.TCP_KEEPINTVL, interval), (socket.TCP_KEEPCNT, 3))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 3), (socket.TCP_KEEPCNT, 3)):
+    for option, value in probes:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

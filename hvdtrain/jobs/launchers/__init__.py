@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from hvdtrain.errors import UserError
-from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, passed_on, variables
+from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, passed_on, variables
 from hvdtrain.jobs.launchers import horovodrun, mpirun
+from hvdtrain.jobs.launchers.single_rank import build_rank
+from hvdtrain.jobs.places import Places
 from hvdtrain.system import rank_info
 
 
@@ -49,8 +51,7 @@ def build_srun(
     command += ["--mpi", job.mpi or "none", "--kill-on-bad-exit=0", "--unbuffered"]
     if CORES_PER_TASK in environment:  # sbatch's, which srun does not inherit since Slurm 22.05
         command += ["--cpus-per-task", environment[CORES_PER_TASK]]
-    if job.container and not job.container.endswith(".sif"):
-        command += [f"--container-image={job.container}", f"--container-mounts={os.getcwd()}", "--container-workdir=."]
+    command += in_container(job)
     gloo = () if job.mpi else ("--gloo",)
     return [LaunchSpec([*command, *agent_command(job, *gloo, python=python)], variables(job, environment))]
 
@@ -79,23 +80,23 @@ class Launcher(NamedTuple):
 
 
 LAUNCHERS = {
-    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun"),
+    "local": Launcher(build_local, "all ranks on this host; needs neither MPI nor horovodrun", ("survival",)),
     "horovodrun": Launcher(
         horovodrun.build,
         "Horovod's launcher, with Gloo or MPI, on this host or on hosts reached by ssh",
-        ("hosts", "controller", "ssh"),
+        ("hosts", "survival", "controller", "ssh"),
         in_allocation="named",
     ),
     "mpirun": Launcher(
         mpirun.build,
         "Open MPI's launcher, on this host, on hosts reached by ssh, or in a Slurm allocation",
-        ("hosts", "container", "ssh"),
+        ("hosts", "survival", "container", "ssh"),
         in_allocation="filled",
     ),
     "srun": Launcher(
         build_srun,
         "Slurm's launcher, in an allocation or in one of its own: with Gloo, or with MPI by --mpi",
-        ("container", "slurm"),
+        ("survival", "container", "slurm"),
         in_allocation="spread",
     ),
 }
@@ -103,6 +104,8 @@ LAUNCHERS = {
 
 def build(launcher: str, job: Job, environment: Mapping[str, str], control: Sequence[str] = ()) -> list[LaunchSpec]:
     """The command lines that start a job. Raises UserError for what the launcher cannot do."""
+    if job.survival:
+        return [build_rank(launcher, job, environment, place) for place in Places.of_job(job).take(0)]
     specs = LAUNCHERS[launcher].build(job, environment, control)
     check_length(launcher, specs[0].command, {**passed_on(environment), **specs[0].variables})
     return specs

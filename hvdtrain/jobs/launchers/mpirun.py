@@ -6,19 +6,13 @@ horovodrun --mpi passes some of its options on to mpirun.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 
 from hvdtrain.errors import UserError
 from hvdtrain.jobs.hosts import Host, other_hosts
-from hvdtrain.jobs.job import Job, LaunchSpec, agent_command, passed_on, variables
-
-NOT_EXPORTED = re.compile(
-    r"HOME|USER|LOGNAME|SHELL|TERM|TMPDIR|SSH_AUTH_SOCK|KRB5CCNAME|(OMPI|PMIX|PRTE|SLURM|SLURMD|SBATCH|SALLOC|SRUN)_\w+"
-)
-"""Variables that each host sets for itself, or that mpirun passes on anyway."""
+from hvdtrain.jobs.job import OF_HOST, Job, LaunchSpec, agent_command, passed_on, variables
 
 
 def build(
@@ -28,7 +22,7 @@ def build(
     given = variables(job, environment)
     on_other_hosts = job.hosts or "SLURM_JOB_ID" in environment
     names = sorted({*passed_on(environment), *given}) if on_other_hosts else []
-    names = [*(name for name in names if not NOT_EXPORTED.fullmatch(name) and name not in control), *control]
+    names = [*(name for name in names if not OF_HOST.fullmatch(name) and name not in control), *control]
     exported = [argument for name in names for argument in ("-x", name)]
     return [LaunchSpec([*base_command(job, environment), *exported, *agent_command(job, python=python)], given)]
 

@@ -1,0 +1,57 @@
+"""One rank of a job that survives lost ones: its agent is started by itself, on this host, by ssh or by srun.
+
+horovodrun and mpirun would end all ranks with the first that is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from hvdtrain.errors import UserError
+from hvdtrain.jobs.hosts import Host, other_hosts, ssh
+from hvdtrain.jobs.job import CORES_PER_TASK, Job, LaunchSpec, agent_command, in_container, variables
+from hvdtrain.jobs.places import Place
+from hvdtrain.system import rank_info
+
+
+def build_rank(
+    launcher: str, job: Job, environment: Mapping[str, str], place: Place, python: str = sys.executable
+) -> LaunchSpec:
+    """What starts the agent of a rank at its place."""
+    # Rank 0 shows a progress bar, which needs the terminal itself.
+    terminal = place.rank == 0 and launcher == "local" and not job.output_dir and os.isatty(1) and os.isatty(2)
+    command = agent_command(job, "--gloo", "--survive", *(["--on-terminal"] if terminal else []), python=python)
+    values = map(str, (place.rank, job.max_ranks, place.local_rank))
+    identity = dict(zip(rank_info.VARIABLES[rank_info.LAUNCH], values, strict=True))
+    given = {**variables(job, environment), **identity}
+    if launcher == "srun":
+        return LaunchSpec([*_srun(job, place.host, environment), *command], given, place.rank)
+    if other_hosts([Host(place.host, 1)]):
+        return LaunchSpec(ssh(place.host, "sh", job.ssh), given, place.rank, remote=tuple(command))
+    return LaunchSpec(command, given, place.rank, terminal)
+
+
+def _srun(job: Job, node: str, environment: Mapping[str, str]) -> list[str]:
+    """A step of one task on a node of the allocation, which shares the node with the steps of other ranks."""
+    command = ["srun", "--overlap", "--nodes", "1", "--ntasks", "1", "--nodelist", node, "--mpi", "none"]
+    command += ["--kill-on-bad-exit=0", "--unbuffered", "--cpu-bind", "none"]
+    if CORES_PER_TASK in environment:
+        command += ["--cpus-per-task", environment[CORES_PER_TASK]]
+    return [*command, *in_container(job)]
+
+
+def check_survival(launcher: str, job: Job, environment: Mapping[str, str]) -> None:
+    """Raise UserError for a job that cannot survive as it is asked to."""
+    survival = job.survival
+    assert survival
+    if not 1 <= survival.min_ranks <= job.ranks <= job.max_ranks or survival.max_ranks not in (0, job.max_ranks):
+        limits = f"--min-np {survival.min_ranks} --max-np {survival.max_ranks or job.ranks}"
+        raise UserError(f"{limits}: -n {job.ranks} is not between them", "correct one of them")
+    script = survival.host_discovery_script
+    if script and not os.access(script, os.X_OK):
+        raise UserError(f"--host-discovery-script {script} cannot be executed", f"chmod +x {script}")
+    if launcher == "srun" and "SLURM_JOB_ID" not in environment:
+        reason = "launch srun --survive starts a step for each rank, which needs an allocation"
+        raise UserError(reason, "start it in one of salloc --no-kill, or with launch sbatch")

@@ -1,0 +1,144 @@
+"""Where the ranks of a job that survives run, and when a lost one is started again. Nothing here waits or starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from hvdtrain.jobs.hosts import Host
+from hvdtrain.jobs.job import Job
+from hvdtrain.system.rank_info import host_name
+
+QUICK_S = 60.0
+"""A rank that was started again and is lost within this time is only started after a pause."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+"""The pause, doubled with each such loss."""
+
+
+class Place(NamedTuple):
+    """Where a rank runs, or is to be started."""
+
+    rank: int
+    host: str
+    local_rank: int
+
+
+@dataclass
+class _History:
+    """What happened to one rank so far."""
+
+    host: str = ""
+    """Where it ran last."""
+    started: float = 0.0
+    starts: int = 0
+    quick_losses: int = 0
+    """In a row."""
+    due: float = 0.0
+    """When it may be started; times are in seconds of a monotonic clock."""
+
+
+class Places:
+    """The slots of the hosts, and which rank has which. hosts: at least `ranks` slots are used, whatever they list."""
+
+    def __init__(self, hosts: Sequence[Host], ranks: int) -> None:
+        self._hosts = {host.name: host.slots for host in _enough(hosts, ranks)}
+        self._ranks = ranks
+        self._places: dict[int, Place] = {}
+        self._history: dict[int, _History] = {}
+        self._doubtful: set[str] = set()
+        """Hosts that did not answer last time."""
+        self._excluded: set[str] = set()
+
+    @classmethod
+    def of_job(cls, job: Job) -> Places:
+        """The places with which a job begins."""
+        return cls(job.hosts or job.allocation or [Host(host_name(), job.ranks)], job.ranks)
+
+    def of(self, rank: int) -> Place | None:
+        """Where a rank runs or starts; None where it does not."""
+        return self._places.get(rank)
+
+    def grow(self, ranks: int) -> None:
+        """From now on up to that many ranks run."""
+        self._ranks = ranks
+
+    def take(self, now: float) -> list[Place]:
+        """The ranks that are to be started now, each with its slot. Lower ranks come first."""
+        taken = []
+        for rank in range(self._ranks):
+            history = self._history.setdefault(rank, _History())
+            host = self._choice(history) if rank not in self._places and history.due <= now else ""
+            if host:
+                history.host, history.started = host, now
+                history.starts += 1
+                self._places[rank] = Place(rank, host, self._free_local_rank(host))
+                taken.append(self._places[rank])
+        return taken
+
+    def release(self, rank: int, now: float, answers: bool = True) -> float:
+        """A rank is lost. answers: whether its host is known to be there. The pause in s before it is started again."""
+        place = self._places.pop(rank)
+        history = self._history[rank]
+        if not answers:
+            self._doubtful.add(place.host)
+        quick = history.starts > 1 and now - history.started < QUICK_S
+        history.quick_losses = history.quick_losses + 1 if quick else 0
+        pause = min(FIRST_PAUSE_S * 2 ** (history.quick_losses - 1), LONGEST_PAUSE_S) if quick else 0.0
+        history.due = now + pause
+        return pause
+
+    def starts(self, rank: int) -> int:
+        """How often a rank was started."""
+        return self._history[rank].starts
+
+    def answers(self, host: str) -> None:
+        """A rank on that host has registered."""
+        self._doubtful.discard(host)
+
+    def exclude(self, host: str) -> None:
+        """Start no rank on that host any more."""
+        self._excluded.add(host)
+
+    def next_due(self, now: float) -> float | None:
+        """Seconds until a rank can be started that waits for the end of its pause; None where none does."""
+        waiting = (self._history.get(rank) for rank in range(self._ranks) if rank not in self._places)
+        return min((history.due - now for history in waiting if history and history.due > now), default=None)
+
+    def update(self, hosts: Sequence[Host]) -> list[Place]:
+        """These hosts have slots now. The places that do not exist any more, highest local ranks first."""
+        self._hosts = {host.name: host.slots for host in hosts}
+        gone = list[Place]()
+        for host in dict.fromkeys(place.host for place in self._places.values()):
+            there = sorted(self._on(host), key=lambda place: place.local_rank)
+            gone += reversed(there[self._hosts.get(host, 0) :])
+        return gone
+
+    def layout(self, rank: int) -> tuple[int, int, int]:
+        """Local size, cross rank and cross size of a rank that has a place, as `gloo.Layout` has them."""
+        place = self._places[rank]
+        hosts = list(dict.fromkeys(other.host for _, other in sorted(self._places.items())))
+        having = [host for host in hosts if any(other.local_rank == place.local_rank for other in self._on(host))]
+        return len(self._on(place.host)), having.index(place.host), len(having)
+
+    def _on(self, host: str) -> Sequence[Place]:
+        return [place for place in self._places.values() if place.host == host]
+
+    def _choice(self, history: _History) -> str:
+        """The host for a rank: where it was, if that answers; empty where no slot is free."""
+        free = [
+            host for host, slots in self._hosts.items() if host not in self._excluded and len(self._on(host)) < slots
+        ]
+        free.sort(key=lambda host: (host in self._doubtful, host != history.host))
+        return free[0] if free else ""
+
+    def _free_local_rank(self, host: str) -> int:
+        used = {place.local_rank for place in self._on(host)}
+        return next(number for number in range(len(used) + 1) if number not in used)
+
+
+def _enough(hosts: Sequence[Host], ranks: int) -> list[Host]:
+    """The hosts, each with more slots where they have fewer than there are ranks (--oversubscribe)."""
+    slots = sum(host.slots for host in hosts)
+    times = -(-ranks // slots)
+    return [Host(host.name, host.slots * times) for host in hosts]

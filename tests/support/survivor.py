@@ -1,0 +1,41 @@
+"""A program of a job that survives: it says that it is ready, and prints the memberships that it gets.
+
+usage: python survivor.py [FOLDER]: ends when FOLDER/end exists. It says what FOLDER/say-RANK holds, once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from pathlib import Path
+
+from hvdtrain.system import agent_pipe, membership, rank_info
+from hvdtrain.system.membership import Membership
+
+
+def main(folder: Path) -> None:
+    rank = rank_info.detect().rank
+    pipe = int(os.environ[membership.VARIABLE].partition(":")[0])
+    print("pid", os.getpid(), flush=True)
+    agent_pipe.send(agent_pipe.Ready())
+    rest, said = b"", folder / f"say-{rank}"
+    while not (folder / "end").exists():
+        if select.select([pipe], [], [], 0.02)[0]:
+            rest += os.read(pipe, 1 << 16)
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                made = Membership.from_record(json.loads(line))
+                print("member", made.number, list(made.ranks), made.lost, flush=True)
+        if said.exists():
+            message = agent_pipe.parse(json.loads(said.read_text()))
+            said.unlink()
+            agent_pipe.send(message)
+            if isinstance(message, agent_pipe.Failure):
+                sys.exit(1)
+        time.sleep(0.01)
+
+
+main(Path(sys.argv[1] if len(sys.argv) > 1 else "."))
