@@ -66,7 +66,7 @@ class TensorFlowLearner(Learner):
         return TensorFlowOptimizer(config, self._variables)
 
     @property
-    def skipped(self) -> int:  # type: ignore[override]
+    def skipped(self) -> int:
         return int(self._skipped.numpy())
 
     @skipped.setter
