@@ -6,7 +6,7 @@ from collections import Counter
 
 from hvdtrain.interfaces import Position
 from hvdtrain.training.balance import Balancer, Change
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
@@ -27,6 +27,11 @@ class Balancing(Observer):
     def started(self, at: Position) -> None:
         """The first interval begins here."""
         self._step = at.step
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """All ranks begin anew, as those that join know no times."""
+        self._run.assign(None)
+        self._balancer = Balancer(self._run.assignment)
 
     def joined(self, at: Position, interval: Interval) -> None:
         """Move shards if the times of the last logging steps say so."""
