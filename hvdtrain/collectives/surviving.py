@@ -41,6 +41,10 @@ class RanksChanged(Exception):
     """The ranks that train together are no longer those of this group: what they did together is to be done again."""
 
 
+class RanksJoin(RanksChanged):
+    """Other ranks join: all members leave this group after the same step."""
+
+
 class Connected(Group, Protocol):
     """A group of one membership."""
 
@@ -196,7 +200,9 @@ class SurvivingGroup:
 
     def close(self) -> None:
         self.gather(None)  # so that each rank knows that rank 0 has written all
-        self._call("close")
+        if self._inner:
+            with contextlib.suppress(Exception):  # others may have ended already
+                self._inner.close()
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         """A collective of the present group. Raises RanksChanged if its ranks are no longer those that train."""
@@ -244,8 +250,8 @@ class SurvivingGroup:
         return Change(self._membership, lost, joined)
 
     def _renew(self, change: RanksChanged | None) -> None:
+        self._leave(with_others=isinstance(change, RanksJoin))
         while True:
-            self._leave()
             membership = self._next(change)
             self._tried = membership.number
             if self.place not in membership.ranks:
@@ -272,15 +278,20 @@ class SurvivingGroup:
                 raise TrainingError(f"other ranks are lost, and the launcher does not answer ({change})") from change
         return membership
 
-    def _leave(self) -> None:
-        """Leave the present group."""
+    def _leave(self, with_others: bool) -> None:
+        """Leave the present group. with_others: all its members leave it now."""
+        inner = self._inner
+        if not inner:
+            return
+        self._communicated_s += inner.communicate_s or 0.0
+        with contextlib.suppress(Exception):  # of a kind that depends on the library
+            if with_others:  # so that nothing is cut off that a slower rank still needs
+                inner.close()
         with self._aborting:
-            inner, self._inner, self._membership = self._inner, None, None
-        if inner:
-            self._communicated_s += inner.communicate_s or 0.0
-            inner.abort()
-            with contextlib.suppress(Exception):  # of a kind that depends on the library
-                inner.disconnect()
+            self._inner = self._membership = None
+        inner.abort()
+        with contextlib.suppress(Exception):
+            inner.disconnect()
 
 
 def leave_if_agreed(group: Group) -> None:
@@ -288,7 +299,7 @@ def leave_if_agreed(group: Group) -> None:
     if not isinstance(group, SurvivingGroup) or not group.membership:
         return
     if group.agreed_membership > group.membership.number:
-        raise RanksChanged("other ranks join")
+        raise RanksJoin("other ranks join")
 
 
 def ranks_of(group: Group) -> Sequence[int]:
