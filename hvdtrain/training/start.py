@@ -67,7 +67,7 @@ class StartedRun:
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
         observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         self.tracing: Tracing | None = None
-        if run.runtime.timeline and not start.joins:
+        if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
 
             self.tracing = Tracing(run, self.reporter.show)
