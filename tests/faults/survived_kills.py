@@ -122,9 +122,7 @@ class Kills:
         self._next = time.monotonic() + self._random.uniform(*PAUSE_S[self._job.framework])
 
     def _give_order(self, phase: str, delay_s: float) -> None:
-        draft = self._job.folder / "order"
-        draft.write_text(f"{delay_s:.4f}")
-        draft.replace(self._job.folder / "orders" / phase)
+        self._job.order_kill(phase, delay_s)
         self._order, self._ordered = phase, time.monotonic()
 
     def _look_at_order(self, now: float) -> None:

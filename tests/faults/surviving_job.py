@@ -139,6 +139,17 @@ class SurvivingJob(WatchedJob):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.started(rank), signal_number)
 
+    def order_kill(self, phase: str, delay_s: float = 0.0) -> None:
+        """Let the next rank that begins a phase be killed so much later; `phase-RANK` is for one rank."""
+        draft = self.folder / "order"
+        draft.write_text(f"{delay_s:.4f}")
+        draft.replace(self.folder / "orders" / phase)
+
+    def changes(self, what: str) -> list[dict[str, Any]]:
+        """The records of members that were `lost`, or have `joined`, so far."""
+        self.read()
+        return [record for record in self.history if record["kind"] == "members" and record[what]]
+
     def compare(self, undisturbed: SurvivingJob) -> None:
         """Raise Mismatch unless both have the same parameters, and have recorded the same steps and evaluations."""
         if weights_hash(self.run) != weights_hash(undisturbed.run):
