@@ -24,6 +24,7 @@ from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
 from hvdtrain.jobs.supervisor import Supervisor
+from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import Excluded, NotRunning, OpenedRun, Ready, Said
 from hvdtrain.system.membership import Member, Membership
 from hvdtrain.system.processes import describe_status, shell_status
@@ -126,8 +127,14 @@ class SurvivingSupervisor(Supervisor):
 
     def _environment_of(self, rank: RankConnection) -> Message:
         """Without the address of a rendezvous server: each membership has its own."""
-        layout = self._places.layout(rank.number)
-        return {**super()._environment_of(rank), "store": ["", 0], "layout": layout}
+        layout, message = self._places.layout(rank.number), super()._environment_of(rank)
+        if self._memberships.number:
+            message["environment"][rank_info.REPLACES] = "1"
+        return {**message, "store": ["", 0], "layout": layout}
+
+    def _on_start_timeout(self) -> None:
+        if not self._running:  # later, each rank that is started again has a limit of its own
+            super()._on_start_timeout()
 
     # What ranks say.
 
@@ -136,7 +143,7 @@ class SurvivingSupervisor(Supervisor):
             return
         match said:
             case Ready():
-                self._on_ready(rank)
+                self._on_ready(rank, said.after)
             case NotRunning() | Excluded() if said.rank in self._memberships.ranks and said.rank in self._ranks:
                 place = self._places.of(said.rank)
                 if isinstance(said, Excluded) and place:
@@ -147,13 +154,14 @@ class SurvivingSupervisor(Supervisor):
             case Failure():
                 super()._take(rank, said)
 
-    def _on_ready(self, rank: RankConnection) -> None:
-        if not self._takes_new_ranks:
+    def _on_ready(self, rank: RankConnection, after: int) -> None:
+        if not self._takes_new_ranks and rank.number not in self._memberships.ranks:
             return
         hello = rank.hello
         member = Member(rank.number, rank.host, int(hello["local_rank"]), str(hello["address"]), int(hello["port"]))
         is_first = not self._memberships.number
-        membership = self._memberships.ready(member)
+        is_member = rank.number in self._memberships.ranks
+        membership = self._memberships.ready(member, after)
         if not membership:
             return
         self._losses.pop(rank.number, None)
@@ -163,6 +171,8 @@ class SurvivingSupervisor(Supervisor):
             self._losses.clear()
             self._places.grow(self._job.max_ranks)
             self._start_due()
+        elif is_member:
+            self._console.say(f"{rank.name} lost its connections; {len(membership.members)} ranks connect again")
         else:
             self._console.say(f"{rank.name} joins; {len(membership.members)} ranks")
 

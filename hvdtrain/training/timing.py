@@ -94,6 +94,13 @@ class Throughput(Observer):
         self._rates: list[float] = []
         self._step_s: list[float] = []
         self._seconds = self._outside_s = 0.0
+        self._has_begun = False
+
+    def started(self, at: Position) -> None:
+        """The first interval begins here; that of a rank that goes on with others goes on."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.epoch_started(at)
 
     def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
         """Take the intervals of an earlier process from its records of logging steps."""
