@@ -29,7 +29,7 @@ def job(tmp_path):
                 ranks=ranks,
                 strategy=strategy,
                 training=training,
-                steps=steps,
+                max_steps=steps,
                 step_s=0.0 if strategy == "single" else 0.2,
             )
         )
