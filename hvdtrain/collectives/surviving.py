@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from hvdtrain.system.agent_pipe import Ready
 from hvdtrain.system.membership import VARIABLE, Membership
 from hvdtrain.system.processes import TICK_S, RunningTime
 
+T = TypeVar("T")
 ASK_AGAIN_S = 3.0
 """How long a rank whose connections broke waits for the next membership before it asks the launcher for one: a broken
 connection is not always a lost rank."""
@@ -304,6 +305,14 @@ def leave_if_agreed(group: Group) -> None:
 def ranks_of(group: Group) -> Sequence[int]:
     """The ranks that train, as the launcher numbers them, by position in the group."""
     return group.ranks if isinstance(group, SurvivingGroup) else range(group.size)
+
+
+def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
+    """Values that are by position in the group as a list by rank, as records have them; None for ranks that are not
+    there.
+    """
+    places = dict(zip(ranks_of(group), values, strict=True))
+    return [places.get(rank) for rank in range(max(places) + 1)]
 
 
 def rank_of(group: Group) -> int:

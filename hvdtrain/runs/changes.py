@@ -143,6 +143,7 @@ class Changes:
         for values in reader.all(HAPPENED, MAX_RECORDS):
             if values["kind"] == "members":
                 drafts.extend(history.add(values))
+                found.shards = {}  # each change of the ranks distributes them anew
             elif change := _moved(values) if values["kind"] == "shards" else _audited(values):
                 drafts.append(_Draft(change))
                 found.shards = _counts(values) if change.kind == SHARDS else found.shards
