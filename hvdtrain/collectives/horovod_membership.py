@@ -2,14 +2,13 @@
 
 Horovod waits for a rank that is lost: in a collective until a connection fails, which that of a stopped process or of a
 host that is down never does, and while it connects the ranks until all have left their addresses in the rendezvous
-server. To end the first, `MembershipGroup.abort` cuts this process's connections; to end the second, the server is
-asked to give no addresses any more. Linux only, as /proc tells which connections are Horovod's.
+server. `MembershipGroup.abort` ends the first, as it cuts this process's connections; the launcher ends the second: it
+closes the server of a membership when there is a newer one. Linux only, as /proc tells which connections are Horovod's.
 """
 
 from __future__ import annotations
 
 import contextlib
-import http.client
 import os
 import socket
 import struct
@@ -23,14 +22,13 @@ import numpy as np
 from hvdtrain.collectives.horovod import HorovodGroup
 from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.errors import PeerLost, TrainingError
-from hvdtrain.system.membership import SUPERSEDED, Membership
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.processes import RunningTime
 
 POLL_S = 0.01
 """How often a rank that connects looks whether it has to give up."""
 GIVE_UP_S = 20.0
-"""How long Horovod may take to give up. Where the rendezvous server is gone it asks three times, which takes 1.5 s."""
-STORE_TIMEOUT_S = 1.0
+"""How long Horovod may take to give up: 1.5 s where the rendezvous server is gone, as it asks three times."""
 LOG_LEVEL = "HOROVOD_LOG_LEVEL"
 TIMEVAL = struct.Struct("ll")
 SYN_SENT, LISTEN = 2, 10
@@ -119,7 +117,7 @@ def _connect(
     while thread.is_alive() and not (superseded := is_superseded()):
         thread.join(POLL_S)
     if superseded:
-        _give_up(membership, others, thread)
+        _give_up(others, thread)
         if not failures:
             hvd.shutdown()
         raise PeerLost("a newer membership of the job came while Horovod connected the ranks")
@@ -127,9 +125,8 @@ def _connect(
         raise PeerLost(f"Horovod cannot connect the ranks ({failures[0]})") from failures[0]
 
 
-def _give_up(membership: Membership, others: frozenset[Socket], thread: threading.Thread) -> None:
+def _give_up(others: frozenset[Socket], thread: threading.Thread) -> None:
     """Let the thread that connects the ranks fail, or be done."""
-    _supersede(membership.store)
     clock = RunningTime()
     while thread.is_alive():
         _cut(others, connecting=True)  # again, as it may make new ones
@@ -138,14 +135,6 @@ def _give_up(membership: Membership, others: frozenset[Socket], thread: threadin
         if clock.seconds > GIVE_UP_S:
             reason = f"Horovod still connects the ranks of a former membership after {GIVE_UP_S:g} s"
             raise TrainingError(reason)
-
-
-def _supersede(store: tuple[str, int]) -> None:
-    """Let a membership's rendezvous server give no addresses any more."""
-    connection = http.client.HTTPConnection(*store, timeout=STORE_TIMEOUT_S)
-    with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
-        connection.request("PUT", SUPERSEDED, b"")
-        connection.getresponse().read()
 
 
 def _cut(others: frozenset[Socket], connecting: bool) -> None:

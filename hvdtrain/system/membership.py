@@ -13,10 +13,6 @@ from typing import Any, NamedTuple
 VARIABLE = "HVDTRAIN_MEMBERSHIP"
 """Environment variable of a rank whose job survives: the pipe's file descriptor and inode, as in `8:4712`."""
 
-SUPERSEDED = "/superseded"
-"""Where a rank puts a value in a membership's rendezvous server when it knows of a newer membership: the server then
-gives no addresses any more, so that no rank waits for them."""
-
 
 class Member(NamedTuple):
     """A rank that trains."""

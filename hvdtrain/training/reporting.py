@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from hvdtrain.collectives.surviving import Change, SurvivingGroup, by_rank, ranks_of
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import Position
-from hvdtrain.runs.console import Display, log
+from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import resources
 from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
 from hvdtrain.training.timing import SlowRanks, Throughput
@@ -30,8 +32,8 @@ MIN_WAIT_SHARE = 0.05
 class DataFigures(NamedTuple):
     """How reading went since the last evaluation, and how many rows were bad so far."""
 
-    wait_shares: list[float]
-    """Share of the training time in which steps of each rank waited for data."""
+    wait_shares: dict[int, float]
+    """Share of the training time in which steps of each rank waited for data, by rank."""
     workers: int | None
     """None where the rank can only read by itself."""
     train: int = 0
@@ -39,10 +41,9 @@ class DataFigures(NamedTuple):
 
     def texts(self) -> list[str]:
         """What is worth showing."""
-        worst = max(self.wait_shares)
-        texts = []
+        rank = max(self.wait_shares, key=self.wait_shares.__getitem__)
+        worst, texts = self.wait_shares[rank], []
         if worst >= MIN_WAIT_SHARE:
-            rank = self.wait_shares.index(worst)
             advice = f"raise --workers, now {self.workers}"
             advice = "the rank reads these rows itself" if self.workers is None else advice
             texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
@@ -81,9 +82,13 @@ class Reporter(Observer):
         self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
+        self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
-        shown = run.is_rank_0 and not run.runtime.quiet
-        self._display = Display(run.last_step, run.config.epochs, at.step, shown)
+        if isinstance(run.group, SurvivingGroup) and (first := run.group.membership):
+            self.record("members", at, **_members(Pause(Change(first, {}, first.ranks), 0.0, 0)))
+        self._display = self._new_display(at)
+        self._last_interval: dict[str, Any] = {}
+        """The last record of a logging step."""
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
@@ -91,6 +96,10 @@ class Reporter(Observer):
         self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
+
+    def _new_display(self, at: Position) -> Display:
+        shown = self._run.is_rank_0 and not self._run.runtime.quiet
+        return Display(self._run.last_step, self._run.config.epochs, at.step, shown)
 
     def introduce(self) -> None:
         """Show what is trained, and where, and warn of data that cannot be learned from; call it on every rank."""
@@ -134,6 +143,17 @@ class Reporter(Observer):
         """Learn where the ranks are."""
         self._slow_ranks.started()
 
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """Record the change; on a new rank 0, go on with the record and the console of the one that is lost."""
+        self.evaluation = None  # new ranks have none: all evaluate at the end
+        self._slow_ranks = SlowRanks(self._run.group)
+        if self._run.is_rank_0 and not self._writer:
+            self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
+            if self._last_interval:  # the one that is lost may not have written it
+                self._writer.write("train", **self._last_interval)
+        self.record("members", at, **_members(pause))
+        log_to_file(logging.INFO, _described(pause, at.step))
+
     def joined(self, at: Position, interval: Interval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.parts_by_rank)
@@ -144,9 +164,11 @@ class Reporter(Observer):
         run, step = self._run, at.step
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
+        values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
+        epoch = step / run.steps_per_epoch
+        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, times))}
         if self._writer:
-            values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
-            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **to_record(times))
+            self._writer.write("train", **self._last_interval)
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
@@ -158,7 +180,7 @@ class Reporter(Observer):
         """Record an evaluation, and how reading went since the last one; exchanges values of all ranks."""
         self.evaluation = evaluation
         group, scores = self._run.group, evaluation.scores
-        wait_shares = group.gather(self._throughput.take_wait_share())
+        wait_shares = dict(zip(ranks_of(group), group.gather(self._throughput.take_wait_share()), strict=True))
         reader = self._batches.reader
         data = DataFigures(
             wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)
@@ -166,7 +188,7 @@ class Reporter(Observer):
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
-            self._writer.write("ranks", step, evaluation_s=evaluation.seconds)
+            self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
         self._check_score(scores)
         if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)
@@ -240,3 +262,25 @@ class EpochFigures:
         speed = f"{steps / self._seconds_per_image:,.0f} {unit}/s"
         loss = self._loss / self._finite if self._finite else math.nan
         return [f"train loss {loss:.4f}", f"lr {self._lr:.3g}", speed]
+
+
+def _members(pause: Pause) -> dict[str, Any]:
+    """The values in the record of a change."""
+    membership, lost, joined = pause.change
+    return {
+        "number": membership.number,
+        "ranks": list(membership.ranks),
+        "hosts": [member.host for member in membership.members],
+        "lost": [{"rank": rank, "why": why} for rank, why in sorted(lost.items())],
+        "joined": list(joined),
+        "seconds": round(pause.seconds, 3),
+        "repeated": pause.repeated,
+    }
+
+
+def _described(pause: Pause, step: int) -> str:
+    membership, lost, joined = pause.change
+    texts = [f"rank {rank} {why}" for rank, why in sorted(lost.items())]
+    texts += [f"rank {rank} joins" for rank in joined]
+    ranks = ", ".join(map(str, membership.ranks))
+    return f"{'; '.join(texts) or 'connections broke'}: ranks {ranks} go on at step {step} after {pause.seconds:.2f} s"
