@@ -26,7 +26,7 @@ def made(number, *ranks, lost=None):
 
 
 class Inner:
-    """A group of one membership that computes nothing. error: of each collective; BLOCKS for one that waits for others."""
+    """A group of one membership that computes nothing. error: of each collective; BLOCKS for one that waits."""
 
     controller, communicate_s = "", 0.5
 
