@@ -96,12 +96,25 @@ class Group(Protocol):
     error if another rank is lost.
     """
 
-    rank: int
-    size: int
-    local_rank: int
-    """Rank among the processes on this host."""
-    controller: str
-    """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
+    @property
+    def rank(self) -> int:
+        """This process's number in the group."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        ...
+
+    @property
+    def local_rank(self) -> int:
+        """Rank among the processes on this host."""
+        ...
+
+    @property
+    def controller(self) -> str:
+        """What connects Horovod's processes, `Gloo` or `MPI`; empty for groups without Horovod."""
+        ...
 
     @property
     def communicate_s(self) -> float | None:

@@ -85,7 +85,7 @@ def restart_policy(options: argparse.Namespace) -> RestartPolicy:
 def describe(options: argparse.Namespace) -> Job:
     """The job that the options describe. Raises UserError for values that no launcher can use."""
     how = LAUNCHERS[options.launcher].in_allocation
-    resuming = resume_variables(os.environ) if options.restarts else {}
+    resuming = resume_variables(os.environ) if options.restarts or options.survive else {}
     return Job(
         program=tuple(options.program),
         ranks=options.ranks,

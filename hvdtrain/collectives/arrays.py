@@ -6,6 +6,7 @@ Libraries count the bytes or the elements of a message in 32 bits, and pickling 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +17,20 @@ MESSAGE_BYTES = 1 << 26
 """Bytes of the largest message."""
 
 
-def broadcast_arrays(group: Group, arrays: Weights | None) -> Weights:
-    """Rank 0's arrays, on every rank; the other ranks may give None. A collective."""
-    local_arrays = arrays or {}
+def broadcast_arrays(group: Group, arrays: Weights | None, root: int = 0) -> Weights:
+    """The arrays of rank `root`, on every rank; the other ranks may give None. A collective."""
+    local_arrays, receives = arrays or {}, group.rank != root
     described = {name: (array.dtype.str, array.shape) for name, array in local_arrays.items()}
-    described = group.broadcast(described if group.rank == 0 else None)
-    if group.rank:
+    described = broadcast_from(group, described, root)
+    if receives:
         local_arrays = {name: np.empty(shape, np.dtype(dtype)) for name, (dtype, shape) in described.items()}
-    _send(group, local_arrays.values(), root=0, receives=group.rank > 0)
+    _send(group, local_arrays.values(), root, receives)
     return local_arrays
+
+
+def broadcast_from(group: Group, value: Any, root: int) -> Any:
+    """The small value of rank `root`, on every rank. A collective."""
+    return group.gather(value if group.rank == root else None)[root] if root else group.broadcast(value)
 
 
 def share_local_arrays(learner: Learner) -> None:

@@ -71,10 +71,16 @@ class HorovodGroup:
             raise TrainingError(
                 f"Horovod cannot connect the ranks ({error})", "see how the other ranks ended"
             ) from None
+        _check_size(hvd.size())
+        self._use(hvd, to_tensor, to_numpy)
+
+    def _use(
+        self, hvd: ModuleType, to_tensor: Callable[[np.ndarray], Any], to_numpy: Callable[[Any], np.ndarray]
+    ) -> None:
+        """Take what has been initialized."""
         processes.end_at_crashes()
         self._hvd, self._to_tensor, self._to_numpy = hvd, to_tensor, to_numpy
         self.rank, self.size, self.local_rank = hvd.rank(), hvd.size(), hvd.local_rank()
-        _check_size(self.size)
         self.controller = "MPI" if hvd.mpi_enabled() else "Gloo"
         self._waiting_seconds = _measure_waiting(hvd)
 

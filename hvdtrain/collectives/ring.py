@@ -16,16 +16,21 @@ from __future__ import annotations
 import contextlib
 import itertools
 import select
+import socket
 import struct
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from hvdtrain.collectives.encoding import MESSAGE_BYTES, decode, encode
 from hvdtrain.collectives.groups import CommunicationTime
+from hvdtrain.collectives.limits import LIBRARY_TIMEOUT_S
 from hvdtrain.collectives.ring_rendezvous import connect_neighbors
 from hvdtrain.errors import PeerLost, TrainingError, UserError
 from hvdtrain.system import credentials, rank_info
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.network import PortReservation
 from hvdtrain.system.phases import collective
 from hvdtrain.system.processes import TICK_S, RunningLimit, RunningTime
@@ -36,6 +41,7 @@ OPERATIONS = ("a sum", "an exchange of values", "a copy of arrays")
 """What ranks do together, for the header of each and for messages."""
 SILENCE_S = 1800.0
 """How long a neighbor may send nothing while this process runs. A job that hangs is ended by its watchdog before."""
+TRY_AGAIN_S = 0.02
 SILENCE_AFTER_HANG_S = 60.0
 """With a longer --hang-timeout: how long after it."""
 HEADER = struct.Struct("3q40x")
@@ -47,8 +53,8 @@ class RingGroup(CommunicationTime):
     """The processes of a job in a ring: a `Group` with an `allreduce` for gradients.
 
     rank: this process's rank and size. address: where rank 0 listens until all ranks have connected; after that,
-    rank 0 is a rank like the others. token: the job's secret. Raises TrainingError if the ring is not complete
-    within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
+    rank 0 is a rank like the others. token: the job's secret. gives_up: see `RunningLimit`. Raises TrainingError if
+    the ring is not complete within `start_timeout_s`, or a neighbor dies or sends nothing for `timeout_s`.
     """
 
     controller = ""
@@ -60,6 +66,7 @@ class RingGroup(CommunicationTime):
         token: str = "",
         start_timeout_s: float = rank_info.START_TIMEOUT_S,
         timeout_s: float = SILENCE_S,
+        gives_up: Callable[[], bool] | None = None,
     ) -> None:
         super().__init__()
         self.rank, self.size, self.local_rank = rank.rank, rank.size, rank.local_rank
@@ -67,7 +74,7 @@ class RingGroup(CommunicationTime):
         self._reserved: list[PortReservation] = []
         self._scratch = np.empty(CHUNK_BYTES, np.uint8)
         if self.size > 1:
-            with RunningLimit(start_timeout_s) as limit:  # a job may be suspended for longer
+            with RunningLimit(start_timeout_s, gives_up) as limit:  # a job may be suspended for longer
                 self._next, self._previous = connect_neighbors(rank, address, token, limit)
 
     def free_address(self) -> str:
@@ -224,8 +231,18 @@ class RingGroup(CommunicationTime):
         if self.size > 1:
             with contextlib.suppress(PeerLost):  # a neighbor may have passed this barrier and exited already
                 self.gather(None)  # a barrier: no rank closes a connection that its neighbor still uses
-            self._next.close()
-            self._previous.close()
+            self.disconnect()
+
+    def abort(self) -> None:
+        """Cut the connections to both neighbors, from any thread: what this rank or they wait for fails at once."""
+        for link in (self._next, self._previous) if self.size > 1 else ():
+            with contextlib.suppress(OSError):  # a neighbor has closed it
+                link.shutdown(socket.SHUT_RDWR)
+
+    def disconnect(self) -> None:
+        """Free the connections without waiting for other ranks."""
+        for link in (self._next, self._previous) if self.size > 1 else ():
+            link.close()
 
 
 def _header(operation: int, values: np.ndarray = NOTHING) -> bytes:
@@ -238,6 +255,22 @@ def _described(header: bytes | memoryview) -> str:
     operation, size, _ = HEADER.unpack(header)
     name = OPERATIONS[operation] if 0 <= operation < len(OPERATIONS) else "what no rank sends"
     return f"{name} of {size} bytes" if size else name
+
+
+def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> RingGroup:
+    """The ring of a membership. Raises TrainingError if there is a newer one before all members have connected."""
+    first, local = membership.members[0], membership.members[position]
+    rank = rank_info.RankInfo(rank_info.LAUNCH, position, len(membership.members), local.local_rank)
+    # Members that still connect to the ring before have another token, and are not taken for members of this one.
+    token = f"{rank_info.token()} {membership.number}"
+    while True:
+        try:
+            address = first.address, first.port
+            return RingGroup(rank, address, token, LIBRARY_TIMEOUT_S, LIBRARY_TIMEOUT_S, is_superseded)
+        except TrainingError:  # others may not have left the ring before, whose first rank listened at the same port
+            if is_superseded():
+                raise
+            time.sleep(TRY_AGAIN_S)
 
 
 def start(hang_timeout_s: float = 0) -> RingGroup:

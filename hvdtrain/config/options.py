@@ -190,6 +190,8 @@ class RuntimeOptions:
     """Device; auto uses a GPU if the framework finds one."""
     bind: Literal["auto", "none"] = option("auto", MACHINE, per_rank=True)
     """auto binds each rank to its share of the host's cores where each gets two hardware threads or more."""
+    balance: Literal["auto", "off"] = option("auto", BITS)
+    """With --shards, auto moves shards from slow ranks to fast ones while they train, which changes no bits."""
     devices: int = option(0, MACHINE, minimum=0)
     """Devices per process, for strategies that use several; 0 for all its GPUs, or two virtual CPU devices."""
     cuda_graph: bool = option(False, MACHINE)

@@ -101,6 +101,16 @@ def check_shards(config: Any, ranks: int) -> None:
         raise invalid("shards", config.shards, problem, f"start at most {config.shards} ranks, or give more shards")
 
 
+def check_surviving(config: Any, can_survive: bool) -> None:
+    """Check options together with `hvdtrain launch --survive`. can_survive: whether the strategy can."""
+    if not config.shards:
+        reason = "launch --survive: without --shards, what a lost rank computed cannot be computed by another one"
+        raise UserError(reason, "give --shards 8, for example, or launch without --survive", option="shards")
+    if not can_survive:
+        problem = "launch --survive: its ranks cannot be connected again after one is lost"
+        raise invalid("strategy", config.strategy, problem, "use --strategy horovod or ring")
+
+
 def check_task_style(config: Any, style: str, default: str) -> None:
     """Check that tasks and scripts are trained in the framework's default style: others train networks as data only."""
     if style != default:

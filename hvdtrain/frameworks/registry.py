@@ -8,11 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from hvdtrain.collectives import ring
+from hvdtrain.collectives import ring, surviving
 from hvdtrain.collectives.arrays import share_arrays
 from hvdtrain.collectives.groups import MPIGroup, single_process
 from hvdtrain.collectives.horovod import allow_timeline
 from hvdtrain.collectives.limits import limited_start
+from hvdtrain.collectives.surviving import Connect, SurvivingGroup
 from hvdtrain.config import validity
 from hvdtrain.config.options import STYLES, Config, Framework, RuntimeOptions
 from hvdtrain.errors import UserError
@@ -21,7 +22,7 @@ from hvdtrain.frameworks.preparation import keep_freed_memory, require, set_envi
 from hvdtrain.frameworks.user_code import UserLearner
 from hvdtrain.interfaces import Group, Learner, Strategy
 from hvdtrain.networks.description import Weights
-from hvdtrain.system import arithmetic
+from hvdtrain.system import arithmetic, rank_info
 from hvdtrain.system.text import did_you_mean
 from hvdtrain.tasks.target import Target
 from hvdtrain.tasks.user import Script
@@ -39,6 +40,8 @@ class Connection:
     """One line on a strategy with this group."""
     requires: tuple[str, ...] = ()
     """Modules that it imports."""
+    connect: Connect | None = None
+    """Connects the members of a job that survives lost ranks; None where that is impossible."""
 
 
 SINGLE = Connection(
@@ -48,6 +51,7 @@ SINGLE = Connection(
 RING = Connection(
     lambda config, runtime: ring.start(runtime.hang_timeout),
     "hvdtrain's ring allreduce over TCP, on one buffer of all gradients.",
+    connect=ring.connect,
 )
 MPI = Connection(
     lambda config, runtime: MPIGroup(),
@@ -86,6 +90,11 @@ class StrategyEntry(Generic[AnyStrategy]):
     def requires(self) -> tuple[str, ...]:
         """Modules that the strategy imports besides its framework."""
         return (*self.strategy.requires, *(self.connection.requires if self.connection else ()))
+
+    @property
+    def connect(self) -> Connect | None:
+        """What connects the members of a job that survives lost ranks; None where the strategy cannot."""
+        return self.connection.connect if self.connection else getattr(self.strategy, "connect", None)
 
     def start(self, config: Config, runtime: RuntimeOptions) -> AnyStrategy:
         """The strategy, with the processes that train together.
@@ -174,10 +183,24 @@ def build_learner(config: Config, target: Target, weights: Weights | None, runti
 
 def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
     settle(config, runtime)
+    if surviving.is_requested():
+        return _start_surviving(entry, config, runtime)
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)
     return strategy
+
+
+def _start_surviving(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOptions) -> AnyStrategy:
+    """The strategy in a job that survives lost ranks: all that ranks exchange goes through its group.
+
+    Raises UserError for what cannot survive.
+    """
+    validity.check_surviving(config, bool(entry.connect))
+    validity.check_shards(config, rank_info.detect().size)
+    assert entry.connect
+    by_group = next(other for other in ENTRIES[config.framework]() if other.connection is RING)
+    return by_group.strategy(config, runtime, SurvivingGroup(entry.connect))
 
 
 KINETO_LOG_LEVEL = "KINETO_LOG_LEVEL"

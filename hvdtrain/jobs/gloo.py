@@ -79,17 +79,23 @@ class Store:
 
     def _serve(self) -> None:
         with self._server:  # closes its port
-            self._server.serve_forever(poll_interval=CLOSE_S)
+            self._server.serve_forever()
 
     def close(self) -> None:
-        """Serve no more, within CLOSE_S seconds. It waits for nothing."""
-        threading.Thread(target=self._server.shutdown, daemon=True).start()
+        """Give no addresses any more, so that ranks that wait for some fail at once; serve no more after CLOSE_S.
+
+        It waits for nothing.
+        """
+        self._server.is_closed = True
+        end = threading.Timer(CLOSE_S, self._server.shutdown)
+        end.daemon = True
+        end.start()
 
 
-CLOSE_S = 0.5
-"""How often the rendezvous server finds out whether it is closed."""
-
-
+CLOSE_S = 10.0
+"""How long a closed rendezvous server answers: Horovod asks one that does not for another 1.5 s."""
+NO_ADDRESS = b"closed"
+"""What Gloo fails with as an address; where there is none, it waits."""
 MAX_CONNECTIONS = 512
 """Of the rendezvous server, beyond one for each rank: of more, the oldest are closed. Ranks keep none open."""
 
@@ -102,6 +108,7 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], max_connections: int) -> None:
         self.values: dict[str, bytes] = {}
+        self.is_closed = False
         self._open: dict[socket.socket, None] = {}
         """Connections in the order in which they came."""
         self._max_connections = max_connections
@@ -139,6 +146,8 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 10
 
     def do_GET(self) -> None:
+        if self.server.is_closed:
+            return self._answer(200, NO_ADDRESS)
         value = self.server.values.get(self.path)
         self._answer(404 if value is None else 200, value or b"")
 

@@ -34,8 +34,14 @@ class Memberships:
         """Whether the ranks that are left cannot go on."""
         return bool(self.number) and not self._finished and len(self._members) < max(self._min_ranks, 1)
 
-    def ready(self, member: Member) -> Membership | None:
-        """A rank can train: the membership that has it, or None where others are awaited first."""
+    def ready(self, member: Member, after: int = 0) -> Membership | None:
+        """A rank can train: the membership that has it, or None where others are awaited first.
+
+        after: the newest membership that it knows. A member has lost its connections in that one, so that all members
+        that still run connect again.
+        """
+        if self.number and after == self.number and member.rank in self._members:
+            return self._next({})
         if member.rank in self._members or self._finished:
             return None
         self._members[member.rank] = member

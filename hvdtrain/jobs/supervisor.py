@@ -172,7 +172,7 @@ class Supervisor:
         return ", ".join(str(rank) for rank in range(self._job.ranks) if rank not in self._ranks)
 
     def _on_start_timeout(self) -> None:
-        if self._missing():
+        if self._missing() and not self._running:  # in a job that survives, a rank may be missing later
             self._fail_at_start(
                 f"rank {self._missing()} did not register within {self._job.start_timeout_s:g} s after the first rank",
                 "check that its host reaches this one (--interface), or give a longer --start-timeout",

@@ -24,6 +24,7 @@ from hvdtrain.jobs.places import Place, Places
 from hvdtrain.jobs.protocol import Message
 from hvdtrain.jobs.rank_connection import RankConnection, conflict_of
 from hvdtrain.jobs.supervisor import Supervisor
+from hvdtrain.system import rank_info
 from hvdtrain.system.agent_pipe import Excluded, NotRunning, OpenedRun, Ready, Said
 from hvdtrain.system.membership import Member, Membership
 from hvdtrain.system.processes import describe_status, shell_status
@@ -32,6 +33,8 @@ from hvdtrain.system.run_end import Failure
 
 MAX_STARTS = 4
 """How often a rank is started, until the job has begun."""
+LATECOMERS_S = 5.0
+"""How long members may run after another one has ended well."""
 
 
 class SurvivingSupervisor(Supervisor):
@@ -49,6 +52,8 @@ class SurvivingSupervisor(Supervisor):
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
         """The rendezvous server of the newest membership."""
+        self._first: int | None = None
+        """The first rank of that membership."""
         self._said_last: dict[int, str] = {}
 
     # Starting ranks.
@@ -122,8 +127,14 @@ class SurvivingSupervisor(Supervisor):
 
     def _environment_of(self, rank: RankConnection) -> Message:
         """Without the address of a rendezvous server: each membership has its own."""
-        layout = self._places.layout(rank.number)
-        return {**super()._environment_of(rank), "store": ["", 0], "layout": layout}
+        layout, message = self._places.layout(rank.number), super()._environment_of(rank)
+        if self._memberships.number:
+            message["environment"][rank_info.REPLACES] = "1"
+        return {**message, "store": ["", 0], "layout": layout}
+
+    def _on_start_timeout(self) -> None:
+        if not self._running:  # later, each rank that is started again has a limit of its own
+            super()._on_start_timeout()
 
     # What ranks say.
 
@@ -132,7 +143,7 @@ class SurvivingSupervisor(Supervisor):
             return
         match said:
             case Ready():
-                self._on_ready(rank)
+                self._on_ready(rank, said.after)
             case NotRunning() | Excluded() if said.rank in self._memberships.ranks and said.rank in self._ranks:
                 place = self._places.of(said.rank)
                 if isinstance(said, Excluded) and place:
@@ -143,13 +154,14 @@ class SurvivingSupervisor(Supervisor):
             case Failure():
                 super()._take(rank, said)
 
-    def _on_ready(self, rank: RankConnection) -> None:
-        if not self._takes_new_ranks:
+    def _on_ready(self, rank: RankConnection, after: int) -> None:
+        if not self._takes_new_ranks and rank.number not in self._memberships.ranks:
             return
         hello = rank.hello
         member = Member(rank.number, rank.host, int(hello["local_rank"]), str(hello["address"]), int(hello["port"]))
         is_first = not self._memberships.number
-        membership = self._memberships.ready(member)
+        is_member = rank.number in self._memberships.ranks
+        membership = self._memberships.ready(member, after)
         if not membership:
             return
         self._losses.pop(rank.number, None)
@@ -159,11 +171,14 @@ class SurvivingSupervisor(Supervisor):
             self._losses.clear()
             self._places.grow(self._job.max_ranks)
             self._start_due()
+        elif is_member:
+            self._console.say(f"{rank.name} lost its connections; {len(membership.members)} ranks connect again")
         else:
             self._console.say(f"{rank.name} joins; {len(membership.members)} ranks")
 
     def _publish(self, membership: Membership) -> None:
         """Tell all members."""
+        self._first = membership.ranks[0]
         if self._store:
             self._store.close()
         self._store = gloo.Store(self._listening, ranks=len(membership.members))
@@ -204,6 +219,7 @@ class SurvivingSupervisor(Supervisor):
         if rank.status in (0, Stopped.exit_status):
             self._memberships.has_finished(rank.number)
             self._end_newcomers()
+            asyncio.get_running_loop().call_later(LATECOMERS_S, self._end_latecomers)
         super()._on_rank_end(rank)
 
     def _end_newcomers(self) -> None:
@@ -213,6 +229,18 @@ class SurvivingSupervisor(Supervisor):
                 connection = self._ranks.get(number)
                 if not connection or connection.status is None:
                     self._drop(number)
+
+    def _end_latecomers(self) -> None:
+        """End the members that still run some seconds after one has ended well, except the first.
+
+        All is written by then. A member that has joined after the last step of the others waits for them in vain; the
+        first one has not, and may have more to do, such as sending the last records to trackers.
+        """
+        for number in self._memberships.ranks:
+            if number != self._first and not self._failure:
+                self._drop(number)
+        if self._ended():
+            self._over.set()
 
     def _on_rank_failure(self, failure: Failure) -> None:
         """The agent of a rank has disconnected, or its program has ended: it is lost, if it may be."""

@@ -43,8 +43,8 @@ class TerminalFormatter(logging.Formatter):
         return fitted(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else text
 
 
-def open_log(folder: Path, rank: int, quiet: bool) -> None:
-    """Log to `folder/logs/rank-<rank>.log`, and on rank 0 to the console as well unless `quiet`.
+def open_log(folder: Path, rank: int, on_console: bool) -> None:
+    """Log to `folder/logs/rank-<rank>.log`, and to the console as well if `on_console`.
 
     Raises UserError if the file cannot be created.
     """
@@ -61,7 +61,7 @@ def open_log(folder: Path, rank: int, quiet: bool) -> None:
         ) from None
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     log.addHandler(file)
-    if rank == 0 and not quiet:
+    if on_console:
         screen = logging.StreamHandler(sys.stderr)
         screen.setFormatter(TerminalFormatter("%(message)s"))
         log.addHandler(screen)

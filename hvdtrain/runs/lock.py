@@ -93,6 +93,11 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    @property
+    def is_held(self) -> bool:
+        """Whether this process has it."""
+        return self._holder is not None
+
     def acquire(self, folder: Path) -> None:
         """Take the lock; while it is not clear whether its holder on another host still runs, wait for that.
 

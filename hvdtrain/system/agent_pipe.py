@@ -8,6 +8,7 @@ Without an agent, which gives the rank the pipe, the rank prints its failure its
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import stat
@@ -33,7 +34,13 @@ class OpenedRun(NamedTuple):
 
 
 class Ready(NamedTuple):
-    """The rank has done what takes long before its first step: it can become a member."""
+    """The rank has done what takes long before its first step: it can become a member.
+
+    Or it is one, and has lost its connections, of which the launcher may not know.
+    """
+
+    after: int = 0
+    """The number of the newest membership that this rank knows."""
 
 
 class NotRunning(NamedTuple):
@@ -62,14 +69,11 @@ def new_pipe() -> tuple[int, int, str]:
 
 def send(said: Said) -> bool:
     """Whether somebody took it: then it is the launcher that prints a failure."""
-    descriptor, _, inode = os.environ.get(VARIABLE, "").partition(":")
     try:
-        status = os.fstat(int(descriptor))
-        if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
-            return False
+        writing = descriptor(VARIABLE)
         message = json.dumps(_message(said)).encode() + b"\n"
-        os.set_blocking(int(descriptor), False)
-        return os.write(int(descriptor), message) == len(message)
+        os.set_blocking(writing, False)
+        return os.write(writing, message) == len(message)
     except (ValueError, OSError):
         return False
 
@@ -79,7 +83,7 @@ def _message(said: Said) -> dict[str, Any]:
         case OpenedRun():
             return {"run": said._asdict()}
         case Ready():
-            return {"ready": {}}
+            return {"ready": said._asdict()}
         case NotRunning() | Excluded():
             name = "excluded" if isinstance(said, Excluded) else "not_running"
             return {name: {"rank": said.rank, "reason": said.reason[:MAX_TEXT]}}
@@ -93,13 +97,25 @@ def parse(message: object) -> Said:
             return Failure.from_record(values)
         case {"run": {"folder": str(folder), "resumable": bool(resumable), "checkpoint": str(checkpoint)}}:
             return OpenedRun(folder, resumable, checkpoint)
-        case {"ready": {}}:
-            return Ready()
+        case {"ready": {"after": int(after)}}:
+            return Ready(after)
         case {"not_running": {"rank": int(rank), "reason": str(reason)}}:
             return NotRunning(rank, reason)
         case {"excluded": {"rank": int(rank), "reason": str(reason)}}:
             return Excluded(rank, reason)
     raise ValueError("not a message of a rank")
+
+
+def descriptor(variable: str) -> int:
+    """The file descriptor of a pipe of which a variable tells descriptor and inode. Raises OSError if it is not open.
+
+    variable: the variable's name.
+    """
+    number, _, inode = os.environ.get(variable, "").partition(":")
+    status = os.fstat(int(number) if number.isdecimal() else -1)
+    if not stat.S_ISFIFO(status.st_mode) or str(status.st_ino) != inode:  # of a process that has no such pipe
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+    return int(number)
 
 
 class Receiver:

@@ -56,6 +56,8 @@ FINISHING = Phase("logging", in_step=True, waits=True)
 JOINING = Phase("logging", waits=True)
 """At a logging step: the sum over all ranks."""
 LOGGING = Phase("logging", uses_folder=True)
+RENEWING = Phase("change of ranks", waits=True)
+"""Connecting with the ranks that are left, or have joined."""
 CHECKPOINT = Phase("checkpoint", uses_folder=True)
 EVALUATION = Phase("evaluation", waits=True)
 EVALUATION_DATA = Phase("evaluation")

@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -186,6 +187,7 @@ def _start_time(pid: int) -> int | None:
 
 TICK_S = 0.5
 """How often `RunningTime.tick` should be called."""
+GIVE_UP_S = 0.1
 SUSPENDED_S = 4 * TICK_S
 """A longer time between two ticks means that the process did not run."""
 
@@ -211,11 +213,12 @@ class RunningTime:
 class RunningLimit:
     """A time limit of an action that blocks, for which a thread counts the time in which this process ran.
 
-    Use it in a `with` statement.
+    gives_up: asked every GIVE_UP_S seconds whether to end before. Use it in a `with` statement.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, gives_up: Callable[[], bool] | None = None) -> None:
         self._seconds, self._clock, self._ended = seconds, RunningTime(), threading.Event()
+        self._gives_up = gives_up
         self._thread = threading.Thread(target=self._tick, name="limit", daemon=True)
 
     def __enter__(self) -> RunningLimit:
@@ -238,8 +241,9 @@ class RunningLimit:
     @property
     def left_s(self) -> float:
         """Seconds that are left, for timeouts: above 0, also when none are."""
-        return max(self._seconds - self._clock.seconds, 0.01)
+        left_s = max(self._seconds - self._clock.seconds, 0.01)
+        return min(left_s, GIVE_UP_S) if self._gives_up else left_s
 
     @property
     def is_over(self) -> bool:
-        return self._clock.seconds >= self._seconds
+        return self._clock.seconds >= self._seconds or bool(self._gives_up and self._gives_up())

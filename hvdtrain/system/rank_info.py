@@ -59,6 +59,8 @@ RUN_NAME = "HVDTRAIN_RUN_NAME"
 RESUME = "HVDTRAIN_RESUME"
 """Asks training to resume the run of its name, as --auto-resume does, for `restarts` or `requeue`: the feature of
 `hvdtrain launch` that starts the same command line again."""
+REPLACES = "HVDTRAIN_REPLACES"
+"""Set for a rank that is started while others of its job may train already."""
 START_TIMEOUT = "HVDTRAIN_START_TIMEOUT"
 """--start-timeout of `hvdtrain launch`: the seconds for which a rank waits until all ranks have started."""
 START_TIMEOUT_S = 120.0

@@ -41,15 +41,18 @@ def check_same_options(group: Group, config: Config, runtime: RuntimeOptions, ta
 
     Those that say so of themselves may differ.
     """
-    recorded = {**to_record(config), **to_record(runtime)}
-    options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
-    for name, rank, value, expected in differences(
-        group, {**options, "layers": _digest(target.record()), "data": fingerprint}
-    ):
+    for name, rank, value, expected in differences(group, shared_values(config, runtime, target, fingerprint)):
         remedy = "give every rank the same options and files"
         if name == "data":
             remedy = "give every rank the same rows in the same order, and seed what is random in them"
         raise UserError(f"rank {rank} has {name} {value}, rank 0 has {expected}", remedy, rank=rank)
+
+
+def shared_values(config: Config, runtime: RuntimeOptions, target: Target, fingerprint: str) -> dict[str, Any]:
+    """What must be the same on all ranks, as JSON values by names for messages."""
+    recorded = {**to_record(config), **to_record(runtime)}
+    options = {f"--{key(name)}": value for name, value in recorded.items() if not FACTS[name].per_rank}
+    return {**options, "layers": _digest(target.record()), "data": fingerprint}
 
 
 def _digest(record: dict[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterable
 from typing import NamedTuple
@@ -176,6 +177,7 @@ def _compare_ranks(run: Run, seconds: float) -> list[float]:
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",
-            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank], by_rank[slow.rank] - slow.more_s),
+            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank]),
+            statistics.median([*by_rank[: slow.rank], *by_rank[slow.rank + 1 :]]),
         )
     return by_rank

@@ -9,7 +9,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -77,8 +77,13 @@ class Observation(NamedTuple):
     @property
     def culprit(self) -> tuple[int | None, str]:
         """The rank for which the others wait, and its host; None if none is known."""
-        culprits = [self.beats[rank] for rank in sorted(self.silent)] or self.busy
-        return (culprits[0].rank, culprits[0].host) if culprits else (None, "")
+        culprits = self.culprits
+        return (culprits[0], self.beats[culprits[0]].host) if culprits else (None, "")
+
+    @property
+    def culprits(self) -> list[int]:
+        """The ranks for which the others wait; empty if none is known."""
+        return sorted(self.silent) or [beat.rank for beat in self.busy]
 
     def works(self, within_s: float) -> bool:
         """Whether a rank that runs made progress in the last `within_s` seconds."""
@@ -88,11 +93,13 @@ class Observation(NamedTuple):
 class Heartbeats:
     """Writes this rank's heartbeat twice a second in a thread of its own, so that a slow folder delays nothing else.
 
-    current: makes the heartbeat with a given number.
+    ranks: those that train now. current: makes the heartbeat with a given number.
     """
 
-    def __init__(self, folder: Path, rank: int, size: int, current: Callable[[int], Heartbeat]) -> None:
-        self._folder, self._rank, self._size, self._current = folder, rank, size, current
+    def __init__(
+        self, folder: Path, rank: int, ranks: Callable[[], Sequence[int]], current: Callable[[int], Heartbeat]
+    ) -> None:
+        self._folder, self._rank, self._ranks, self._current = folder, rank, ranks, current
         self._thread = undebugged(threading.Thread(target=self._write_until_ended, name="heartbeat", daemon=True))
         self._ended = threading.Event()
         self._number = 0
@@ -150,7 +157,7 @@ class Heartbeats:
     def _read(self, ranks: set[int] | None = None) -> dict[int, Heartbeat]:
         """The heartbeats of these ranks, by default of all, as far as their files have one."""
         beats = {}
-        for rank in range(self._size) if ranks is None else ranks:
+        for rank in self._ranks() if ranks is None else ranks:
             with contextlib.suppress(OSError, ValueError, TypeError):
                 values: dict[str, Any] = read_json(self._path(rank))
                 beats[rank] = Heartbeat(**values)
@@ -192,17 +199,17 @@ def state_of(frame: FrameType | None) -> tuple[int, ...]:
     return tuple(state)
 
 
-def explain(seen: Observation, size: int, seconds: float) -> str:
+def explain(seen: Observation, ranks: Sequence[int], seconds: float) -> str:
     """Which rank the others wait for, in one sentence, after `seconds` without a step."""
     hang, beats = f"no step for {seconds:.0f} s", seen.beats
     if seen.silent:
         silent = [beats[rank] for rank in sorted(seen.silent)]
         who = ", ".join(f"rank {beat.rank} (process {beat.pid} on {beat.host}, step {beat.step})" for beat in silent)
         return f"{hang}: no heartbeat of {who}: it is stopped, or its host is down; the other ranks wait for it"
-    missing = [rank for rank in range(size) if rank not in beats]
+    missing = [rank for rank in ranks if rank not in beats]
     if missing:
-        ranks = ", ".join(map(str, missing))
-        return f"{hang}, and no heartbeat file of rank {ranks}: the run's folder may not be on a shared disk"
+        who = ", ".join(map(str, missing))
+        return f"{hang}, and no heartbeat file of rank {who}: the run's folder may not be on a shared disk"
     if seen.busy:
         who = ", ".join(
             f"rank {b.rank} (process {b.pid} on {b.host}) is at {b.doing}, step {b.step}" for b in seen.busy

@@ -6,12 +6,13 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
 from hvdtrain.interfaces import Batch, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Ranks
 from hvdtrain.training.run import Run
 from hvdtrain.training.state import Saver
@@ -21,6 +22,7 @@ class Training:
     """Synchronous data-parallel training: each rank trains on its rows of every global batch, and all stay equal.
 
     A script with its own loop takes the batches of `epochs`, and calls `after_step` for each. observers: only watch.
+    Ranks that change interrupt all of it by RanksChanged; it goes on at `at` when it is called again.
     """
 
     def __init__(
@@ -28,6 +30,8 @@ class Training:
     ) -> None:
         self.at, self._run, self._batches, self._ranks = at, run, batches, ranks
         self._saver, self._observers = saver, observers
+        self.is_settled = True
+        """Whether all that was due after the last step is done."""
 
     def watch_by(self, observer: Observer) -> None:
         """Announce to this observer as well what follows."""
@@ -42,6 +46,7 @@ class Training:
         """This rank's batches of each epoch: of what is left of it, and up to the last step."""
         self._batches.prepare()
         self._announce(Observer.started)
+        self.settle()
         while self.at.step < self._run.last_step:
             self._epoch_end = min((self.at.epoch + 1) * self._run.steps_per_epoch, self._run.last_step)
             self._announce(Observer.epoch_started)
@@ -52,12 +57,23 @@ class Training:
         """Count a step, with what `train_step` returned; join the ranks, compare them and save when that is due."""
         phases.begin(LOOP)
         self._ranks.add(self.at.step, loss)
-        self.at = self.at.after_step(self._run.samples)
+        self.at, self.is_settled = self.at.after_step(self._run.samples), False
         self._announce(Observer.step_done)
         if self.at.step < self._epoch_end:  # the end of the epoch joins and saves
             self._do_what_is_due()
-            self._announce(Observer.step_ended)
         phases.begin(phases.between)
+
+    def settle(self) -> None:
+        """Do what is due after the last step, where the ranks have changed before all of them had done it."""
+        if not self.is_settled:
+            ends_epoch = self.at.step % self._run.steps_per_epoch == 0 or self.at.step >= self._run.last_step
+            (self.end_epoch if ends_epoch else self._do_what_is_due)()
+
+    def _end_step(self) -> None:
+        """All that was due after the step is done."""
+        self.is_settled = True
+        self._announce(Observer.step_ended)
+        leave_if_agreed(self._run.group)
 
     def _do_what_is_due(self) -> None:
         step, every = self.at.step, self._run.runtime
@@ -71,6 +87,7 @@ class Training:
             self._ranks.check_same_weights(step)
         if saving:
             self._save()
+        self._end_step()
 
     def end_epoch(self) -> None:
         """After the steps of an epoch, of which the run's last may be a part: join the ranks, evaluate and save."""
@@ -80,7 +97,12 @@ class Training:
         self._ranks.stop_if_asked(self.at, self._save)
         scores = self.evaluate().scores
         self._save(score_of(scores.loss, scores.metrics, self._run.runtime.score))
-        self._announce(Observer.step_ended)
+        self._end_step()
+
+    def renewed(self, at: Position, is_settled: bool, pause: Pause) -> None:
+        """The ranks have changed, and go on here; call it on every rank."""
+        self.at, self.is_settled = at, is_settled
+        self._announce(Observer.renewed, pause)
 
     def evaluate(self) -> Evaluation:
         """Evaluate the weights as they are; call it on every rank."""

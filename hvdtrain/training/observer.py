@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from hvdtrain.collectives.surviving import Change
 from hvdtrain.interfaces import Position
 from hvdtrain.training.evaluation import Evaluation
 from hvdtrain.training.ranks import Interval
+
+
+class Pause(NamedTuple):
+    """A change of the ranks, for which this rank did not train."""
+
+    change: Change
+    seconds: float
+    repeated: int
+    """Number of steps that this rank had begun, and that are done again: 0 or 1."""
 
 
 class Observer:
@@ -12,7 +24,7 @@ class Observer:
 
     Because all ranks call it, an observer may exchange values between them. at: where training is.
 
-        started
+        started                     again after `renewed`, which may come at any point
         for each epoch:
             epoch_started
             for each step:
@@ -47,6 +59,9 @@ class Observer:
 
     def saved(self, at: Position, parameters: str) -> None:
         """A checkpoint was written. parameters: on rank 0 the checksum of the common weights, else empty."""
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """The ranks have changed, and training goes on here."""
 
     def step_ended(self, at: Position) -> None:
         """The step has ended, with all that is due after it."""

@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.errors import INTERRUPTED, NotFiniteError, Stopped
 from hvdtrain.interfaces import Group, Position, ShardLoss, StepLoss
 from hvdtrain.runs.console import log
@@ -82,6 +83,15 @@ class Ranks:
         """Add what `Learner.train_step` returned for a step: weighted so that the mean over parts is the batch's."""
         self._pending.append((step, loss))
 
+    @property
+    def losses(self) -> list[tuple[int, list[tuple[int, int, float]]]]:
+        """With --shards: the steps since the last logging step, and the values of each `ShardLoss`."""
+        return [(step, [(*loss,) for loss in losses]) for step, losses in self._pending if isinstance(losses, list)]
+
+    @losses.setter
+    def losses(self, of_steps: list[tuple[int, list[tuple[int, int, float]]]]) -> None:
+        self._pending = [(step, [ShardLoss(*values) for values in losses]) for step, losses in of_steps]
+
     def join(self, at: Position, checkpoint_due: bool) -> Interval:
         """The interval over all ranks; call it on every rank at the same step.
 
@@ -95,6 +105,7 @@ class Ranks:
         losses = self._read_losses()
         phases.begin(JOINING)
         interval = join(self._run.group, losses, stop_requested, checkpoint_due, self._take_time())
+        self._pending = []  # not before: where ranks change, all join again
         phases.begin(LOGGING)
         self._stopping_rank = interval.stopping_rank
         if interval.not_finite:
@@ -104,7 +115,7 @@ class Ranks:
 
     def _read_losses(self) -> Losses:
         """The losses since the last logging step."""
-        pending, self._pending = self._pending, []
+        pending = self._pending
         shards, rank = self._run.config.shards, self._run.group.rank
         if shards:  # all ranks have the same, or joined later; rank 0 has them all
             of_shards = [(step, losses) for step, losses in pending if isinstance(losses, list)]
@@ -215,8 +226,8 @@ def _first(flags: np.ndarray) -> int | None:
 class StopRequest:
     """Whether this process was asked to stop. A request waits for a step at which all ranks stop together."""
 
-    def __init__(self, folder: Path, rank: int) -> None:
-        self._file, self._rank = folder / FILE, rank
+    def __init__(self, folder: Path, group: Group) -> None:
+        self._file, self._group = folder / FILE, group
         self._received: dict[int, float] = {}
         """When each signal arrived first, in the order of arrival; monotonic, in s."""
         self._next = "stopping after this step"
@@ -244,7 +255,7 @@ class StopRequest:
                 os._exit(INTERRUPTED)
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
-        elif now == first and self._rank == 0:
+        elif now == first and self._group.rank == 0:
             if number == signal.SIGINT:
                 self._say(f"{self._next}; press Ctrl-C again to end at once")
             elif self._next == WRITING_RESULT:
@@ -252,7 +263,7 @@ class StopRequest:
 
     def _say(self, text: str) -> None:
         """Print a line; `print` may not be used in a signal handler, which may interrupt another `print`."""
-        os.write(2, f"hvdtrain: rank {self._rank}: {text}\n".encode())
+        os.write(2, f"hvdtrain: rank {rank_of(self._group)}: {text}\n".encode())
 
     def reason(self) -> str:
         """The first signal's name or the path of the file; empty if there is no request."""
@@ -277,7 +288,7 @@ class StopRequest:
         if group.rank == 0:
             self._file.unlink(missing_ok=True)  # so that the run can be resumed
         raise Stopped(
-            f"rank {rank} was asked to stop by {reason}; the checkpoint of step {step} is written",
+            f"rank {ranks_of(group)[rank]} was asked to stop by {reason}; the checkpoint of step {step} is written",
             f"resume with --resume {folder}",
             rank=rank,
             step=step,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import statistics
 from collections import deque
@@ -11,14 +12,14 @@ from typing import Any, NamedTuple
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import Position
-from hvdtrain.runs.console import Display, log
+from hvdtrain.runs.console import Display, log, log_to_file
 from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.runs.step_times import StepTime, to_record
 from hvdtrain.system import resources
 from hvdtrain.system.text import printable
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, Scores
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
 from hvdtrain.training.timing import SlowRanks, Throughput
@@ -81,9 +82,11 @@ class Reporter(Observer):
         self, run: Run, at: Position, track: Callable[[dict[str, Any]], None], batches: Batches, throughput: Throughput
     ) -> None:
         self._run, self._batches, self._throughput = run, batches, throughput
+        self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
-        shown = run.is_rank_0 and not run.runtime.quiet
-        self._display = Display(run.last_step, run.config.epochs, at.step, shown)
+        self._display = self._new_display(at)
+        self._last_interval: dict[str, Any] = {}
+        """The last record of a logging step."""
         self._spikes = SpikeDetector()
         self._epoch = EpochFigures(at.step)
         self._metrics: list[str] = []
@@ -91,6 +94,10 @@ class Reporter(Observer):
         self._has_warned_of_score = run.runtime.score == AUTO
         self.evaluation: Evaluation | None = None
         """The last one of this process."""
+
+    def _new_display(self, at: Position) -> Display:
+        shown = self._run.is_rank_0 and not self._run.runtime.quiet
+        return Display(self._run.last_step, self._run.config.epochs, at.step, shown)
 
     def introduce(self) -> None:
         """Show what is trained, and where, and warn of data that cannot be learned from; call it on every rank."""
@@ -134,6 +141,18 @@ class Reporter(Observer):
         """Learn where the ranks are."""
         self._slow_ranks.started()
 
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """Record the change; on a new rank 0, go on with the record and the console of the one that is lost."""
+        self.evaluation = None  # new ranks have none: all evaluate at the end
+        self._slow_ranks = SlowRanks(self._run.group)
+        if self._run.is_rank_0 and not self._writer:
+            self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
+            if self._last_interval:  # the one that is lost may not have written it
+                self._writer.write("train", **self._last_interval)
+        if self._writer:
+            self._writer.write("members", at.step, epoch=at.step / self._run.steps_per_epoch, **_members(pause))
+        log_to_file(logging.INFO, _described(pause, at.step))
+
     def joined(self, at: Position, interval: Interval) -> None:
         """Record the steps since the last logging step, and warn of what is unusual."""
         self._slow_ranks.add(interval.times, self._run.parts_by_rank)
@@ -144,9 +163,11 @@ class Reporter(Observer):
         run, step = self._run, at.step
         lr, images_per_s = run.learning_rate(max(step - 1, 0)), speed["images_per_s"]
         self._epoch.add(step, loss, lr, images_per_s)
+        values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
+        epoch = step / run.steps_per_epoch
+        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(times)}
         if self._writer:
-            values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
-            self._writer.write("train", step, epoch=step / run.steps_per_epoch, **values, **to_record(times))
+            self._writer.write("train", **self._last_interval)
         median = self._spikes.exceeded_median(loss)
         if median is not None:
             log.warning("the loss jumped to %.4g before step %d; its recent median was %.4g", loss, step, median)
@@ -190,11 +211,14 @@ class Reporter(Observer):
                 "--score %s: no such metric (there are %s); %s is taken", choice, printable(names), measured.name
             )
 
+    def record(self, kind: str, at: Position, **values: Any) -> None:
+        """Write one more record of a kind; on rank 0, with values that are the same on all ranks."""
+        if self._writer:
+            self._writer.write(kind, at.step, epoch=at.step / self._run.steps_per_epoch, **values)
+
     def saved(self, at: Position, parameters: str) -> None:
         """Record the checksum of the weights, by which others can tell whether they have the same bits."""
-        if self._writer:
-            epoch = at.step / self._run.steps_per_epoch
-            self._writer.write("checkpoint", at.step, epoch=epoch, parameters=parameters)
+        self.record("checkpoint", at, parameters=parameters)
 
     def show(self, text: str) -> None:
         """Print a line on rank 0's console and write it to each rank's log."""
@@ -237,3 +261,25 @@ class EpochFigures:
         speed = f"{steps / self._seconds_per_image:,.0f} {unit}/s"
         loss = self._loss / self._finite if self._finite else math.nan
         return [f"train loss {loss:.4f}", f"lr {self._lr:.3g}", speed]
+
+
+def _members(pause: Pause) -> dict[str, Any]:
+    """The values in the record of a change."""
+    membership, lost, joined = pause.change
+    return {
+        "number": membership.number,
+        "ranks": list(membership.ranks),
+        "hosts": [member.host for member in membership.members],
+        "lost": [{"rank": rank, "why": why} for rank, why in sorted(lost.items())],
+        "joined": list(joined),
+        "seconds": round(pause.seconds, 3),
+        "repeated": pause.repeated,
+    }
+
+
+def _described(pause: Pause, step: int) -> str:
+    membership, lost, joined = pause.change
+    texts = [f"rank {rank} {why}" for rank, why in sorted(lost.items())]
+    texts += [f"rank {rank} joins" for rank in joined]
+    ranks = ", ".join(map(str, membership.ranks))
+    return f"{'; '.join(texts) or 'connections broke'}: ranks {ranks} go on at step {step} after {pause.seconds:.2f} s"

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.runs import record
 from hvdtrain.runs.console import log
 from hvdtrain.system import checkpoint_folder, rank_info
@@ -33,7 +34,7 @@ def finish(started: StartedRun) -> None:
     reporter.close()
     phases.begin(RESULT)
     parameters = consistency.check_same_weights(run.group, run.common_weights(), "after the last step")
-    log.info("rank %d ends with parameters %s", run.group.rank, parameters)
+    log.info("rank %d ends with parameters %s", rank_of(run.group), parameters)
     content = _content(started, evaluation.scores, parameters)
     if run.is_rank_0:
         _store(run, content)

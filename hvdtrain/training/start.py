@@ -4,45 +4,42 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import sys
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import SurvivingGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
 from hvdtrain.interfaces import Dataset, Learner, Position
-from hvdtrain.runs import metrics, record
+from hvdtrain.runs import metrics
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.runs.lock import RunLock
 from hvdtrain.runs.metrics import MetricsReader
-from hvdtrain.system import agent_pipe, rank_info
-from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system import checkpoint_folder, rank_info
+from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
-from hvdtrain.system.text import printable
 from hvdtrain.tasks.target import Target
-from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
+from hvdtrain.training.begin import Findings, begin, begin_or_join
 from hvdtrain.training.loop import Training
 from hvdtrain.training.observer import Observer
 from hvdtrain.training.ranks import Ranks, StopRequest
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
-from hvdtrain.training.state import Saver, must_write, resume
+from hvdtrain.training.state import Saver, Start, open_log
+from hvdtrain.training.survival import Survivors
 from hvdtrain.training.timing import StepTimer, Throughput
 from hvdtrain.training.watchdog import Watchdog
 
 if TYPE_CHECKING:
-    from hvdtrain.runs.trackers.tracking import Tracking
     from hvdtrain.training.tracing import Tracing
-
-Findings = list[dict[str, Any]]
-"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
 
 
 def check_trackers(runtime: RuntimeOptions) -> None:
@@ -53,45 +50,37 @@ def check_trackers(runtime: RuntimeOptions) -> None:
         trackers.check(runtime.trackers)
 
 
-class AlreadyFinished(Exception):
-    """A run to resume has its last step and its result: there is nothing to do, and its folder stays as it is.
-
-    at: its last position. Its weights are in the learner.
-    """
-
-    def __init__(self, run: Run, at: Position) -> None:
-        super().__init__(run, at)
-        self.run, self.at = run, at
-
-
 class StartedRun:
     """A run that is ready for its first step: the loop, and all who watch it.
 
-    track: called on rank 0 with each record of metrics. reader: of the run's data.
+    start: where it begins. track: called on rank 0 with each record of metrics. reader: of the run's data.
     """
 
-    def __init__(
-        self, run: Run, at: Position, saver: Saver, track: Callable[[dict[str, Any]], None], reader: Reader
-    ) -> None:
-        timer = StepTimer(run.group)
+    def __init__(self, run: Run, start: Start, track: Callable[[dict[str, Any]], None], reader: Reader) -> None:
+        timer, at = StepTimer(run.group), start.position
         phases.start_run(run.learner.between_steps, timer.on_step_time)
         self.run, self.batches, self.throughput = run, Batches(run, reader), Throughput()
         if at.step >= run.last_step:  # the process that made the steps has ended before it wrote their result
             self.throughput.recall(MetricsReader(run.folder / metrics.NAME).read().of_kind("train"), run.global_batch)
-        self.stop = StopRequest(run.folder, run.group.rank)
-        self.watchdog = Watchdog(
-            *(run.folder, run.group.rank, run.group.size, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
-        )
+        self.stop = StopRequest(run.folder, run.group)
+        self.watchdog = Watchdog(run.folder, run.group, run.runtime.hang_timeout, timer, lambda: self.batches.rows)
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
-        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput]
+        observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         self.tracing: Tracing | None = None
-        if run.runtime.timeline:
+        if run.runtime.timeline and not start.joins:
             from hvdtrain.training.tracing import Tracing
 
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
-        self.training = Training(run, at, self.batches, ranks, saver, observers)
+        ranks.losses = start.losses
+        survives = isinstance(run.group, SurvivingGroup)
+        first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
+        self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent, first), observers)
+        self.training.is_settled = start.is_settled
+        self.survivors = Survivors(run, self.training, ranks, self._take_over)
+        self.stack = contextlib.ExitStack()
+        """What ends with the run."""
         self.compile_s = 0.0
         """Seconds that this rank took to compile its step."""
 
@@ -99,6 +88,22 @@ class StartedRun:
     def at(self) -> Position:
         """Where training is."""
         return self.training.at
+
+    def _take_over(self) -> None:
+        """On a new rank 0: have the run's folder, its console and its trackers, as the one that is lost had them."""
+        run = self.run
+        if not run.is_rank_0 or run.lock.is_held:
+            return
+        run.lock.acquire(run.folder)
+        open_log(run.folder, run.group, run.runtime)
+        if run.runtime.trackers:
+            from hvdtrain.runs.trackers.tracking import Tracking
+
+            with contextlib.suppress(OSError, ValueError):  # config.json of a folder that does not respond
+                content = read_json(run.folder / "config.json")
+                tracking = Tracking(run.runtime.trackers, run.folder, content, self.at.step)
+                self.stack.enter_context(tracking.until_end())
+                self.reporter.track = tracking.log
 
     def end_steps(self) -> None:
         """No more steps follow: the timeline is written, if there is one."""
@@ -133,89 +138,42 @@ def start_run(
     examine_host: Callable[[], Findings],
     replays: bool = False,
 ) -> Iterator[StartedRun]:
-    """Start a run with the ranks that exist now, or resume it; inside, its folder is locked and its log open.
+    """Start a run, resume it, or join the ranks that train it; inside, its folder is locked and its log open.
 
     replays: see `resume`. Raises what `train` raises, and AlreadyFinished.
     """
-    consistency.check_same_options(learner.group, config, runtime, target, dataset.fingerprint)
-    if config.shards:
-        arithmetic.check_same_on_ranks(learner.group, arithmetic.record(config, learner))
-    with RunLock() as lock, contextlib.closing(learner):
-        folder, position, parent, is_finished = resume(config, runtime, target, learner, dataset, lock, replays)
-        run = Run(config, runtime, target, learner, dataset, folder, lock)
-        if is_finished:
-            _leave_as_it_is(run, position)
-        if run.is_rank_0:
-            checkpoint = str(parent.path) if parent else ""
-            agent_pipe.send(OpenedRun(os.path.abspath(folder), runtime.auto_resume, checkpoint))
-        with Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels) as reader:
-            tracking = _start_records(run, position, examine_host)
-            track = tracking.log if tracking else lambda record: None
-            started = StartedRun(run, position, Saver(run, parent), track, reader)
-            with (
-                tracking.until_end() if tracking else contextlib.nullcontext(),
-                started.stop,
-                started.watchdog,
-                contextlib.closing(started.reporter),
-                recorded_end(run),
-            ):
-                started.reporter.introduce()
-                try:
-                    yield started
-                except Stopped:
-                    started.end_steps()
-                    raise
-
-
-def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
-    """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
-    if run.is_rank_0 and not run.runtime.quiet:
-        print(
-            f"nothing to do: {printable(str(run.folder))} has finished, at step {at.step} of {run.last_step}; "
-            "to train further, raise --epochs or --max-steps",
-            file=sys.stderr,
-            flush=True,
-        )
-    run.group.close()
-    raise AlreadyFinished(run, at)
-
-
-def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
-    """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
-    weights = run.learner.weights()
-    run.not_finite_at_first.update(consistency.not_finite(weights))
-    parameters = consistency.check_same_weights(run.group, run.common(weights), "before the first step")
-    log.info("rank %d of %d starts with parameters %s", run.group.rank, run.group.size, parameters)
-    if run.config.shards:
-        arithmetic.warn_of_processors(run.group, run.arithmetic)
-    with must_write("the record of this run", run.folder):
-        content = _write_record(run, examine_host) if run.is_rank_0 else {}
-        if not run.is_rank_0 or not run.runtime.trackers:
-            return None
-        from hvdtrain.runs.trackers.tracking import Tracking
-
-        return Tracking(run.runtime.trackers, run.folder, content, position.step)
-
-
-def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
-    """Write what is known before the first step; the content of `config.json`."""
-    target = run.target.record()
-    bits = {name: value for name, value in run.arithmetic.items() if name not in arithmetic.ELSEWHERE}
-    data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
-    written = record.write_options(
-        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
-    )
-    findings = examine_host()
-    record.write_json(run.folder / "doctor.json", {"findings": findings})
-    for finding in findings:
-        if finding["status"] == "fail":
-            log.warning("%s; %s", finding["text"], finding["remedy"])
-    return written
+    reader = Reader(dataset, runtime.workers, target.loader_spec, config.seed, target.labels)
+    with RunLock() as lock, contextlib.closing(learner), contextlib.ExitStack() as reading:
+        run = Run(config, runtime, target, learner, dataset, Path(), lock)
+        if isinstance(learner.group, SurvivingGroup):
+            reading.enter_context(reader)  # before the others wait for this rank
+            run, start, tracking = begin_or_join(run, learner.group, reader, examine_host)
+        else:
+            run, start, tracking = begin(run, examine_host, replays)
+            reading.enter_context(reader)
+        started = StartedRun(run, start, tracking.log if tracking else lambda record: None, reader)
+        with (
+            tracking.until_end() if tracking else contextlib.nullcontext(),
+            started.stack,
+            started.stop,
+            started.watchdog,
+            contextlib.closing(started.reporter),
+            recorded_end(run),
+        ):
+            started.reporter.introduce()
+            try:
+                yield started
+            except Stopped:
+                started.end_steps()
+                raise
 
 
 @contextlib.contextmanager
 def recorded_end(run: Run) -> Iterator[None]:
-    """Around training and its result: rank 0 records the end, and of an error the rank that has it first."""
+    """Around training and its result: rank 0 records the end, and of an error the rank that has it first.
+
+    Of a job that survives lost ranks, errors are not recorded here: the launcher knows whether training goes on.
+    """
     if run.is_rank_0:
         RunEnd.remove(run.folder)
     try:
@@ -225,7 +183,7 @@ def recorded_end(run: Run) -> Iterator[None]:
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)
-        else:
+        elif not isinstance(run.group, SurvivingGroup):
             end.write(run.folder, replace=False)  # a rank that lost another one fails after it: the first one stays
         raise
     if run.is_rank_0:

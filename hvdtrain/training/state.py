@@ -12,9 +12,10 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from hvdtrain.collectives.arrays import broadcast_arrays, gather_arrays
+from hvdtrain.collectives.arrays import broadcast_arrays, broadcast_from, gather_arrays
+from hvdtrain.collectives.surviving import rank_of
 from hvdtrain.config.option import Resume, facts
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.score import Score
@@ -45,6 +46,12 @@ class Start(NamedTuple):
     """The checkpoint that it resumes from, of this run or another; known on rank 0 only."""
     is_finished: bool = False
     """Whether the run in the folder has its last step and its result, so that nothing is left to do."""
+    losses: list[Any] = []  # noqa: RUF012  (a NamedTuple's default is never written to)
+    """See `Ranks.losses`."""
+    is_settled: bool = True
+    """Whether all that was due after the last step is done."""
+    joins: bool = False
+    """Whether it joins ranks that train already."""
 
 
 def resume(
@@ -72,20 +79,26 @@ def resume(
     local_folder, local_path, local_saved = opened or (None, None, None)
     has_result = bool(local_folder and record.is_finished(local_folder))
     folder, path, has_result = group.broadcast((local_folder, local_path, has_result))
-    saved = _broadcast_checkpoint(group, local_saved)
+    saved = broadcast_checkpoint(group, local_saved)
     is_finished = (
         has_result and saved is not None and _is_at_end(config, saved.position, len(dataset.train), group.size)
     )
     if is_finished:
         console.close_log()  # that of another run, which this process has trained before
     else:
-        console.open_log(folder, group.rank, runtime.quiet)
+        open_log(folder, group, runtime)
     if path is None or saved is None:
         return Start(folder, Position(global_batch=config.global_batch(group.size), seed=config.seed))
     parent = checkpoint_folder.entry_of(path) if group.rank == 0 else None
     if not replays and (config.shards or saved.arithmetic):
         arithmetic.check_resumed(config, arithmetic.record(config, learner), path, saved)
-    return Start(folder, _restore(config, target, learner, dataset, path, saved), parent, is_finished)
+    restore(config, target, learner, dataset, path, saved)
+    return Start(folder, _resumed(config, learner, dataset, path, saved), parent, is_finished)
+
+
+def open_log(folder: Path, group: Group, runtime: RuntimeOptions) -> None:
+    """Open this rank's log; rank 0 has the console. Raises UserError if the file cannot be created."""
+    console.open_log(folder, rank_of(group), on_console=group.rank == 0 and not runtime.quiet)
 
 
 def _is_at_end(config: Config, position: Position, samples: int, size: int) -> bool:
@@ -122,16 +135,17 @@ def _open(
     return folder, path, saved
 
 
-def _broadcast_checkpoint(group: Group, saved: Checkpoint | None) -> Checkpoint | None:
-    """Rank 0's checkpoint, on every rank; of the other ranks' optimizers a rank gets the arrays of its own only."""
-    described = group.broadcast(saved and _without_arrays(saved))
+def broadcast_checkpoint(group: Group, saved: Checkpoint | None, root: int = 0) -> Checkpoint | None:
+    """The checkpoint of rank `root`, on every rank; of other ranks' optimizers a rank gets its own arrays only."""
+    described = broadcast_from(group, saved and _without_arrays(saved), root)
     if described is None:
         return None
-    local = saved or described
-    weights, first = broadcast_arrays(group, local.weights), broadcast_arrays(group, local.optimizer.arrays)
+    local = saved if saved and group.rank == root else described
+    weights = broadcast_arrays(group, local.weights, root)
+    first = broadcast_arrays(group, local.optimizer.arrays, root)
     others: list[Weights] = []
     for rank, arrays in enumerate(local.other_ranks, 1):
-        received = broadcast_arrays(group, arrays)
+        received = broadcast_arrays(group, arrays, root)
         others.append(received if rank == group.rank else {})
     optimizer = local.optimizer._replace(arrays=first)
     return dataclasses.replace(local, weights=weights, optimizer=optimizer, other_ranks=tuple(others))
@@ -152,20 +166,25 @@ def _find(runtime: RuntimeOptions, folder: Path = Path()) -> tuple[Path | None, 
     return checkpoints.newest(folder) if checkpoint_folder.paths(folder / "checkpoints") else (None, None)
 
 
-def _restore(
-    config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint
-) -> Position:
-    """Load a state, read from `path`, into the learner; returns its position, as this job counts."""
+def restore(config: Config, target: Target, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> None:
+    """Load a state into the learner. path: where it is from, for messages.
+
+    Raises UserError if it is not of these options, or not of this data.
+    """
     _check_saved(config, target, dataset, path, saved)
     try:
         learner.load(saved.weights)
     except ValueError as error:
         raise UserError(f"--resume {path}: {error}", "resume with the model that wrote the checkpoint") from None
+    _restore_optimizer(config, learner, path, saved)
+
+
+def _resumed(config: Config, learner: Learner, dataset: Dataset, path: Path, saved: Checkpoint) -> Position:
+    """The position of a checkpoint, as this job counts."""
     position = recounted(config, saved.position, len(dataset.train), learner.group.size)
     log.info("resumed from %s: epoch %d, step %d", path, position.epoch + 1, position.step)
     if position.step != saved.position.step:
         log.info("which was step %d, with batches of %d rows", saved.position.step, saved.position.global_batch)
-    _restore_optimizer(config, learner, path, saved)
     return position
 
 
@@ -284,10 +303,13 @@ def must_write(what: str, folder: Path) -> Iterator[None]:
 
 
 class Saver:
-    """Saves the state of a run. parent: the checkpoint that it resumed from."""
+    """Saves the state of a run. parent: the checkpoint that it resumed from.
 
-    def __init__(self, run: Run, parent: Entry | None = None) -> None:
-        self._run, self._parent = run, parent
+    first: in a job that survives lost ranks, the number of the first checkpoint that the job may have written.
+    """
+
+    def __init__(self, run: Run, parent: Entry | None = None, first: int | None = None) -> None:
+        self._run, self._parent, self._first = run, parent, first
         self._saved_at, self._took_s = time.monotonic(), 0.0
 
     @property
@@ -312,12 +334,22 @@ class Saver:
             run.lock.check()
             state = dataclasses.replace(run.checkpoint(position, weights, score), other_ranks=others)
             with must_write(f"the checkpoint of step {position.step}", run.folder):
-                path = checkpoints.save(run.folder / "checkpoints", state, run.runtime.keep, self._parent)
-            self._parent = checkpoint_folder.entry_of(path)
+                self._parent = self._written(position.step) or self._write(state)
             parameters = consistency.checksum(run.common(weights))
         self._saved_at = time.monotonic()
         self._took_s = self._saved_at - began
         return parameters
+
+    def _written(self, step: int) -> Entry | None:
+        """The checkpoint of this step, if the ranks have changed after it was written, and all is done again."""
+        if self._first is None:
+            return None
+        newest = checkpoint_folder.newest_whole(self._run.folder / "checkpoints")
+        return newest if newest and newest.step == step and newest.written >= self._first else None
+
+    def _write(self, state: Checkpoint) -> Entry | None:
+        folder = self._run.folder / "checkpoints"
+        return checkpoint_folder.entry_of(checkpoints.save(folder, state, self._run.runtime.keep, self._parent))
 
     def _other_ranks(self) -> tuple[Weights, ...]:
         """The optimizer's arrays of the other ranks, where each rank has its own; on rank 0."""

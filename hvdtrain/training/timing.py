@@ -94,6 +94,13 @@ class Throughput(Observer):
         self._rates: list[float] = []
         self._step_s: list[float] = []
         self._seconds = self._outside_s = 0.0
+        self._has_begun = False
+
+    def started(self, at: Position) -> None:
+        """The first interval begins here; that of a rank that goes on with others goes on."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.epoch_started(at)
 
     def recall(self, records: Sequence[Mapping[str, Any]], global_batch: int) -> None:
         """Take the intervals of an earlier process from its records of logging steps."""
@@ -217,7 +224,12 @@ class SlowRanks:
                 self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
-            log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
+            if self._work and self._work[key[0]] + 1 < max(self._work):
+                log.warning(
+                    "no rank waits for rank %d on %s any longer: it has fewer shards", key[0], self._hosts[key[0]]
+                )
+            else:
+                log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""

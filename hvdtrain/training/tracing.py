@@ -24,7 +24,7 @@ from hvdtrain.system import rank_info
 from hvdtrain.system.files import write_atomically
 from hvdtrain.system.phases import Span, StepSpans, now, phases
 from hvdtrain.system.text import to_json
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.run import Run
 
@@ -77,6 +77,12 @@ class Tracing(Observer):
         """The framework has computed all that it was asked for."""
         if self.steps and not phases.is_recording:
             self._logged.append((now(), at.step))
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """What was recorded is of other ranks, and new ones have recorded nothing."""
+        if self.steps:
+            self._give_up("the ranks have changed")
+            self._is_recording = False
 
     def ended(self) -> None:
         """Write what was recorded: no more steps follow."""

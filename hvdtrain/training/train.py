@@ -11,7 +11,8 @@ from hvdtrain.frameworks.registry import build_learner
 from hvdtrain.tasks.registry import load_target
 from hvdtrain.tasks.user import UserTask
 from hvdtrain.training import result
-from hvdtrain.training.start import AlreadyFinished, Findings, check_trackers, start_run
+from hvdtrain.training.begin import AlreadyFinished, Findings
+from hvdtrain.training.start import check_trackers, start_run
 
 
 def train(
@@ -27,12 +28,17 @@ def train(
     check_trackers(runtime)
     prepare(config.framework)  # the file of a task imports it
     target, dataset = (task, task.dataset) if task else load_target(config, runtime)
+
     learner = build_learner(config, target, target.initial_weights(config), runtime)
+
+    def to_the_end() -> None:
+        started.training.train()
+        result.finish(started)
+
     try:
         with start_run(config, runtime, target, learner, dataset, examine_host) as started:
             started.compile()
-            started.training.train()
-            result.finish(started)
+            started.survivors.do(to_the_end)
     except AlreadyFinished as finished:
         return finished.run.folder
     return started.run.folder

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.sharding import steps_per_epoch
@@ -18,7 +19,8 @@ from hvdtrain.system.phases import SCRIPT, SCRIPT_FORWARD, phases
 from hvdtrain.system.python_files import is_script
 from hvdtrain.tasks.user import Script
 from hvdtrain.training import result
-from hvdtrain.training.start import AlreadyFinished, Findings, StartedRun, check_trackers, start_run
+from hvdtrain.training.begin import AlreadyFinished, Findings
+from hvdtrain.training.start import StartedRun, check_trackers, start_run
 
 
 class UserLoop:
@@ -47,6 +49,8 @@ class UserLoop:
         """Of the present step; None until `step` was called in it."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
+        self._change: RanksChanged | None = None
+        """Of the ranks, since the present batch."""
         self._is_saveable = False
         """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
         self._resumed_schedules: dict[str, int] = {}
@@ -182,11 +186,15 @@ class UserLoop:
         return self._batches(self._started)
 
     def _batches(self, started: StartedRun) -> Iterator[tuple[Any, ...]]:
-        for batches in started.training.epochs():
-            for batch in batches:
-                yield from self._parts(batch)
-                self._count_step(started)
-        self._finish(started)
+        while not self._is_complete:
+            try:
+                for batches in started.training.epochs():
+                    for batch in batches:
+                        yield from self._parts(batch)
+                        self._count_step(started)
+                self._finish(started)
+            except RanksChanged as change:
+                started.survivors.renew(change)
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
         """The arrays of the batch, or of each of its shards."""
@@ -200,6 +208,9 @@ class UserLoop:
             arrays = self._learner.prepare(part)
             phases.begin(SCRIPT_FORWARD)
             yield arrays
+            if self._change:
+                change, self._change = self._change, None
+                raise change
             if not self._is_stepped:
                 problem = f"step() was not called for the batch of step {batch.step}"
                 raise UserError(problem, "call it for each batch, on every rank")
@@ -222,7 +233,11 @@ class UserLoop:
         self._lr = lr
         if self._resumed_schedules:
             self._check_schedules(self._started.training.at.epoch)
-        self._loss = self._learner.step(losses, self._ends_step)
+        try:
+            self._loss = self._learner.step(losses, self._ends_step)
+        except RanksChanged as change:  # the step is done again, or another rank has done it
+            self._change, self._is_stepped = change, True
+            return False
         self._is_stepped = self._has_steps = True
         if self._ends_step and not self._is_saveable:
             self._learner.optimizer_state()  # raises now what would end the run at its first checkpoint
@@ -248,14 +263,23 @@ class UserLoop:
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
+        training = started.training
+
+        def to_the_end() -> None:
+            training.settle()
+            if training.at.rows_in_epoch:  # else the epoch before has just ended
+                training.end_epoch()
+            self._finish(started)
+
         if self._is_stepped and self._ends_step:
-            self._count_step(started)
+            try:
+                self._count_step(started)
+            except RanksChanged as change:
+                started.survivors.renew(change)
         elif self._loss is not None and not self._ends_step:
-            problem = f"the script left its loop between two shards of step {started.training.at.step}"
+            problem = f"the script left its loop between two shards of step {training.at.step}"
             raise UserError(problem, "leave it only where run.step() returns True")
-        if started.training.at.rows_in_epoch:  # else the epoch before has just ended
-            started.training.end_epoch()
-        self._finish(started)
+        started.survivors.do(to_the_end)
 
     def _finish(self, started: StartedRun) -> None:
         result.finish(started)

@@ -21,14 +21,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from hvdtrain.interfaces import Position
-from hvdtrain.system import rank_info
+from hvdtrain.collectives.surviving import SurvivingGroup, rank_of, ranks_of
+from hvdtrain.interfaces import Group, Position
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import NotRunning
 from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import TICK_S, RunningTime
 from hvdtrain.system.resources import resident_bytes
 from hvdtrain.system.run_end import Failure, RunEnd
 from hvdtrain.training.heartbeats import Heartbeat, Heartbeats, explain, is_debugged, place_of, state_of, undebugged
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.timing import StepTimer
 
 MIN_LIMIT_S = 30.0
@@ -54,13 +56,11 @@ class Watchdog(Observer):
     timer, rows: of this rank's steps, and how many rows they had; heartbeats show both.
     """
 
-    def __init__(
-        self, folder: Path, rank: int, size: int, timeout_s: float, timer: StepTimer, rows: Callable[[], int]
-    ) -> None:
+    def __init__(self, folder: Path, group: Group, timeout_s: float, timer: StepTimer, rows: Callable[[], int]) -> None:
         self._watching = undebugged(threading.Thread(target=self._watch, name="watchdog", daemon=True))
-        self._folder, self._rank, self._size, self._timeout_s = folder / "heartbeats", rank, size, timeout_s
-        self._timer, self._rows = timer, rows
-        self._beats = Heartbeats(self._folder, rank, size, self._heartbeat)
+        self._folder, self._group, self._timeout_s = folder / "heartbeats", group, timeout_s
+        self._rank, self._timer, self._rows = rank_of(group), timer, rows
+        self._beats = Heartbeats(self._folder, self._rank, lambda: ranks_of(group), self._heartbeat)
         self._thread = threading.get_ident()
         self._clock, self._ended = RunningTime(), threading.Event()
         self._reached = 0, STEP, 0
@@ -69,6 +69,8 @@ class Watchdog(Observer):
         self._compiling, self._resumed, self._held_up = True, False, False
         self._report: tuple[str, int] | None = None
         """The report of a hang and the rank that prints it."""
+        self._hung: list[int] = []
+        """The ranks for which the others wait, where the job can go on without them."""
 
     def __enter__(self) -> Watchdog:
         faulthandler.register(signal.SIGQUIT, chain=True)
@@ -94,6 +96,10 @@ class Watchdog(Observer):
     def evaluating(self, at: Position, batches: int) -> None:
         """So is a batch of the evaluation after it."""
         self.progress(at.step, EVALUATION, batches)
+
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """The ranks have changed: a step may be done again, and new ranks may be slower at first."""
+        self._reached, self._last, self._resumed = (0, STEP, 0), self._clock.seconds, True
 
     def progress(self, step: int, stage: int = STEP, part: int = 0) -> None:
         """Something is done: a training step, or a batch of the evaluation after it.
@@ -124,7 +130,7 @@ class Watchdog(Observer):
             if idle_s > self.limit_s:
                 works = self._examine(idle_s)
                 if not works and self._last == last and not self._ended.is_set():
-                    self._end_job(idle_s)
+                    (self._end_hung_ranks if self._hung else self._end_job)(idle_s)
                 self._last, self._held_up = max(self._last, self._clock.seconds), True
 
     def _tick(self) -> None:
@@ -167,13 +173,21 @@ class Watchdog(Observer):
         if seen.works(self.limit_s / 2) or (self._compiling and not seen.silent):
             return
         time.sleep(max(began + REPORT_WAIT_S - time.monotonic(), 0))  # until the other ranks have written theirs
-        text = f"{explain(seen, self._size, idle_s)}; the stacks of all ranks are in {self._folder}"
+        text = f"{explain(seen, ranks_of(self._group), idle_s)}; the stacks of all ranks are in {self._folder}"
         with contextlib.suppress(OSError):
             (self._folder / f"report-rank-{self._rank}.txt").write_text(text + "\n")
+        self._hung = seen.culprits if isinstance(self._group, SurvivingGroup) else []
         self._report = text, seen.living[0]
-        if self._rank == seen.living[0]:
+        if self._rank == seen.living[0] and not self._hung:
             rank, host = seen.culprit
             RunEnd("hung", 1, Failure(text, rank=rank, host=host, stands_alone=True)).write(self._folder.parent)
+
+    def _end_hung_ranks(self, idle_s: float) -> None:
+        """Let the launcher end the ranks for which the others wait; those go on without them."""
+        hung, self._hung = self._hung, []
+        if self._report and self._rank == self._report[1]:
+            for rank in hung:
+                agent_pipe.send(NotRunning(rank, f"made no step for {idle_s:.0f} s"))
 
     def _end_job(self, idle_s: float) -> None:
         """Print the report on the first rank that still runs, and end all ranks."""

@@ -158,7 +158,9 @@ def _steps(beat: Heartbeat) -> StepTime:
 def _with_remarks(views: list[RankView]) -> list[RankView]:
     """The ranks, with what is wrong with each."""
     known = [view.shares.of(WINDOW_S) for view in views if view.shares]
-    work = [view.beat.rows or 0 for view in views]  # with --shards, ranks may have different numbers of rows
+    # With --shards, ranks may have different numbers of rows, also now and before.
+    speeds = [view.images_per_s for view in views]
+    work = [view.beat.rows or 0 for view in views] if None in speeds else [speed or 0 for speed in speeds]
     slow = slow_ranks([known], work=work) if len(known) == len(views) else []
     remarks = {views[rank.rank].rank: rank.remark for rank in slow}
     shown = []

@@ -261,7 +261,7 @@ def _state_of_living(ranks: list[RankView], size: int, waiting_s: float) -> RunS
     waited_s = max([idle_s, *(view.age_s for view in silent)])
     is_first = not silent and all(view.beat.step == 0 for view in ranks)  # frameworks compile before the first step
     name = "starting" if is_first else "waiting"
-    return RunState(name, shown(explain(seen, size, waited_s)), seen.culprit[0])
+    return RunState(name, shown(explain(seen, range(size), waited_s)), seen.culprit[0])
 
 
 def _lock_age(folder: Path) -> float:

@@ -1,10 +1,12 @@
 """Inject faults into real jobs: python -m faults.chaos [--minutes M] [--seed S] [--only FAULT ...] [--output FILE]
+                                                     [--kills N] [--first CASE]
 
 Needs tests/ on PYTHONPATH, as `make chaos` sets it. Each case starts a job of two ranks, injects a fault at a moment
 drawn from the seed, and checks that the job reports the fault correctly and in time, leaves no process behind, and ends
 at the weights of an undisturbed job. Half of the cases train with --shards: another number of ranks and another
-strategy continue them, up to the hash of one undisturbed process. The first case that fails ends the program with a
-non-zero status.
+strategy continue them, up to the hash of one undisturbed process. In a case of `survive`, ranks of one job are killed
+as long as it trains; --kills 1000 makes such cases until as many ranks were killed, however long that takes. The first
+case that fails ends the program with a non-zero status, and says how to repeat it.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from faults import (
     other_ranks,
     output,
     stops,
+    survived_kills,
     two_jobs,
     values,
 )
@@ -50,6 +53,7 @@ class Fault(NamedTuple):
 
 FAULTS = {
     "kill": Fault(kills.kill, (*ON_ONE_HOST, "srun")),
+    "survive": Fault(survived_kills.survive, ("local",)),
     "freeze": Fault(hangs.freeze, (*ON_ONE_HOST, "srun")),
     "sleep": Fault(hangs.sleep),
     "suspend": Fault(hangs.suspend),
@@ -87,12 +91,14 @@ def cases(generator: random.Random, only: list[str]) -> Iterator[tuple[str, str,
         yield from (one for one in drawn if one[0] in only)
 
 
-def run_cases(suite: Suite, drawn: Iterator[tuple[str, str, str]], until: float) -> list[Row]:
-    """Results of the cases that start before `until` (monotonic, in s); ends the process if one fails."""
-    rows = []
-    for name, launcher, framework in drawn:
-        if time.monotonic() > until:
+def run_cases(suite: Suite, options: argparse.Namespace) -> list[Row]:
+    """Results of the cases that start within the options' minutes or kills; ends the process if one fails."""
+    rows, until = [], time.monotonic() + 60 * options.minutes
+    drawn = enumerate(cases(random.Random(options.seed), ["survive"] if options.kills else options.only))
+    for number, (name, launcher, framework) in itertools.islice(drawn, options.first, None):
+        if suite.kills.total() >= options.kills if options.kills else time.monotonic() > until:
             break
+        suite.random.seed(f"{options.seed}/{number}")
         suite.shards = suite.random.choice((0, SHARDS))
         try:
             rows.append(FAULTS[name].inject(suite, launcher, framework))
@@ -101,7 +107,8 @@ def run_cases(suite: Suite, drawn: Iterator[tuple[str, str, str]], until: float)
         except (AssertionError, pytest.fail.Exception) as error:
             for process in remaining_processes(suite.folder):
                 process.kill()
-            sys.exit(f"\n{name}, {launcher}, {framework}: {error}\n\nits files are in {suite.folder}")
+            again = f"--seed {options.seed} --first {number} with the same --only or --kills"
+            sys.exit(f"\n{name}, {launcher}, {framework}: {error}\n\nrepeat it by {again}; its files: {suite.folder}")
         print(rows[-1].line(), flush=True)
     return rows
 
@@ -112,14 +119,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="decides the order, steps and ranks (0)")
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=list(FAULTS), metavar="FAULT",
                         help=f"run only these faults: {', '.join(FAULTS)}")  # fmt: skip
+    parser.add_argument("--kills", type=int, default=0, help="run only `survive`, until so many ranks were killed")
+    parser.add_argument("--first", type=int, default=0, help="begin with the case of this number (0)")
     parser.add_argument("--output", type=Path, help="write the table to this file, too")
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="hvdtrain-chaos-"))
-    suite, until = Suite(folder, options.seed), time.monotonic() + 60 * options.minutes
-    print(f"seed {options.seed}, {options.minutes:g} minutes, in {folder}\n\n{HEAD}", flush=True)
+    suite, length = Suite(folder), f"{options.kills} kills" if options.kills else f"{options.minutes:g} minutes"
+    print(f"seed {options.seed}, {length}, in {folder}\n\n{HEAD}", flush=True)
     with suite.cleanup:
-        rows = run_cases(suite, cases(suite.random, options.only), until)
+        rows = run_cases(suite, options)
     shutil.rmtree(folder)
+    if suite.kills:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in suite.kills.most_common())
+        print(f"\nranks killed in jobs that survived: {suite.kills.total()} ({kinds})")
     print(f"\n{sum(row.ran for row in rows)} faults, all handled as promised; no process left behind")
     if options.output:
         options.output.write_text("\n".join([HEAD, *(row.line() for row in rows), ""]))

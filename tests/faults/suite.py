@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from support.cluster import HOST_NEEDS, SLURM_NEEDS, Hosts, Slurm, need
 from support.same_bits import weights_hash
 
+from faults.surviving_job import SurvivingJob
 from faults.watched_job import Mismatch, WatchedJob
 from hvdtrain.runs import checkpoints
 
@@ -49,13 +51,16 @@ class Row:
 
 
 class Suite:
-    """Runs cases below one folder, with random choices that the seed decides."""
+    """Runs cases below one folder. `random` makes the choices of a case; seed it before each."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
+    def __init__(self, folder: Path, seed: int = 0) -> None:
         self.folder, self.random = folder, random.Random(seed)
         self._numbers = itertools.count()
         self._weights: dict[str, dict[str, np.ndarray]] = {}
         self._hashes: dict[str, str] = {}
+        self._undisturbed: dict[tuple[str, str, int], SurvivingJob] = {}
+        self.kills: Counter[str] = Counter()
+        """Kills that jobs have survived, by kind."""
         self._cluster: Slurm | None = None
         self.shards = 0
         """--shards of the next jobs; without it, they have two ranks of Horovod."""
@@ -123,6 +128,18 @@ class Suite:
             one.end(0)
             self._hashes[framework] = weights_hash(one.run)
         return self._hashes[framework]
+
+    def undisturbed(self, framework: str, training: str, steps: int) -> SurvivingJob:
+        """One process that trains as the ranks of a job that survives, once it has ended."""
+        key = framework, training, steps
+        if key not in self._undisturbed:
+            one = SurvivingJob(
+                *(self.new_folder(), "local", framework),
+                ranks=1, strategy="single", step_s=0.0, training=training, steps=steps,
+            )  # fmt: skip
+            one.end(0)
+            self._undisturbed[key] = one
+        return self._undisturbed[key]
 
     def check_not_restarted(self, job: WatchedJob) -> None:
         """The job, started with --restarts, must have ended in its first attempt."""

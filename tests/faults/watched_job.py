@@ -59,17 +59,24 @@ class WatchedJob:
     def __post_init__(self) -> None:
         self.run = self.folder / "runs" / "run"
         self.lines: list[tuple[float, str]] = []
-        launch = [sys.executable, "-m", "hvdtrain", "launch", self.launcher, "-n", str(self.ranks)]
-        launch += [*self.launch_options, "--"]
-        program = [sys.executable, str(PROGRAMS), self.program, self.framework, *OPTIONS, *self.options]
-        program += ["--strategy", self.strategy, "--shards", str(self.shards)]
+        launch = [*self._launch(), self.launcher, "-n", str(self.ranks), *self.launch_options, "--"]
         self.began = time.time()
-        self.process = self._start([*launch, *program])
+        self.process = self._start([*launch, *self._command()])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
+    def _launch(self) -> list[str]:
+        return [sys.executable, "-m", "hvdtrain", "launch"]
+
+    def _command(self) -> list[str]:
+        program = [sys.executable, str(PROGRAMS), self.program, self.framework, *OPTIONS, *self.options]
+        return [*program, "--strategy", self.strategy, "--shards", str(self.shards)]
+
+    def _environment(self) -> dict[str, str]:
+        return {MARK: str(self.folder), STEP_S: str(self.step_s), "PYTHONPATH": str(ROOT)}
+
     def _start(self, command: list[str]) -> subprocess.Popen[str]:
-        environment = {MARK: str(self.folder), STEP_S: str(self.step_s), "PYTHONPATH": str(ROOT)}
+        environment = self._environment()
         if not self.cluster:
             return start(command, self.folder, **environment)
         if self.launcher != "srun":

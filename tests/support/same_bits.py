@@ -18,12 +18,12 @@ def weights_hash(run_folder: Path) -> str:
 
 
 def numbers(run_folder: Path) -> list[dict[str, Any]]:
-    """The records of a run without times and speeds."""
+    """The records of a run without times and speeds, and what follows from them."""
     records = [
         {name: value for name, value in record.items() if name not in MEASURED}
         for record in metrics.read(run_folder / "metrics.jsonl")
     ]
-    return [record for record in records if record["kind"] != "ranks"]
+    return [record for record in records if record["kind"] not in ("ranks", "shards")]
 
 
 def assert_same_bits(run_folder: Path, other: Path) -> None:

@@ -7,7 +7,7 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any
 
@@ -19,10 +19,12 @@ from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
+from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.frameworks.batches import count_devices
 from hvdtrain.frameworks.mxnet.network import Parameters, copy_into
 from hvdtrain.interfaces import AllreduceGroup, Group, Strategy
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import phases
 from hvdtrain.system.processes import end_with_parent
 
@@ -55,9 +57,14 @@ class MXNetStrategy(Strategy):
         return gluon.Trainer(parameters, optimizer, kvstore=None)
 
 
+def to_tensor(values: np.ndarray) -> mx.nd.NDArray:
+    """An array of MXNet of the same type."""
+    return mx.nd.array(values, dtype=values.dtype)
+
+
 def horovod_group(hvd: ModuleType) -> HorovodGroup:
     """The processes of `horovod.mxnet`."""
-    return HorovodGroup(hvd, lambda values: mx.nd.array(values, dtype=values.dtype), mx.nd.NDArray.asnumpy)
+    return HorovodGroup(hvd, to_tensor, mx.nd.NDArray.asnumpy)
 
 
 def allreduce_groups(hvd: ModuleType, gradients: dict[str, mx.nd.NDArray], groups: Groups, op: int) -> None:
@@ -97,6 +104,13 @@ class MXNetHorovod(MXNetStrategy):
         self._hvd = hvd
         # The trainer averages over ranks; a sum is that average times the number of ranks.
         self.gradient_divisor = 1 / self.group.size if config.op == "sum" else 1
+
+    @staticmethod
+    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
+        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
+        import horovod.mxnet as hvd
+
+        return MembershipGroup(hvd, to_tensor, mx.nd.NDArray.asnumpy, membership, position, is_superseded)
 
     def make_trainer(self, parameters: Parameters, optimizer: mx.optimizer.Optimizer) -> gluon.Trainer:
         hvd = self._hvd

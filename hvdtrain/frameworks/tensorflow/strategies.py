@@ -18,6 +18,7 @@ from hvdtrain.collectives import ring
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import single_process
 from hvdtrain.collectives.horovod import BLOCKING_PREFIX, HorovodGroup, gradient_groups
+from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.batches import count_devices
@@ -25,6 +26,7 @@ from hvdtrain.frameworks.preparation import TF_CONCURRENT_OPERATIONS
 from hvdtrain.frameworks.tensorflow.batch_norm import SumOverRanks
 from hvdtrain.interfaces import DEVICES_NORMALIZE, AllreduceGroup, Group, Strategy, Unsupported
 from hvdtrain.system import rank_info
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import BACKWARD, GRADIENTS, Phase
 from hvdtrain.system.rank_info import TF_CONFIG
 
@@ -79,6 +81,11 @@ def monotonic_ns(times: np.ndarray) -> list[int]:
     """Times that have just been taken, in seconds since the epoch, by the monotonic clock."""
     epoch = time.monotonic_ns() - time.time_ns()
     return [int(at * 1e9) + epoch for at in times]
+
+
+def to_numpy(tensor: tf.Tensor) -> np.ndarray:
+    """The values of a tensor."""
+    return tensor.numpy()
 
 
 class TensorFlowStrategy(Strategy):
@@ -141,10 +148,17 @@ class TensorFlowHorovod(TensorFlowStrategy):
         self._hvd = hvd
         self._compression = getattr(hvd.Compression, config.compression)
         self._op = getattr(hvd, config.op.capitalize())
-        group = HorovodGroup(hvd, tf.constant, lambda tensor: tensor.numpy())
+        group = HorovodGroup(hvd, tf.constant, to_numpy)
         if config.op == "adasum":
             group.require_adasum()
         super().__init__(config, runtime, group)
+
+    @staticmethod
+    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
+        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
+        import horovod.tensorflow as hvd
+
+        return MembershipGroup(hvd, tf.constant, to_numpy, membership, position, is_superseded)
 
     def broadcast(self, variables: list[tf.Variable]) -> None:
         self._hvd.broadcast_variables(variables, root_rank=0)

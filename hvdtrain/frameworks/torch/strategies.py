@@ -14,6 +14,7 @@ from torch import nn
 from hvdtrain.collectives.arrays import broadcast_arrays
 from hvdtrain.collectives.groups import TorchDistributedGroup
 from hvdtrain.collectives.horovod import HorovodGroup, gradient_groups
+from hvdtrain.collectives.horovod_membership import MembershipGroup
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.errors import UserError
 from hvdtrain.frameworks.torch.network import (
@@ -28,6 +29,7 @@ from hvdtrain.frameworks.torch.network import (
     unlisted_buffers,
 )
 from hvdtrain.interfaces import AllreduceGroup, CapturedPart, Strategy, Unsupported
+from hvdtrain.system.membership import Membership
 from hvdtrain.system.phases import phases
 
 Groups = list[list[nn.Parameter]]
@@ -83,6 +85,13 @@ class TorchHorovod(TorchStrategy):
         self.state_by_rank = config.op == "adasum" and group.size > 1  # it combines the updates, not the gradients
         self._distributed: Any = None
         """Horovod's optimizer."""
+
+    @staticmethod
+    def connect(membership: Membership, position: int, is_superseded: Callable[[], bool]) -> MembershipGroup:
+        """The processes of a membership, in a job that survives lost ranks: see `Connect`."""
+        import horovod.torch as hvd
+
+        return MembershipGroup(hvd, torch.from_numpy, torch.Tensor.numpy, membership, position, is_superseded)
 
     def wrap_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> Any:
         hvd, config = self._hvd, self.config

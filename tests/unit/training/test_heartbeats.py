@@ -19,9 +19,10 @@ def observer(tmp_path):
     """Rank 0 of three; rank 1 runs, and rank 2 has stopped."""
 
     def of(rank):
-        return Heartbeats(
-            tmp_path, rank, 3, lambda number: Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number)
-        )
+        def current(number):
+            return Heartbeat(rank, 10 + rank, "host", 7, "step", True, 0.0, number)
+
+        return Heartbeats(tmp_path, rank, lambda: range(3), current)
 
     running, stopped = of(1), of(2)
     for beats in (running, stopped):
@@ -47,7 +48,7 @@ def test_slow_folder_gets_more_time(tmp_path, monkeypatch):
             written.set()
 
     monkeypatch.setattr(heartbeats, "write_atomically", write)
-    slow = Heartbeats(tmp_path, 0, 1, lambda number: Heartbeat(0, 1, "host", 7, "step", True, 0.0, number))
+    slow = Heartbeats(tmp_path, 0, lambda: [0], lambda number: Heartbeat(0, 1, "host", 7, "step", True, 0.0, number))
     slow.start()
     assert slow.silent_s == heartbeats.SILENT_S
     assert written.wait(30)
@@ -78,7 +79,7 @@ def observed(*beats, silent=()):
     ],
 )
 def test_explanation_of_a_hang(seen, size, expected):
-    assert expected in explain(seen, size, 40.0)
+    assert expected in explain(seen, range(size), 40.0)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 
 PROGRAM = """
 import pathlib, sys, time
+from hvdtrain.collectives.groups import SingleProcess
 from hvdtrain.training.ranks import StopRequest
 
-with StopRequest(pathlib.Path(), rank=0) as stop:
+with StopRequest(pathlib.Path(), SingleProcess()) as stop:
     if sys.argv[1:] == ["finishing"]:
         stop.finishing()
     print("ready", flush=True)

@@ -214,3 +214,12 @@ def test_jitter_names_nobody(caplog, seed):
 def test_what_contains_waiting_names_nobody(caplog):
     assert logged(caplog, [times([1.0, 2.1], [None, None])] * 20) == ([], [])
     assert logged(caplog, [[StepTime(2.0, 0.0, 0.0)]] * 20, ranks=1) == ([], [])
+
+
+def test_a_rank_with_fewer_shards_is_not_said_to_be_as_fast_again(caplog):
+    slow = SlowRanks(Ranks(2))
+    slow.started()
+    for work, interval in [([4, 4], times([1.0, 2.0]))] * 9 + [([6, 2], times([1.5, 1.0]))] * 9:
+        slow.add(interval, work)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[1:] == ["no rank waits for rank 1 on node1 any longer: it has fewer shards"] and not slow.figures

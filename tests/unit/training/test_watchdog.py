@@ -54,7 +54,7 @@ def keep_lock(dog):
 timer = timing.StepTimer(SingleProcess())
 phases.start_run(LOOP, timer.on_step_time)
 phases.begin(LOOP)
-with watchdog.Watchdog(pathlib.Path(), 0, 1, 1.0, timer, lambda: 0) as dog:
+with watchdog.Watchdog(pathlib.Path(), SingleProcess(), 1.0, timer, lambda: 0) as dog:
     globals()[sys.argv[1]](dog)
 """
 

@@ -1,0 +1,300 @@
+"""A group whose members may be lost and replaced while training goes on (`hvdtrain launch --survive`).
+
+Learners and the loop hold one `SurvivingGroup` for the whole job. In front of it stands a group of the ranks that train
+together now: a ring, or Horovod's processes. When the launcher says that one of them is lost, or a collective fails
+because of that, each collective raises RanksChanged, until `renew` has made the group of the next membership.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from hvdtrain.collectives.groups import SingleProcess
+from hvdtrain.errors import HvdtrainError, TrainingError, UserError
+from hvdtrain.interfaces import Group
+from hvdtrain.system import agent_pipe, rank_info
+from hvdtrain.system.agent_pipe import Ready
+from hvdtrain.system.membership import VARIABLE, Membership
+from hvdtrain.system.processes import TICK_S, RunningTime
+
+ASK_AGAIN_S = 3.0
+"""How long a rank whose connections broke waits for the next membership before it asks the launcher for one: a broken
+connection is not always a lost rank."""
+log = logging.getLogger("hvdtrain")
+
+
+def is_requested() -> bool:
+    """Whether the launcher has started this process in a job that survives lost ranks."""
+    return VARIABLE in os.environ
+
+
+class RanksChanged(Exception):
+    """The ranks that train together are no longer those of this group: what they did together is to be done again."""
+
+
+class Connected(Group, Protocol):
+    """A group of one membership."""
+
+    def abort(self) -> None:
+        """Cut all connections to the others, from any thread: a collective that waits fails at once."""
+        ...
+
+    def disconnect(self) -> None:
+        """Free what the group has, after `abort`, without waiting for other ranks."""
+        ...
+
+
+Connect = Callable[[Membership, int, Callable[[], bool]], Connected]
+"""Connects the members. Called with the membership, this process's position in it, and what tells whether a newer one
+makes this one worthless; raises an error of any kind if the members cannot be connected."""
+
+
+class Change(NamedTuple):
+    """What changed between two groups of a job."""
+
+    membership: Membership
+    """The new one."""
+    lost: dict[int, str]
+    """Why ranks were lost, by rank."""
+    joined: tuple[int, ...]
+    """Ranks that were not there before, or are replaced."""
+
+
+class Memberships:
+    """What the launcher says through the agent's pipe; a thread reads it.
+
+    on_loss: called in that thread with the number of each membership that has lost ranks.
+    """
+
+    def __init__(self, reading: int, on_loss: Callable[[int], None]) -> None:
+        self._file, self._on_loss = os.fdopen(reading, "rb"), on_loss
+        self._changed = threading.Condition()
+        self._newest: Membership | None = None
+        self._lost: dict[int, str] = {}
+        threading.Thread(target=self._read, name="memberships", daemon=True).start()
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest membership; 0 before the first."""
+        newest = self._newest
+        return newest.number if newest else 0
+
+    def _read(self) -> None:
+        for line in self._file:
+            with contextlib.suppress(ValueError, KeyError, TypeError):
+                membership = Membership.from_record(json.loads(line))
+                with self._changed:
+                    self._newest = membership
+                    self._lost |= membership.lost
+                    self._changed.notify_all()
+                if membership.lost:
+                    self._on_loss(membership.number)
+
+    def take_lost(self) -> dict[int, str]:
+        """Why ranks were lost since the last call, by rank."""
+        with self._changed:
+            lost, self._lost = self._lost, {}
+            return lost
+
+    def wait(self, after: int, limit_s: float) -> Membership | None:
+        """The newest membership, if its number is greater than `after` within so many seconds."""
+        clock = RunningTime()
+        with self._changed:
+            while not self._newest or self._newest.number <= after:
+                if clock.seconds >= limit_s:
+                    return None
+                self._changed.wait(min(TICK_S, limit_s))
+                clock.tick()
+            return self._newest
+
+
+class SurvivingGroup:
+    """The members of a job that survives lost ranks; before it has joined them, a group of this process alone."""
+
+    def __init__(self, connect: Connect) -> None:
+        launched = rank_info.detect()
+        self._connect, self.place, self.local_rank = connect, launched.rank, launched.local_rank
+        self._single = SingleProcess()
+        self._inner: Connected | None = None
+        self._aborting = threading.Lock()
+        self._membership: Membership | None = None
+        self._tried = 0
+        """The newest membership that this process has tried to join."""
+        self._cut_below = 0
+        """Memberships with a lower number have lost ranks."""
+        self._communicated_s = 0.0
+        """In the groups of former memberships."""
+        self.agreed_membership = 0
+        """The newest membership that all ranks knew in the last step."""
+        self._memberships = Memberships(agent_pipe.descriptor(VARIABLE), self._on_loss)
+
+    @property
+    def rank(self) -> int:
+        """The position among the members; see `Membership`."""
+        return self._inner.rank if self._inner else 0
+
+    @property
+    def size(self) -> int:
+        """Number of members."""
+        return self._inner.size if self._inner else 1
+
+    @property
+    def controller(self) -> str:
+        """See `Group.controller`."""
+        return self._inner.controller if self._inner else ""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The members' ranks, as the launcher numbers them, by position."""
+        return self._membership.ranks if self._membership else (self.place,)
+
+    @property
+    def membership(self) -> Membership | None:
+        """That of the present group; None before the first."""
+        return self._membership
+
+    @property
+    def known_membership(self) -> int:
+        """The number of the newest membership that the launcher has told this process."""
+        return self._memberships.newest
+
+    @property
+    def is_replacement(self) -> bool:
+        """Whether the others train already when this process begins."""
+        return rank_info.REPLACES in os.environ
+
+    @property
+    def communicate_s(self) -> float | None:
+        """See `Group.communicate_s`."""
+        seconds = self._inner.communicate_s if self._inner else 0.0
+        return None if seconds is None else self._communicated_s + seconds
+
+    def sum(self, values: np.ndarray) -> np.ndarray:
+        return self._call("sum", values)
+
+    def gather(self, value: Any) -> list[Any]:
+        return self._call("gather", value)
+
+    def broadcast(self, value: Any) -> Any:
+        return self._call("broadcast", value)
+
+    def broadcast_bytes(self, values: np.ndarray, root: int) -> None:
+        self._call("broadcast_bytes", values, root)
+
+    def allreduce(self, values: np.ndarray) -> None:
+        """For strategies that sum gradients by themselves; with --shards none does."""
+        values[:] = self.sum(values)
+
+    def close(self) -> None:
+        self.gather(None)  # so that each rank knows that rank 0 has written all
+        self._call("close")
+
+    def _call(self, operation: str, *arguments: Any) -> Any:
+        """A collective of the present group. Raises RanksChanged if its ranks are no longer those that train."""
+        inner = self._inner
+        if not inner:
+            return getattr(self._single, operation)(*arguments)
+        if self._is_cut:
+            raise RanksChanged
+        try:
+            return getattr(inner, operation)(*arguments)
+        except HvdtrainError as error:
+            if not (error.lost_peer or self._is_cut):
+                raise
+            raise RanksChanged(str(error)) from error
+        except Exception as error:  # of a kind that depends on the library
+            raise RanksChanged(str(error)) from error
+
+    @property
+    def _is_cut(self) -> bool:
+        return bool(self._membership and self._membership.number < self._cut_below)
+
+    def _on_loss(self, number: int) -> None:
+        """The launcher says that ranks are lost: free this process from waiting for them."""
+        self._cut_below = number
+        self._abort()
+
+    def _abort(self) -> None:
+        with self._aborting:
+            if self._inner and self._is_cut:
+                self._inner.abort()
+
+    def join(self) -> None:
+        """Tell the launcher that this process is ready, and connect with the others."""
+        agent_pipe.send(Ready(0))
+        self._renew(None)
+        self._memberships.take_lost()
+
+    def renew(self, change: RanksChanged) -> Change:
+        """Connect the members of the next membership. change: why."""
+        before = set(self.ranks)
+        self._renew(change)
+        lost = self._memberships.take_lost()
+        assert self._membership
+        joined = tuple(rank for rank in self.ranks if rank not in before or rank in lost)
+        return Change(self._membership, lost, joined)
+
+    def _renew(self, change: RanksChanged | None) -> None:
+        while True:
+            self._leave()
+            membership = self._next(change)
+            self._tried = membership.number
+            if self.place not in membership.ranks:
+                raise TrainingError("the launcher has taken this rank out of the job", "see the launcher's messages")
+            try:
+                inner = self._connect(membership, membership.ranks.index(self.place), self._is_superseded)
+            except UserError:
+                raise
+            except Exception as error:  # a member that was lost meanwhile: of a kind that depends on the library
+                log.info("membership %d cannot be connected: %s", membership.number, error)
+                change = change or RanksChanged(str(error))
+                continue
+            self._membership, self._inner, self.agreed_membership = membership, inner, membership.number
+            self._abort()  # where ranks were lost while it connected
+            return
+
+    def _is_superseded(self) -> bool:
+        return self._memberships.newest > self._tried
+
+    def _next(self, change: RanksChanged | None) -> Membership:
+        """The next membership; asks the launcher for one if it has not noticed that connections broke."""
+        while not (membership := self._memberships.wait(self._tried, ASK_AGAIN_S)):
+            if change and not agent_pipe.send(Ready(self._tried)):
+                raise TrainingError(f"other ranks are lost, and the launcher does not answer ({change})") from change
+        return membership
+
+    def _leave(self) -> None:
+        """Leave the present group."""
+        with self._aborting:
+            inner, self._inner, self._membership = self._inner, None, None
+        if inner:
+            self._communicated_s += inner.communicate_s or 0.0
+            inner.abort()
+            with contextlib.suppress(Exception):  # of a kind that depends on the library
+                inner.disconnect()
+
+
+def leave_if_agreed(group: Group) -> None:
+    """Raise RanksChanged if all ranks know of others that join; all do after the same step."""
+    if not isinstance(group, SurvivingGroup) or not group.membership:
+        return
+    if group.agreed_membership > group.membership.number:
+        raise RanksChanged("other ranks join")
+
+
+def ranks_of(group: Group) -> Sequence[int]:
+    """The ranks that train, as the launcher numbers them, by position in the group."""
+    return group.ranks if isinstance(group, SurvivingGroup) else range(group.size)
+
+
+def rank_of(group: Group) -> int:
+    """This process's rank, as the launcher numbers it."""
+    return group.place if isinstance(group, SurvivingGroup) else group.rank

@@ -1,0 +1,67 @@
+"""Shards move between the ranks of a run, at its logging steps (`--balance`)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hvdtrain.interfaces import Position
+from hvdtrain.training.balance import Balancer, Change
+from hvdtrain.training.observer import Observer
+from hvdtrain.training.ranks import Interval
+from hvdtrain.training.reporting import Reporter
+from hvdtrain.training.run import Run
+
+
+class Balancing(Observer):
+    """Moves shards from slow ranks to fast ones: the step after a logging step has them. Every rank decides the same.
+
+    It comes after `reporter`, which looks at an interval with the shards that ranks had in it.
+    """
+
+    def __init__(self, run: Run, reporter: Reporter) -> None:
+        self._run, self._reporter = run, reporter
+        self._step = 0
+        """The step of the last logging step."""
+        self._balancer = Balancer(run.assignment)
+
+    def started(self, at: Position) -> None:
+        """The first interval begins here."""
+        self._step = at.step
+
+    def joined(self, at: Position, interval: Interval) -> None:
+        """Move shards if the times of the last logging steps say so."""
+        run, steps = self._run, at.step - self._step
+        self._step = at.step
+        if not run.config.shards > run.group.size > 1 or run.runtime.balance == "off" or steps <= 0:
+            return
+        if self._balancer.assignment != run.assignment:  # the ranks are others now
+            self._balancer = Balancer(run.assignment)
+        if change := self._balancer.add(steps, interval.times):
+            run.assign(change.assignment)
+            self._report(at, change)
+
+    def _report(self, at: Position, change: Change) -> None:
+        moves, counts, why = change.moves, change.assignment.counts, explained(change)
+        givers, receivers = (_listed({move[place] for move in moves}) for place in (1, 2))
+        self._reporter.show(
+            f"{len(moves)} shard(s) move from rank {givers} to {receivers}: {why}; the ranks now have "
+            f"{', '.join(map(str, counts))}"
+        )
+        self._reporter.record("shards", at, counts=counts, moved=[list(move) for move in moves], why=why)
+
+
+def explained(change: Change) -> str:
+    """Why shards move, for people: of the ranks that give and get most, what a shard takes each."""
+    giver, receiver = (Counter(move[place] for move in change.moves).most_common(1)[0][0] for place in (1, 2))
+    return (
+        f"a shard takes rank {giver} {_ms(change.shard_s[giver])} and rank {receiver} {_ms(change.shard_s[receiver])}, "
+        f"and the slowest rank {_ms(change.after_s)} for those of a step instead of {_ms(change.before_s)}"
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{1000 * seconds:.3g} ms"
+
+
+def _listed(ranks: set[int]) -> str:
+    return ", ".join(map(str, sorted(ranks)))

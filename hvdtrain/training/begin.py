@@ -1,0 +1,149 @@
+"""How a run begins on a rank: all ranks start or resume it together, or the rank joins others that train already."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from hvdtrain.collectives.arrays import broadcast_arrays
+from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
+from hvdtrain.datasets.reader import Reader
+from hvdtrain.interfaces import Position
+from hvdtrain.runs import record
+from hvdtrain.runs.console import log
+from hvdtrain.system import agent_pipe
+from hvdtrain.system.agent_pipe import OpenedRun
+from hvdtrain.system.text import printable
+from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training.batches import Batches
+from hvdtrain.training.run import Run
+from hvdtrain.training.state import Start, must_write, open_log, resume
+from hvdtrain.training.survival import Agreement, Standing, agree, receive
+
+if TYPE_CHECKING:
+    from hvdtrain.runs.trackers.tracking import Tracking
+
+Findings = list[dict[str, Any]]
+"""What the doctor's checks found on this host: `status`, `text`, `remedy` and more of each."""
+
+
+class AlreadyFinished(Exception):
+    """A run to resume has its last step and its result: there is nothing to do, and its folder stays as it is.
+
+    at: its last position. Its weights are in the learner.
+    """
+
+    def __init__(self, run: Run, at: Position) -> None:
+        super().__init__(run, at)
+        self.run, self.at = run, at
+
+
+Begun = tuple[Run, Start, "Tracking | None"]
+
+
+def begin(run: Run, examine_host: Callable[[], Findings], replays: bool = False) -> Begun:
+    """Start or resume a run together with the other ranks. run: without a folder."""
+    config, runtime, target, learner, dataset = run.config, run.runtime, run.target, run.learner, run.dataset
+    consistency.check_same_options(run.group, config, runtime, target, dataset.fingerprint)
+    if config.shards:
+        arithmetic.check_same_on_ranks(run.group, run.arithmetic)
+    start = resume(config, runtime, target, learner, dataset, run.lock, replays)
+    run = dataclasses.replace(run, folder=start.folder)
+    if start.is_finished:
+        _leave_as_it_is(run, start.position)
+    if run.is_rank_0:
+        checkpoint = str(start.parent.path) if start.parent else ""
+        agent_pipe.send(OpenedRun(os.path.abspath(run.folder), runtime.auto_resume, checkpoint))
+    return run, start, _start_records(run, start.position, examine_host)
+
+
+def begin_or_join(run: Run, group: SurvivingGroup, reader: Reader, examine_host: Callable[[], Findings]) -> Begun:
+    """In a job that survives lost ranks: `begin` with all ranks, or join those that train already."""
+    if group.is_replacement:
+        _warm_up(run, reader)
+    group.join()
+    while True:
+        try:
+            agreement = agree(group, Standing())
+            if agreement.root >= 0:
+                return _join(run, group, agreement)
+            run.learner.load(broadcast_arrays(group, run.learner.weights()))
+            return begin(run, examine_host)
+        except RanksChanged as change:
+            group.renew(change)
+
+
+def _join(run: Run, group: SurvivingGroup, agreement: Agreement) -> Begun:
+    """Go on with the others, who train already, from their state."""
+    config, learner = run.config, run.learner
+    given = receive(group, agreement, config, run.runtime, run.target, learner, run.dataset)
+    run = dataclasses.replace(run, folder=given.folder)
+    open_log(run.folder, group, run.runtime)
+    log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
+    run.not_finite_at_first.update(consistency.not_finite(learner.weights()))
+    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled, joins=True)
+    return run, start, None
+
+
+def _warm_up(run: Run, reader: Reader) -> None:
+    """Make a step alone, before the others wait for this rank: frameworks need longer for the first one."""
+    learner, at = run.learner, Position(global_batch=run.global_batch, seed=run.config.seed)
+    if run.target.kind == "script":  # whose loop makes the steps
+        return
+    weights = {name: array.copy() for name, array in learner.weights().items()}
+    state = learner.optimizer_state()
+    before = state._replace(arrays={name: array.copy() for name, array in state.arrays.items()})
+    for batch in Batches(run, reader).of_epoch(at, 1):
+        learner.train_step(batch)
+    learner.load(weights)
+    learner.load_optimizer_state(before)
+    learner.skipped = 0
+
+
+def _leave_as_it_is(run: Run, at: Position) -> NoReturn:
+    """Say that there is nothing to do, end the communication with the other ranks, and raise AlreadyFinished."""
+    if run.is_rank_0 and not run.runtime.quiet:
+        print(
+            f"nothing to do: {printable(str(run.folder))} has finished, at step {at.step} of {run.last_step}; "
+            "to train further, raise --epochs or --max-steps",
+            file=sys.stderr,
+            flush=True,
+        )
+    run.group.close()
+    raise AlreadyFinished(run, at)
+
+
+def _start_records(run: Run, position: Position, examine_host: Callable[[], Findings]) -> Tracking | None:
+    """Compare the ranks' weights, and begin to write what the run records; returns who hands it to trackers."""
+    weights = run.learner.weights()
+    run.not_finite_at_first.update(consistency.not_finite(weights))
+    parameters = consistency.check_same_weights(run.group, run.common(weights), "before the first step")
+    log.info("rank %d of %d starts with parameters %s", rank_of(run.group), run.group.size, parameters)
+    if run.config.shards:
+        arithmetic.warn_of_processors(run.group, run.arithmetic)
+    with must_write("the record of this run", run.folder):
+        content = _write_record(run, examine_host) if run.is_rank_0 else {}
+        if not run.is_rank_0 or not run.runtime.trackers:
+            return None
+        from hvdtrain.runs.trackers.tracking import Tracking
+
+        return Tracking(run.runtime.trackers, run.folder, content, position.step)
+
+
+def _write_record(run: Run, examine_host: Callable[[], Findings]) -> dict[str, Any]:
+    """Write what is known before the first step; the content of `config.json`."""
+    target = run.target.record()
+    bits = {name: value for name, value in run.arithmetic.items() if name not in arithmetic.ELSEWHERE}
+    data = run.dataset.fingerprint[: record.FINGERPRINT_DIGITS]
+    written = record.write_options(
+        run.folder, run.recorded_options, run.runtime, target, run.learner, run.last_step, bits, data
+    )
+    findings = examine_host()
+    record.write_json(run.folder / "doctor.json", {"findings": findings})
+    for finding in findings:
+        if finding["status"] == "fail":
+            log.warning("%s; %s", finding["text"], finding["remedy"])
+    return written

@@ -1,0 +1,166 @@
+"""How training goes on after the ranks have changed: which step counts, and who gives its state to whom.
+
+All ranks end a step with the same bits, so the state of any rank will do. A rank may be a step behind: its sum broke
+off while others had theirs already. So the furthest step counts, and ranks behind it, and new ones, get the state from
+the first rank that has it. What was due after that step, such as an evaluation or a checkpoint, is done again by all,
+unless each rank had done it: it depends on the state alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hvdtrain.collectives.arrays import broadcast_from
+from hvdtrain.collectives.surviving import RanksChanged, SurvivingGroup, rank_of
+from hvdtrain.config.options import Config, RuntimeOptions
+from hvdtrain.errors import UserError
+from hvdtrain.interfaces import Checkpoint, Dataset, Group, Learner
+from hvdtrain.system.phases import RENEWING, phases
+from hvdtrain.tasks.target import Target
+from hvdtrain.training import arithmetic, consistency
+from hvdtrain.training.loop import Training
+from hvdtrain.training.observer import Pause
+from hvdtrain.training.ranks import Ranks
+from hvdtrain.training.run import Run
+from hvdtrain.training.state import broadcast_checkpoint, restore
+
+
+class Standing(NamedTuple):
+    """How far a rank is."""
+
+    step: int = -1
+    """Number of steps done; -1 for a rank without a state of training."""
+    is_settled: bool = True
+    """Whether all that was due after that step is done."""
+
+
+class Agreement(NamedTuple):
+    """From where all ranks go on."""
+
+    root: int
+    """Position of the first rank that has the state; -1 if none has one, as training has not begun."""
+    step: int
+    is_settled: bool
+    is_shared: bool
+    """Whether all ranks have that state already."""
+
+
+def agree(group: Group, standing: Standing) -> Agreement:
+    """From where all ranks go on; call it on every rank after each change."""
+    gathered = [Standing(*values) for values in group.gather(list(standing))]
+    step = max(one.step for one in gathered)
+    begun = [one for one in gathered if one.step >= 0]
+    if not begun:
+        return Agreement(-1, step, True, True)
+    is_settled = all(one == Standing(step) for one in begun)
+    is_shared = all(one.step == step for one in gathered)
+    return Agreement([one.step for one in gathered].index(step), step, is_settled, is_shared)
+
+
+class Handover(NamedTuple):
+    """What a rank needs from another one to go on."""
+
+    state: Checkpoint
+    """Where training is, and all that a checkpoint has."""
+    folder: Path
+    """The run's."""
+    options: dict[str, Any]
+    """See `consistency.shared_values`."""
+    skipped: int
+    """See `Learner.skipped`."""
+    losses: list[Any]
+    """See `Ranks.losses`."""
+
+
+def hand_over(group: Group, given: Handover | None, root: int) -> Handover:
+    """What rank `root` gives, on every rank; the others give None. A collective."""
+    state = broadcast_checkpoint(group, given.state if given else None, root)
+    folder, options, skipped, losses = broadcast_from(group, given and given[1:], root)
+    assert state
+    return Handover(state, folder, options, skipped, losses)
+
+
+class Survivors:
+    """Goes on with the ranks that are left, or have joined, whenever they change.
+
+    take_over: called on each rank after a change; the new rank 0 takes over what the lost one had.
+    """
+
+    def __init__(self, run: Run, training: Training, ranks: Ranks, take_over: Callable[[], None]) -> None:
+        self._run, self._training, self._ranks, self._take_over = run, training, ranks, take_over
+
+    def do(self, work: Callable[[], None]) -> None:
+        """Do this together with the other ranks, and again after each change of them."""
+        while True:
+            try:
+                return work()
+            except RanksChanged as change:
+                self.renew(change)
+
+    def renew(self, change: RanksChanged) -> None:
+        """Go on with the ranks that train now, from the furthest step of all."""
+        group, began, step = self._run.group, time.monotonic(), self._training.at.step
+        assert isinstance(group, SurvivingGroup)
+        phases.begin(RENEWING)
+        while True:
+            try:
+                changed = group.renew(change)
+                is_settled = self._agree(group)
+                break
+            except RanksChanged as another:
+                change = another
+        self._take_over()
+        at = self._training.at
+        pause = Pause(changed, time.monotonic() - began, int(at.step == step and not is_settled))
+        self._training.renewed(at, is_settled, pause)
+
+    def _agree(self, group: SurvivingGroup) -> bool:
+        """Get the furthest state, or give it; whether all that was due after its step is done."""
+        run, training = self._run, self._training
+        agreement = agree(group, Standing(training.at.step, training.is_settled))
+        if not agreement.is_shared:
+            handover = hand_over(group, self._given() if group.rank == agreement.root else None, agreement.root)
+            if training.at.step < agreement.step:
+                restore(run.config, run.target, run.learner, run.dataset, run.folder, handover.state)
+                run.learner.skipped, self._ranks.losses = handover.skipped, handover.losses
+                training.at, training.is_settled = handover.state.position, False
+        return agreement.is_settled
+
+    def _given(self) -> Handover:
+        run = self._run
+        state = run.checkpoint(self._training.at, run.learner.weights())
+        options = consistency.shared_values(run.config, run.runtime, run.target, run.dataset.fingerprint)
+        return Handover(state, run.folder, options, run.learner.skipped, self._ranks.losses)
+
+
+def receive(
+    group: SurvivingGroup,
+    agreement: Agreement,
+    config: Config,
+    runtime: RuntimeOptions,
+    target: Target,
+    learner: Learner,
+    dataset: Dataset,
+) -> Handover:
+    """On a rank that joins others which train: their state, which is loaded into the learner.
+
+    Raises UserError if its options, data or arithmetic are not theirs.
+    """
+    given = hand_over(group, None, agreement.root)
+    if group.size > config.shards:
+        reason = f"{group.size} ranks, and the batch has {config.shards} shards, of which each rank needs one"
+        raise UserError(reason, "give a lower --max-np, or more --shards", option="shards")
+    rank, local = rank_of(group), consistency.shared_values(config, runtime, target, dataset.fingerprint)
+    for name, value in given.options.items():
+        if local.get(name) != value:
+            reason = f"rank {rank} joins with {name} {local.get(name)}, and the others have {value}"
+            raise UserError(reason, "give every host the same files and variables", rank=rank)
+    for difference in arithmetic.changes(given.state.arithmetic, arithmetic.record(config, learner)):
+        reason = f"rank {rank} cannot join, as its bits would differ: {difference} on the others"
+        raise UserError(reason, "use hosts of one kind", rank=rank)
+    restore(config, target, learner, dataset, given.folder, given.state)
+    learner.skipped = given.skipped
+    return given

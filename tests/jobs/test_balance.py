@@ -1,0 +1,30 @@
+"""--balance: shards move away from a rank that takes longer for each, and the bits stay those of one process."""
+
+import pytest
+from support.jobs import ROOT, train
+from support.same_bits import assert_same_bits
+
+from hvdtrain.runs import metrics
+
+TASK = f"{ROOT}/tests/support/tasks/unequal.py:Unequal"
+OPTIONS = (
+    *("--model", TASK, "--shards", "8", "--batch-size", "24", "--lr", "0.02", "--optimizer", "adam", "--device", "cpu"),
+    *("--epochs", "1", "--max-steps", "50", "--log-every", "4"),
+)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.guarantee("same-bits")
+def test_shards_of_a_slow_rank_move_and_the_bits_stay(tmp_path):
+    alone = train(tmp_path, "torch", *OPTIONS, "--strategy", "single", "--name", "alone")
+    shared = train(tmp_path, "torch", *OPTIONS, by="local", np=2, SLOW="1", SHARD_S="0.02")
+    assert_same_bits(shared, alone)
+    records = metrics.read(shared / "metrics.jsonl")
+    first, *_ = changes = [record for record in records if record["kind"] == "shards"]
+    assert first["moved"] == [[shard, 1, 0] for shard in range(4 + first["counts"][1], 8)]
+    assert all(record["counts"][1] < 4 and sum(record["counts"]) == 8 for record in changes)
+    assert f"shard(s) move from rank 1 to 0: {first['why']}" in (shared / "logs" / "rank-0.log").read_text()
+    compute_s = [
+        record["compute_s"] for record in records if record["kind"] == "train" and len(record["compute_s"]) == 2
+    ]
+    assert compute_s[-2][1] / compute_s[-2][0] < 0.7 * compute_s[0][1] / compute_s[0][0]

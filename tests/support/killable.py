@@ -1,0 +1,90 @@
+"""A training program whose ranks a test can kill, at any moment from their start on, or in a phase of their step.
+
+usage: python killable.py FRAMEWORK|SCRIPT.py [OPTIONS of training]
+
+In the folder $KILLABLE, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE` holds a number
+of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later.
+HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing is computed.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+FOLDER = "KILLABLE"
+STEP_S = "HVDTRAIN_TEST_STEP_S"
+folder = Path(os.environ[FOLDER])
+
+
+def announce() -> None:
+    """Say which process is this rank, before anything slow is imported."""
+    rank = os.environ.get("HVDTRAIN_RANK", "0")
+    (folder / "pids").mkdir(exist_ok=True)
+    draft = folder / "pids" / f"{rank}.{os.getpid()}"
+    draft.write_text(str(os.getpid()))
+    draft.replace(folder / "pids" / rank)
+
+
+def kill_after(seconds: float) -> None:
+    """Kill this process, from another thread if it is to go on for a moment."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if seconds:
+        threading.Thread(target=end, daemon=True).start()
+    else:
+        end()
+
+
+def begins(phase: str) -> None:
+    """Take the order for a phase, if there is one."""
+    order = folder / "orders" / phase
+    if order.exists():
+        taken = folder / "orders" / f"{phase}.{os.getpid()}"
+        try:
+            order.rename(taken)
+        except FileNotFoundError:  # another rank was faster
+            return
+        kill_after(float(taken.read_text()))
+
+
+def obey() -> None:
+    """Look for an order wherever the training says that a phase begins, and make steps longer."""
+    from hvdtrain.system.phases import GRADIENTS, Phases
+
+    begin, step_s = Phases.begin, float(os.environ.get(STEP_S, "0"))
+
+    def begin_and_obey(self, phase) -> None:
+        if phase is GRADIENTS and step_s:
+            time.sleep(step_s)
+        begin(self, phase)
+        begins(phase.name)
+
+    Phases.begin = begin_and_obey  # type: ignore[method-assign]
+
+
+def main() -> None:
+    announce()
+    obey()
+    trained, *options = sys.argv[1:]
+    if trained.endswith(".py"):
+        import runpy
+
+        sys.argv = [trained, *options]
+        sys.path.insert(0, str(Path(trained).parent))
+        runpy.run_path(trained, run_name="__main__")
+    else:
+        from hvdtrain.cli.train import main
+        from hvdtrain.runs import plots
+
+        # Matplotlib takes half a second for each run, and no test of these programs needs plots.
+        plots.plot_metrics = lambda folder, *_: folder  # type: ignore[assignment]
+        main(trained, argv=options)
+
+
+main()
