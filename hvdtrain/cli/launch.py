@@ -132,6 +132,7 @@ def _survival(options: argparse.Namespace) -> Survival:
         max_ranks=options.max_np,
         hostfile=options.hostfile,
         host_discovery_script=options.host_discovery_script,
+        allocation=slurm_hosts(os.environ) if options.launcher == "srun" and "SLURM_JOB_NODELIST" in os.environ else (),
     )
 
 

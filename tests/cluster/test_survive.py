@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 
-import pytest
 from support.cluster_jobs import LAUNCH
 from support.jobs import ROOT, wait_for
 
