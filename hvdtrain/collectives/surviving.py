@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from hvdtrain.system.agent_pipe import Ready
 from hvdtrain.system.membership import VARIABLE, Membership
 from hvdtrain.system.processes import TICK_S, RunningTime
 
+T = TypeVar("T")
 ASK_AGAIN_S = 3.0
 """How long a rank whose connections broke waits for the next membership before it asks the launcher for one: a broken
 connection is not always a lost rank."""
@@ -38,6 +39,10 @@ def is_requested() -> bool:
 
 class RanksChanged(Exception):
     """The ranks that train together are no longer those of this group: what they did together is to be done again."""
+
+
+class RanksJoin(RanksChanged):
+    """Other ranks join: all members leave this group after the same step."""
 
 
 class Connected(Group, Protocol):
@@ -195,7 +200,9 @@ class SurvivingGroup:
 
     def close(self) -> None:
         self.gather(None)  # so that each rank knows that rank 0 has written all
-        self._call("close")
+        if self._inner:
+            with contextlib.suppress(Exception):  # others may have ended already
+                self._inner.close()
 
     def _call(self, operation: str, *arguments: Any) -> Any:
         """A collective of the present group. Raises RanksChanged if its ranks are no longer those that train."""
@@ -243,8 +250,8 @@ class SurvivingGroup:
         return Change(self._membership, lost, joined)
 
     def _renew(self, change: RanksChanged | None) -> None:
+        self._leave(with_others=isinstance(change, RanksJoin))
         while True:
-            self._leave()
             membership = self._next(change)
             self._tried = membership.number
             if self.place not in membership.ranks:
@@ -271,15 +278,20 @@ class SurvivingGroup:
                 raise TrainingError(f"other ranks are lost, and the launcher does not answer ({change})") from change
         return membership
 
-    def _leave(self) -> None:
-        """Leave the present group."""
+    def _leave(self, with_others: bool) -> None:
+        """Leave the present group. with_others: all its members leave it now."""
+        inner = self._inner
+        if not inner:
+            return
+        self._communicated_s += inner.communicate_s or 0.0
+        with contextlib.suppress(Exception):  # of a kind that depends on the library
+            if with_others:  # so that nothing is cut off that a slower rank still needs
+                inner.close()
         with self._aborting:
-            inner, self._inner, self._membership = self._inner, None, None
-        if inner:
-            self._communicated_s += inner.communicate_s or 0.0
-            inner.abort()
-            with contextlib.suppress(Exception):  # of a kind that depends on the library
-                inner.disconnect()
+            self._inner = self._membership = None
+        inner.abort()
+        with contextlib.suppress(Exception):
+            inner.disconnect()
 
 
 def leave_if_agreed(group: Group) -> None:
@@ -287,12 +299,20 @@ def leave_if_agreed(group: Group) -> None:
     if not isinstance(group, SurvivingGroup) or not group.membership:
         return
     if group.agreed_membership > group.membership.number:
-        raise RanksChanged("other ranks join")
+        raise RanksJoin("other ranks join")
 
 
 def ranks_of(group: Group) -> Sequence[int]:
     """The ranks that train, as the launcher numbers them, by position in the group."""
     return group.ranks if isinstance(group, SurvivingGroup) else range(group.size)
+
+
+def by_rank(group: Group, values: Sequence[T]) -> list[T | None]:
+    """Values that are by position in the group as a list by rank, as records have them; None for ranks that are not
+    there.
+    """
+    places = dict(zip(ranks_of(group), values, strict=True))
+    return [places.get(rank) for rank in range(max(places) + 1)]
 
 
 def rank_of(group: Group) -> int:

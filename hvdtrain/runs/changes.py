@@ -46,7 +46,7 @@ class Members(NamedTuple):
     hosts: dict[int, str]
     """The host of each rank, in the order of their positions; empty if it is not known."""
     lost: dict[int, str]
-    """Ranks that were lost at this step, and why: what follows on `rank 2`, such as `was killed by SIGKILL`."""
+    """Ranks that were lost at this step, and why: `was killed by SIGKILL`."""
     joined: tuple[int, ...]
     paused_s: float
     """How long training stood still."""
@@ -127,7 +127,7 @@ class Changes:
             for count, text in [
                 (self.losses, f"{_count(self.losses, 'rank')} lost"),
                 (self.joins, f"{_count(self.joins, 'rank')} joined"),
-                (lost_or_joined, f"training paused for {_seconds(self.paused_s)} in all"),
+                (lost_or_joined, f"paused {_seconds(self.paused_s)} in all"),
                 (self.repeated, f"{_count(self.repeated, 'step')} repeated"),
                 (self.moves, f"{_count(self.moves, 'shard')} moved"),
                 (self.audits, f"{_count(self.audits or 0, 'shard')} audited, {self.unequal} unequal"),
@@ -143,6 +143,7 @@ class Changes:
         for values in reader.all(HAPPENED, MAX_RECORDS):
             if values["kind"] == "members":
                 drafts.extend(history.add(values))
+                found.shards = {}  # each change of the ranks distributes them anew
             elif change := _moved(values) if values["kind"] == "shards" else _audited(values):
                 drafts.append(_Draft(change))
                 found.shards = _counts(values) if change.kind == SHARDS else found.shards
@@ -176,9 +177,9 @@ class _Draft:
             again = f", joined again at step {self.joined.step}{f' on {host}' if host != self.host else ''}"
             pauses.append(self.joined.paused_s)
         is_pause = self.first.kind in (LOST, JOINED)
-        pause = f"training paused for {' + '.join(map(_seconds, pauses))}"
+        pause = f"; paused {' + '.join(map(_seconds, pauses))}"
         repeated = f", {_count(self.repeated, 'step')} repeated" if self.repeated else ""
-        return self.first._replace(text=self.first.text + again + (f" ({pause}{repeated})" if is_pause else ""))
+        return self.first._replace(text=self.first.text + again + (f"{pause}{repeated}" if is_pause else ""))
 
 
 class _MembersHistory:
@@ -196,24 +197,27 @@ class _MembersHistory:
         new, before = Members.of(values), self.members
         if not new:
             return
-        if before and new.number <= before.number:  # all processes were started again
+        if before and (new.number <= before.number or new.step < before.step):  # all processes were started again
             self.open.clear()
             before = None
         hosts, self.members = before.hosts if before else {}, new
-        left = {rank: "left" for rank in hosts if rank not in new.hosts}
+        left = {rank: "" for rank in hosts if rank not in new.hosts}
         joined = {*new.joined, *(new.hosts.keys() - hosts.keys())} if before else {*new.joined}
         for rank, why in {**left, **new.lost}.items():
-            yield self._lose(rank, hosts.get(rank, ""), why or "was lost", new)
+            yield self._lose(rank, hosts.get(rank, ""), why, new)
         if not before and joined >= new.hosts.keys():  # the first ones
             return
         for rank in sorted(joined & new.hosts.keys()):
             yield from self._join(rank, new)
+        if not (left or new.lost or joined):
+            text = f"connections between the ranks broke at step {new.step}"
+            yield _Draft(Change(LOST, *new[:3], None, text), "", new.paused_s, new.repeated)
         self.paused_s += new.paused_s
         self.repeated += new.repeated
 
     def _lose(self, rank: int, host: str, why: str, new: Members) -> _Draft:
         self.losses += 1
-        text = f"{_who(rank, host)} {why} at step {new.step}"
+        text = f"{_who(rank, host)} lost at step {new.step}{f' ({why})' if why else ''}"
         while len(self.open) >= MAX_RANKS:
             del self.open[next(iter(self.open))]
         self.open[rank] = _Draft(Change(LOST, *new[:3], rank, text), host, new.paused_s, new.repeated)

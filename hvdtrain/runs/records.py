@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -124,3 +125,11 @@ def shown(value: object, most: int = MAX_TEXT) -> str:
 def as_text(value: Any) -> str:
     """A JSON value in a table."""
     return ("yes" if value else "no") if isinstance(value, bool) else printable(str(value))
+
+
+def seconds_of(started: str) -> float | None:
+    """The time at which a run started, as its record has it, in seconds since 1970."""
+    try:
+        return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except (ValueError, OverflowError):
+        return None

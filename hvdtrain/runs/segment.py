@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from hvdtrain.config.sources import from_record
 from hvdtrain.errors import UserError
 from hvdtrain.runs import metrics
 from hvdtrain.runs.metrics import MetricsReader, SavedHash
-from hvdtrain.runs.records import Record, shown
+from hvdtrain.runs.records import Record, seconds_of, shown
 from hvdtrain.system import checkpoint_folder
 from hvdtrain.system.checkpoint_folder import Entry
 from hvdtrain.system.python_files import is_reference, is_script
@@ -161,20 +160,13 @@ def _session(folder: Path, reader: MetricsReader, first: int, end: SavedHash) ->
 def sessions(folder: Path) -> list[Session]:
     """The sessions of a run, in their order; without those whose record is damaged."""
     records = [Record.read(path) for path in folder.glob("config*.json") if CONFIG.fullmatch(path.name)]
-    known = [Session(time, record) for record in records if (time := _seconds(record.text("started"))) is not None]
+    known = [Session(time, record) for record in records if (time := seconds_of(record.text("started"))) is not None]
     return sorted((one for one in known if one.record.table("config")), key=lambda session: session.started)
 
 
 def _at(known: list[Session], time: float) -> Session:
     """The session that ran at that time."""
     return [known[0], *(session for session in known if session.started <= time)][-1]
-
-
-def _seconds(started: str) -> float | None:
-    try:
-        return datetime.strptime(started, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def resumed_from(folder: Path) -> str:

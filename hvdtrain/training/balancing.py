@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from hvdtrain.collectives.surviving import by_rank, ranks_of
 from hvdtrain.interfaces import Position
 from hvdtrain.training.balance import Balancer, Change
-from hvdtrain.training.observer import Observer
+from hvdtrain.training.observer import Observer, Pause
 from hvdtrain.training.ranks import Interval
 from hvdtrain.training.reporting import Reporter
 from hvdtrain.training.run import Run
@@ -28,6 +30,11 @@ class Balancing(Observer):
         """The first interval begins here."""
         self._step = at.step
 
+    def renewed(self, at: Position, pause: Pause) -> None:
+        """All ranks begin anew, as those that join know no times."""
+        self._run.assign(None)
+        self._balancer = Balancer(self._run.assignment)
+
     def joined(self, at: Position, interval: Interval) -> None:
         """Move shards if the times of the last logging steps say so."""
         run, steps = self._run, at.step - self._step
@@ -41,20 +48,26 @@ class Balancing(Observer):
             self._report(at, change)
 
     def _report(self, at: Position, change: Change) -> None:
-        moves, counts, why = change.moves, change.assignment.counts, explained(change)
+        group, why = self._run.group, explained(change, ranks_of(self._run.group))
+        counts, ranks = by_rank(group, change.assignment.counts), ranks_of(group)
+        moves = [[shard, ranks[giver], ranks[receiver]] for shard, giver, receiver in change.moves]
         givers, receivers = (_listed({move[place] for move in moves}) for place in (1, 2))
         self._reporter.show(
             f"{len(moves)} shard(s) move from rank {givers} to {receivers}: {why}; the ranks now have "
-            f"{', '.join(map(str, counts))}"
+            f"{', '.join(map(str, change.assignment.counts))}"
         )
-        self._reporter.record("shards", at, counts=counts, moved=[list(move) for move in moves], why=why)
+        self._reporter.record("shards", at, counts=counts, moved=moves, why=why)
 
 
-def explained(change: Change) -> str:
-    """Why shards move, for people: of the ranks that give and get most, what a shard takes each."""
+def explained(change: Change, ranks: Sequence[int]) -> str:
+    """Why shards move, for people: of the ranks that give and get most, what a shard takes each.
+
+    ranks: those that train, by position.
+    """
     giver, receiver = (Counter(move[place] for move in change.moves).most_common(1)[0][0] for place in (1, 2))
     return (
-        f"a shard takes rank {giver} {_ms(change.shard_s[giver])} and rank {receiver} {_ms(change.shard_s[receiver])}, "
+        f"a shard takes rank {ranks[giver]} {_ms(change.shard_s[giver])} and rank {ranks[receiver]} "
+        f"{_ms(change.shard_s[receiver])}, "
         f"and the slowest rank {_ms(change.after_s)} for those of a step instead of {_ms(change.before_s)}"
     )
 

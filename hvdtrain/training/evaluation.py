@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hvdtrain.collectives.arrays import share_local_arrays
+from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.datasets import sharding
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Evaluated, Group
@@ -177,7 +178,7 @@ def _compare_ranks(run: Run, seconds: float) -> list[float]:
         log.warning(
             "rank %d on %s is slow: %.2f s for its share of the evaluation, the others took %.2f s; in training they "
             "wait for it: check that host with python -m hvdtrain doctor",
-            *(slow.rank, gathered[slow.rank][0], by_rank[slow.rank]),
+            *(ranks_of(run.group)[slow.rank], gathered[slow.rank][0], by_rank[slow.rank]),
             statistics.median([*by_rank[: slow.rank], *by_rank[slow.rank + 1 :]]),
         )
     return by_rank

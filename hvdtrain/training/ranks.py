@@ -126,10 +126,11 @@ class Ranks:
     def _handle_bad_loss(self, bad: RankStep) -> None:
         """A loss was not finite: end the job, or with --on-nan skip, which has skipped the update, warn."""
         rows = self._batches.describe_rows(bad.part, bad.step)
-        text = f"rank {bad.rank}: loss is not finite at step {bad.step}, in training rows {rows}"
+        rank = ranks_of(self._run.group)[bad.rank]
+        text = f"rank {rank}: loss is not finite at step {bad.step}, in training rows {rows}"
         if self._run.config.on_nan == "stop":
             remedy = "lower the learning rate, check these rows, or use --on-nan skip"
-            raise NotFiniteError(text, remedy, rank=bad.rank, step=bad.step)
+            raise NotFiniteError(text, remedy, rank=rank, step=bad.step)
         log.warning("%s; %d step(s) skipped so far", text, self._run.learner.skipped)
 
     def check_same_weights(self, step: int) -> None:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from hvdtrain.collectives.surviving import Change, SurvivingGroup, by_rank, ranks_of
 from hvdtrain.config.score import AUTO, LOSS, score_of
 from hvdtrain.frameworks import arithmetic
 from hvdtrain.interfaces import Position
@@ -31,8 +32,8 @@ MIN_WAIT_SHARE = 0.05
 class DataFigures(NamedTuple):
     """How reading went since the last evaluation, and how many rows were bad so far."""
 
-    wait_shares: list[float]
-    """Share of the training time in which steps of each rank waited for data."""
+    wait_shares: dict[int, float]
+    """Share of the training time in which steps of each rank waited for data, by rank."""
     workers: int | None
     """None where the rank can only read by itself."""
     train: int = 0
@@ -40,10 +41,9 @@ class DataFigures(NamedTuple):
 
     def texts(self) -> list[str]:
         """What is worth showing."""
-        worst = max(self.wait_shares)
-        texts = []
+        rank = max(self.wait_shares, key=self.wait_shares.__getitem__)
+        worst, texts = self.wait_shares[rank], []
         if worst >= MIN_WAIT_SHARE:
-            rank = self.wait_shares.index(worst)
             advice = f"raise --workers, now {self.workers}"
             advice = "the rank reads these rows itself" if self.workers is None else advice
             texts.append(f"rank {rank} waited for data {worst:.0%} of the time ({advice})")
@@ -84,6 +84,8 @@ class Reporter(Observer):
         self._run, self._batches, self._throughput = run, batches, throughput
         self.track = track
         self._writer = MetricsWriter(run.folder, track) if run.is_rank_0 else None
+        if isinstance(run.group, SurvivingGroup) and (first := run.group.membership):
+            self.record("members", at, **_members(Pause(Change(first, {}, first.ranks), 0.0, 0)))
         self._display = self._new_display(at)
         self._last_interval: dict[str, Any] = {}
         """The last record of a logging step."""
@@ -149,8 +151,7 @@ class Reporter(Observer):
             self._writer, self._display = MetricsWriter(self._run.folder, self.track), self._new_display(at)
             if self._last_interval:  # the one that is lost may not have written it
                 self._writer.write("train", **self._last_interval)
-        if self._writer:
-            self._writer.write("members", at.step, epoch=at.step / self._run.steps_per_epoch, **_members(pause))
+        self.record("members", at, **_members(pause))
         log_to_file(logging.INFO, _described(pause, at.step))
 
     def joined(self, at: Position, interval: Interval) -> None:
@@ -165,7 +166,7 @@ class Reporter(Observer):
         self._epoch.add(step, loss, lr, images_per_s)
         values = {"loss": loss, "lr": lr, **speed, "skipped": run.learner.skipped}
         epoch = step / run.steps_per_epoch
-        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(times)}
+        self._last_interval = {"step": step, "epoch": epoch, **values, **to_record(by_rank(run.group, times))}
         if self._writer:
             self._writer.write("train", **self._last_interval)
         median = self._spikes.exceeded_median(loss)
@@ -179,7 +180,7 @@ class Reporter(Observer):
         """Record an evaluation, and how reading went since the last one; exchanges values of all ranks."""
         self.evaluation = evaluation
         group, scores = self._run.group, evaluation.scores
-        wait_shares = group.gather(self._throughput.take_wait_share())
+        wait_shares = dict(zip(ranks_of(group), group.gather(self._throughput.take_wait_share()), strict=True))
         reader = self._batches.reader
         data = DataFigures(
             wait_shares, reader.workers if reader.reads_ahead else None, **self._batches.bad_rows.count(group)

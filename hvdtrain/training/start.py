@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hvdtrain.collectives.surviving import SurvivingGroup
+from hvdtrain.collectives.surviving import SurvivingGroup, rank_of
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.datasets.reader import Reader
 from hvdtrain.errors import Stopped
@@ -179,7 +179,7 @@ def recorded_end(run: Run) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        end = RunEnd.of_exception(error).on_rank(run.group.rank, run.group.size)
+        end = RunEnd.of_exception(error).on_rank(rank_of(run.group), run.group.size)
         if end.status == "stopped":
             if run.is_rank_0:
                 end.write(run.folder)

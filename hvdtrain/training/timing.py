@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hvdtrain.collectives.surviving import ranks_of
 from hvdtrain.interfaces import Group, Position
 from hvdtrain.runs.console import log
 from hvdtrain.runs.step_times import NO_TIME, WINDOW_S, SlowRank, StepTime, slow_ranks
@@ -183,12 +184,13 @@ class SlowRanks:
         """Of the logging steps that will be a part of the window, by rank."""
         self._window: deque[list[StepTime]] = deque()
         self._slow: dict[tuple[int, str], str] = {}
-        """Ranks that are slow, what takes them so long, and by how much."""
+        """Ranks that are slow, by position, what takes them so long, and by how much."""
 
     @property
     def figures(self) -> list[str]:
         """What the progress display shows."""
-        return [f"rank {rank} is slow ({much})" for (rank, _), much in sorted(self._slow.items())]
+        ranks = ranks_of(self._group)
+        return [f"rank {ranks[place]} is slow ({much})" for (place, _), much in sorted(self._slow.items())]
 
     def started(self) -> None:
         """Learn where the ranks are; call it on every rank."""
@@ -224,22 +226,21 @@ class SlowRanks:
                 self._name(rank)
         for key in [key for key in self._slow if key not in slow]:
             del self._slow[key]
+            named = ranks_of(self._group)[key[0]], self._hosts[key[0]]
             if self._work and self._work[key[0]] + 1 < max(self._work):
-                log.warning(
-                    "no rank waits for rank %d on %s any longer: it has fewer shards", key[0], self._hosts[key[0]]
-                )
+                log.warning("no rank waits for rank %d on %s any longer: it has fewer shards", *named)
             else:
-                log.warning("rank %d on %s is as fast as the other ranks again", key[0], self._hosts[key[0]])
+                log.warning("rank %d on %s is as fast as the other ranks again", *named)
 
     def _name(self, slow: SlowRank) -> None:
         """Log that the steps of the window took a rank longer."""
-        key, host = (slow.rank, slow.part), self._hosts[slow.rank]
+        key, host, rank = (slow.rank, slow.part), self._hosts[slow.rank], ranks_of(self._group)[slow.rank]
         if slow.part == "compute":
             self._slow[key] = f"{slow.ratio:.1f}x"
             log.warning(
                 "rank %d on %s is slow: it computes %.1f times as long as the other ranks, which wait for it in each "
                 "step: see what else runs on that host, and check it with python -m hvdtrain doctor",
-                *(slow.rank, host, slow.ratio),
+                *(rank, host, slow.ratio),
             )
         else:
             share = slow.more_s / sum(map(_seconds, self._window))
@@ -247,7 +248,7 @@ class SlowRanks:
             log.warning(
                 "rank %d on %s is slow: it waits for data for %.0f%% more of the time than the other ranks, which wait "
                 "for it in each step: raise --workers, or check the disk of that host",
-                *(slow.rank, host, 100 * share),
+                *(rank, host, 100 * share),
             )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hvdtrain.collectives.horovod import HorovodGroup
+from hvdtrain.collectives.surviving import rank_of, ranks_of
 from hvdtrain.config.options import StepRange
 from hvdtrain.frameworks.tracing import profiling, waiter
 from hvdtrain.interfaces import Position
@@ -48,12 +49,13 @@ class Tracing(Observer):
         self._normal_s: float | None = None
 
     def started(self, at: Position) -> None:
-        """Steps up to `at` were done before this process began."""
+        """Steps up to `at` are done: those of earlier processes, or of other ranks."""
         steps, learner, done = self.steps, self._run.learner, at.step
-        assert steps
+        if not steps:  # its file was written before the ranks changed
+            return
         phases.wait = waiter(self._run.config.framework, learner.device)
         if done >= steps.last:
-            self._give_up(f"its steps were made before this job began, which begins at step {done}")
+            self._give_up(f"its steps were made before, as training begins at step {done} here")
         elif steps.first >= self._run.last_step:
             self._give_up(f"the run ends before these steps, after step {self._run.last_step - 1}")
         else:
@@ -79,10 +81,14 @@ class Tracing(Observer):
             self._logged.append((now(), at.step))
 
     def renewed(self, at: Position, pause: Pause) -> None:
-        """What was recorded is of other ranks, and new ones have recorded nothing."""
-        if self.steps:
-            self._give_up("the ranks have changed")
-            self._is_recording = False
+        """What was recorded is of other ranks: all, also new ones, begin again with what is left of the steps."""
+        phases.stop_recording()
+        if self._is_recording:
+            with self._folder, _warning("the profile of the framework"):
+                if self._profiler:
+                    self._profiler.close()
+        self._is_recording, self._done = False, -1
+        self._logged.clear()
 
     def ended(self) -> None:
         """Write what was recorded: no more steps follow."""
@@ -143,10 +149,11 @@ class Tracing(Observer):
         self.steps = None
 
     def _write(self, gathered: list[Any], after: ClockReading) -> None:
-        lines = [ClockLine(rank, self._before, after) for rank in range(len(gathered))]
+        numbers = ranks_of(self._run.group)
+        lines = [ClockLine(place, self._before, after) for place in range(len(gathered))]
         ranks = [
             RankSteps(rank, host, [_on_clock(step, line) for step in steps])
-            for rank, ((host, steps), line) in enumerate(zip(gathered, lines, strict=True))
+            for rank, (host, steps), line in zip(numbers, gathered, lines, strict=True)
         ]
         messages = self._messages(ranks[0])
         error_ns = max(line.error_ns for line in lines)
@@ -165,7 +172,7 @@ class Tracing(Observer):
         for text in texts:
             self._show(f"timeline: {text}")
         clocks = [{"rank": rank, "offset_s": line.offset_ns / 1e9, "error_s": line.error_ns / 1e9}
-                  for rank, line in enumerate(lines)]  # fmt: skip
+                  for rank, line in zip(numbers, lines, strict=True)]  # fmt: skip
         with _warning(f"the timeline {path}"):
             write_atomically(path, to_json(trace(ranks, messages, {"summary": texts, "clocks": clocks})))
             self._show(f"timeline: {path}; open it at https://ui.perfetto.dev or chrome://tracing")
@@ -190,7 +197,7 @@ class Tracing(Observer):
         if not self._run.runtime.framework_profiler:
             return None
         with _warning("the profile of the framework"):
-            path = self._run.folder / f"profiler-rank-{self._run.group.rank}"
+            path = self._run.folder / f"profiler-rank-{rank_of(self._run.group)}"
             profiler = contextlib.ExitStack()
             profiler.enter_context(profiling(self._run.config.framework, path))
             return profiler

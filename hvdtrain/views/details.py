@@ -138,6 +138,11 @@ class Message(NamedTuple):
     level: str
     text: str
 
+    @property
+    def minute(self) -> str:
+        """The time up to the minute."""
+        return self.time[:16]
+
 
 def last_messages(folder: Path, most: int) -> list[Message]:
     """The newest messages in the logs of all ranks, oldest first."""
@@ -156,12 +161,16 @@ class SharedMessage(NamedTuple):
 
 
 def joined_messages(messages: Sequence[Message]) -> list[SharedMessage]:
-    """What several ranks say, once; of what is only information, that of the first rank, as all log their figures."""
-    first = min((message.rank for message in messages), default=0)
+    """What several ranks say, once; of what is only information, that of the first rank that said something in the
+    same minute, as all log their figures, and the first one may have been lost.
+    """
+    firsts: dict[str, int] = {}
+    for message in messages:
+        firsts[message.minute] = min(message.rank, firsts.get(message.minute, message.rank))
     groups: dict[tuple[str, str], SharedMessage] = {}
     ordered: list[SharedMessage] = []
     for message in messages:
-        if message.rank != first and message.level not in LEVELS:
+        if message.rank != firsts[message.minute] and message.level not in LEVELS:
             continue
         group = groups.get((message.level, message.text))
         if group and message.rank not in group.ranks:

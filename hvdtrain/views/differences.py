@@ -112,6 +112,8 @@ def _results(view: RunView) -> dict[str, object]:
         "training loss": view.loss, "test loss": view.test_loss, **view.metrics,
         f"{view.run.unit}/s": view.images_per_s,
     }  # fmt: skip
+    changes = view.run.changes
+    current |= {"ranks lost": changes.losses, "ranks joined": changes.joins, "shards moved": changes.moves}
     known = {*CURRENT_RESULTS, *view.metrics}
     more = {name: value for name, value in details.results(view.run).items() if name not in known}
     return {name: value for name, value in {**current, **more}.items() if value is not None and value is not ABSENT}

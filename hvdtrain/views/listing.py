@@ -14,7 +14,8 @@ from rich.text import Text
 from hvdtrain.config.score import LOSS
 from hvdtrain.errors import UserError
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.views.run_view import STATES, RunView
+from hvdtrain.views.run_state import STATES
+from hvdtrain.views.run_view import RunView
 from hvdtrain.views.table import Cell, CellsOf, Column, Table
 from hvdtrain.views.terminal.figures import decimal, duration, short, speed, steps
 
@@ -23,7 +24,7 @@ TEXTS = (
     *("scored_by", "best_checkpoint"),
 )
 NUMBERS = (
-    *("rank", "ranks", "step", "last_step", "epoch", "loss", "accuracy", "test_loss", "lr"),
+    *("rank", "ranks", "ranks_now", "step", "last_step", "epoch", "loss", "accuracy", "test_loss", "lr"),
     *("score", "images_per_s", "left_s"),
 )
 COLUMNS = (*TEXTS, *NUMBERS)
@@ -164,7 +165,7 @@ def run_lines(views: Sequence[RunView], width: int | None, plain: bool = False) 
             column("state", 1, state_text, left=True, least=10),
             column("framework", 9, lambda view: view.values["framework"], left=True),
             column("strategy", 7, lambda view: view.run.strategy, left=True, least=8),
-            column("ranks", 6, lambda view: str(view.size or "")),
+            column("ranks", 6, lambda view: view.ranks_text),
             column("step", 5, steps),
             column("loss", 3, lambda view: decimal(view.loss)),
             *(losses if _has_loss_as_score(views) else []),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import re
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.runs.changes import Change, Changes
 from hvdtrain.runs.records import Record
 from hvdtrain.runs.step_times import WINDOW_S, StepTime, slow_ranks
 from hvdtrain.training.heartbeats import Heartbeat
@@ -16,6 +18,8 @@ from hvdtrain.training.heartbeats import Heartbeat
 FILE = re.compile(r"rank-(\d{1,6})\.json")
 SILENT_S = 1.4
 """A rank writes a heartbeat every half second: after this long without one it is shown as silent."""
+REPLACED_S = 2.0
+"""A heartbeat that is so much newer than the record of its rank's loss is that of a replacement."""
 LATE_FACTOR = 2.0
 """Where a shared folder shows heartbeats late, a rank is silent after this multiple of the longest delay seen."""
 
@@ -76,6 +80,8 @@ class RankView:
     """What is wrong with it: `no heartbeat for 3 s`, `slow`; empty for a rank like the others."""
     silent_after_s: float = SILENT_S
     """After how long without a heartbeat it does not run."""
+    is_member: bool = True
+    """Whether it trains with the others: not if it was lost, or is started in the place of one that was."""
 
     @property
     def rank(self) -> int:
@@ -94,6 +100,7 @@ class RankView:
             "rank": beat.rank, "host": beat.host, "pid": beat.pid, "step": beat.step, "doing": beat.doing,
             "age_s": round(self.age_s, 1), "images_per_s": self.images_per_s, "memory": beat.memory,
             "compute": compute, "communicate": communicate, "data": data, "remark": self.remark,
+            "is_silent": self.is_silent, "is_member": self.is_member,
         }  # fmt: skip
 
 
@@ -107,14 +114,14 @@ class RankWatch:
         """When `look` was called last; and how late, at most, the folder has shown heartbeats."""
 
     def look(self, beats: dict[int, Heartbeat]) -> list[RankView]:
-        """The ranks now. beats: as `read_beats` has just read them."""
+        """The ranks now, without remarks. beats: as `read_beats` has just read them."""
         now = time.monotonic()
         for rank, beat in beats.items():
             self._add(rank, beat, now)
         for rank in set(self._history) - set(beats):  # of a job that has fewer ranks now
             del self._history[rank]
         self._looked = now
-        return _with_remarks([self._view(rank, now) for rank in sorted(self._history)])
+        return [self._view(rank, now) for rank in sorted(self._history)]
 
     def _add(self, rank: int, beat: Heartbeat, now: float) -> None:
         seen = self._history.setdefault(rank, [])
@@ -155,12 +162,12 @@ def _steps(beat: Heartbeat) -> StepTime:
     return StepTime(beat.compute_s, beat.communicate_s, beat.data_s)
 
 
-def _with_remarks(views: list[RankView]) -> list[RankView]:
-    """The ranks, with what is wrong with each."""
+def with_remarks(views: Sequence[RankView]) -> list[RankView]:
+    """The ranks that train together, with what is wrong with each."""
     known = [view.shares.of(WINDOW_S) for view in views if view.shares]
-    # With --shards, ranks may have different numbers of rows, also now and before.
-    speeds = [view.images_per_s for view in views]
-    work = [view.beat.rows or 0 for view in views] if None in speeds else [speed or 0 for speed in speeds]
+    # With --shards, ranks may have different numbers of rows; and a rank that joined later has trained fewer so far.
+    rates = [view.images_per_s or 0.0 for view in views]
+    work = rates if all(rates) else [view.beat.rows or 0 for view in views]
     slow = slow_ranks([known], work=work) if len(known) == len(views) else []
     remarks = {views[rank.rank].rank: rank.remark for rank in slow}
     shown = []
@@ -168,3 +175,20 @@ def _with_remarks(views: list[RankView]) -> list[RankView]:
         silent = f"no heartbeat for {view.age_s:.0f} s" if view.is_silent else ""
         shown.append(replace(view, remark=silent or remarks.get(view.rank, "")))
     return shown
+
+
+def members_and_others(views: Sequence[RankView], changes: Changes) -> list[RankView]:
+    """Those that train together, with remarks; and those that were lost or join next, in the order of their numbers."""
+    members = changes.members
+    assert members
+    others = [_other(view, changes.lost.get(view.rank)) for view in views if view.rank not in members.hosts]
+    known = with_remarks([view for view in views if view.rank in members.hosts])
+    return sorted([*known, *filter(None, others)], key=lambda view: view.rank)
+
+
+def _other(view: RankView, lost: Change | None) -> RankView | None:
+    """A rank that does not train with the others; None for one of an earlier job."""
+    view = replace(view, images_per_s=None, shares=None, is_member=False)
+    if view.is_silent or (lost and view.beat.time < lost.time + REPLACED_S):
+        return replace(view, remark=f"lost at step {lost.step}") if lost else None
+    return replace(view, remark="starts, and joins at the end of a step")

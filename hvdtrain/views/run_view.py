@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from hvdtrain.config.score import ACCURACY, Score
 from hvdtrain.errors import UserError
-from hvdtrain.runs.metrics import MAX_NAME, metrics_of
-from hvdtrain.runs.records import Record, shown
-from hvdtrain.runs.run import TRACES, Run, find_runs
+from hvdtrain.runs.changes import Changes
+from hvdtrain.runs.metrics import HAPPENED, MAX_NAME, NAME, MetricsReader, metrics_of
+from hvdtrain.runs.records import Record, seconds_of, shown
+from hvdtrain.runs.run import Run, find_runs
 from hvdtrain.system.checkpoint_folder import run_of
 from hvdtrain.system.text import did_you_mean, printable
-from hvdtrain.training.heartbeats import Observation, explain
-from hvdtrain.views.rank_view import RankView, RankWatch, read_beats
+from hvdtrain.views.rank_view import RankView, RankWatch, members_and_others, read_beats, with_remarks
+from hvdtrain.views.run_state import RunState, find_state
 
 RUNS = Path("runs")
 """The default folder of runs."""
@@ -29,35 +29,6 @@ SECOND_LOOK_S = 0.7
 """After this time a heartbeat of a living rank has changed."""
 RECENT_S = 3600.0
 """A run whose newest heartbeat is older than this, by the clocks, is not looked at twice."""
-WAITING_S = 1.5
-"""From so long without a step on all ranks, a run is shown as waiting."""
-GOES_ON_S = 6.0
-"""A run whose ranks write heartbeats for so long after its recorded end has gone on; others end a little later."""
-STEPS = 3.0
-"""A run with long steps, from this multiple of a step's time."""
-LOST_S = 15.0
-"""A run whose ranks are all silent for this long, and that recorded no end, was killed."""
-STARTING_S = 10.0
-"""A run without heartbeats is starting if rank 0 touched its lock in this time, which it does every 3 s."""
-RESTARTING_S = 600.0
-"""The ranks of the next attempt, or at least their lock, are there within this time, unless the launcher was killed."""
-STATES = ("starting", "training", "waiting", "restarting", "finished", "stopped", "failed", "hung")
-
-
-class RunState(NamedTuple):
-    """What a run is doing."""
-
-    name: str
-    """One of STATES."""
-    reason: str = ""
-    """Why it waits, or how it ended."""
-    rank: int | None = None
-    """The rank that failed, or that the others wait for."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it makes no further step by itself."""
-        return self.name in ("finished", "stopped", "failed", "hung")
 
 
 @dataclass(frozen=True)
@@ -72,6 +43,8 @@ class RunView:
     """Number of ranks; 0 if it is not known."""
     global_batch: int
     """Rows of one step over all ranks; 0 if it is not known."""
+    size_now: int | None = None
+    """Number of ranks that train, where some were lost or joined; None where it is as it was at the start."""
 
     @property
     def folder(self) -> Path:
@@ -96,6 +69,13 @@ class RunView:
     def train(self) -> Record:
         """The newest logging step."""
         return self.run.last_records["train"]
+
+    @property
+    def ranks_text(self) -> str:
+        """The number of ranks: `4`, or where it is another one now, `3/4`."""
+        if not self.size:
+            return ""
+        return str(self.size) if self.size_now is None else f"{self.size_now}/{self.size}"
 
     @property
     def loss(self) -> float | None:
@@ -152,12 +132,12 @@ class RunView:
             "name": self.name, "folder": printable(str(self.folder)), "id": self.run.config.text("id"),
             "started": self.started, "state": self.state.name, "reason": self.state.reason, "rank": self.state.rank,
             "framework": options.text("framework"), "strategy": self.run.strategy, "model": options.text("model"),
-            "data": self.run.data, "ranks": self.size, "step": self.step, "last_step": self.last_step,
-            "epoch": self.train.number("epoch"), "loss": self.loss, "accuracy": self.metrics.get(ACCURACY),
-            "test_loss": self.test_loss, "metrics": self.metrics, "score": self.score and self.score.value,
-            "scored_by": self.score.name if self.score else "", "lr": self.train.number("lr"),
-            "images_per_s": self.images_per_s, "unit": self.run.unit, "left_s": self.left_s,
-            "best_checkpoint": self._result.text("best_checkpoint"),
+            "data": self.run.data, "ranks": self.size, "ranks_now": self.size_now, "step": self.step,
+            "last_step": self.last_step, "epoch": self.train.number("epoch"), "loss": self.loss,
+            "accuracy": self.metrics.get(ACCURACY), "test_loss": self.test_loss, "metrics": self.metrics,
+            "score": self.score and self.score.value, "scored_by": self.score.name if self.score else "",
+            "lr": self.train.number("lr"), "images_per_s": self.images_per_s, "unit": self.run.unit,
+            "left_s": self.left_s, "best_checkpoint": self._result.text("best_checkpoint"),
         }  # fmt: skip
 
 
@@ -171,22 +151,43 @@ class RunFollower:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._watch = RankWatch()
+        self._happened = MetricsReader(folder / NAME, only=HAPPENED)
 
     def look(self) -> RunView:
         """The run now."""
         run = Run(self.folder)
         size, train = run.config.count("ranks") or 0, run.last_records["train"]
         beats = {} if run.end and run.end.status == "finished" else read_beats(self.folder)
-        beats = {rank: beat for rank, beat in beats.items() if rank < size or not size}  # not of a larger attempt
         ranks = self._watch.look(beats) if beats else []
+        changes = self._changes(run, size) if _have_changed(ranks, size) else Changes()
+        if changes.members:
+            ranks = members_and_others(ranks, changes)
+        else:
+            ranks = with_remarks([view for view in ranks if view.rank < size or not size])  # not of a larger attempt
         per_rank = size if run.recorded.values.get("batch_scope") == "per-rank" else 1
         batch, speed = (run.recorded.count("batch_size") or 0) * per_rank, train.number("images_per_s")
-        state = find_state(run, ranks, max(size, 1), batch / speed if speed else 0.0)
+        state = find_state(run, ranks, max(size, 1), batch / speed if speed else 0.0, changes)
         if state.is_over:  # no rank is unlike the others
             ranks = [replace(view, remark="") for view in ranks]
         steps = run.result.count("steps") if state.name == "finished" else None
         step = max([train.count("step") or 0, steps or 0, *(view.beat.step for view in ranks)])
-        return RunView(run, state, tuple(ranks), step, size, batch)
+        now = len(changes.members.hosts) if changes.members else size
+        return RunView(run, state, tuple(ranks), step, size, batch, now if now != size else None)
+
+    def _changes(self, run: Run, size: int) -> Changes:
+        """What happened to the ranks of the job that trains now; nothing of an earlier one."""
+        changes = Changes.of(self._happened.read())
+        since = seconds_of(run.started)
+        is_earlier = changes.members and since is not None and changes.members.time < since
+        return Changes() if is_earlier else changes
+
+
+def _have_changed(ranks: Sequence[RankView], size: int) -> bool:
+    """Whether ranks that run may be others than those with which the job began."""
+    silent = [view for view in ranks if view.is_silent]
+    has_new = len({view.beat.step == 0 for view in ranks}) > 1
+    is_other = bool(silent) or has_new or [view.rank for view in ranks] != list(range(size))
+    return is_other and len(silent) < len(ranks)
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunView]:
@@ -207,70 +208,6 @@ def _needs_second_look(view: RunView) -> bool:
     """Whether it may be that ranks run whose heartbeats look old, or that their speed is not known yet."""
     is_final = view.state.name in ("finished", "stopped", "restarting")
     return not is_final and bool(view.ranks) and min(rank.age_s for rank in view.ranks) < RECENT_S
-
-
-def find_state(run: Run, ranks: list[RankView], size: int, step_s: float = 0.0) -> RunState:
-    """The state of a run, from its end record, its heartbeats and its lock.
-
-    size: its number of ranks; step_s: seconds that a step takes.
-    """
-    end, living = run.end, [view for view in ranks if not view.is_silent]
-    if end and not (living and _newest(ranks) > end.time + GOES_ON_S):  # else it went on after that
-        is_old = end.status == "restarting" and time.time() - end.time > RESTARTING_S
-        status = "failed" if is_old and _lock_age(run.folder) > STARTING_S else end.status
-        return RunState(status, shown(end.reason), end.rank)
-    if living:
-        return _state_of_living(ranks, size, max(WAITING_S, STEPS * step_s))
-    if run.result and not end:
-        return RunState("finished")  # its end could not be recorded
-    if ranks:
-        quiet_s = min(view.age_s for view in ranks)
-        if quiet_s < LOST_S:
-            return RunState("waiting", f"no heartbeat of any rank for {quiet_s:.0f} s", ranks[0].rank)
-        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(_newest(ranks)))
-        return RunState("failed", f"no heartbeat of any rank since {since}: they were killed, or their hosts are down")
-    if _lock_age(run.folder) < STARTING_S:
-        return RunState("starting")
-    if problem := _unreadable(run.folder):
-        return RunState("waiting", f"its folder cannot be read ({problem})")
-    return RunState("failed", "it ended before its first step")
-
-
-def _unreadable(folder: Path) -> str:
-    """Why the files of a run cannot be read; empty where they can."""
-    try:
-        hidden = [name for name in TRACES if name in os.listdir(folder) and not os.access(folder / name, os.R_OK)]
-    except OSError as error:
-        return str(error.strerror)
-    return f"{hidden[0]}: {os.strerror(errno.EACCES)}" if hidden else ""
-
-
-def _newest(ranks: list[RankView]) -> float:
-    """When the newest heartbeat was written, in seconds since the epoch."""
-    return max(view.beat.time for view in ranks)
-
-
-def _state_of_living(ranks: list[RankView], size: int, waiting_s: float) -> RunState:
-    """The state of a run of which at least one rank runs. waiting_s: how long it may be without a step."""
-    idle_s = min(view.beat.idle_s for view in ranks if not view.is_silent)
-    silent = [view for view in ranks if view.is_silent]
-    if not silent and idle_s < waiting_s:
-        slow = next((view for view in ranks if view.remark), None)
-        return RunState("training", f"rank {slow.rank} is {slow.remark}" if slow else "", slow.rank if slow else None)
-    seen = Observation({view.rank: view.beat for view in ranks}, frozenset(view.rank for view in silent))
-    waited_s = max([idle_s, *(view.age_s for view in silent)])
-    is_first = not silent and all(view.beat.step == 0 for view in ranks)  # frameworks compile before the first step
-    name = "starting" if is_first else "waiting"
-    return RunState(name, shown(explain(seen, range(size), waited_s)), seen.culprit[0])
-
-
-def _lock_age(folder: Path) -> float:
-    """Seconds since rank 0 touched the lock of a run's folder; very long where there is none."""
-    try:
-        touched = [entry.stat().st_mtime for entry in os.scandir(folder) if entry.name.startswith("lock-")]
-    except OSError:
-        return float("inf")
-    return time.time() - max(touched, default=float("-inf"))
 
 
 def chosen_run(path: Path) -> Path:

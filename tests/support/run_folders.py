@@ -11,6 +11,7 @@ from typing import Any
 
 from hvdtrain.config.options import Config, RuntimeOptions
 from hvdtrain.config.sources import to_record
+from hvdtrain.runs.metrics import MetricsWriter
 from hvdtrain.system.run_end import RunEnd
 from support.networks import LENET_RECORD
 
@@ -64,6 +65,21 @@ def write_records(folder: Path, steps: int, every: int = 5) -> None:
             scores = {"loss": 2.5 / (1 + epoch), "accuracy": round(1 - 0.5 / (1 + epoch), 4)}
             lines.append(json.dumps({"kind": "test", "step": step, "epoch": epoch, **scores}))
     (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def write_changes(folder: Path, back: bool = False, why: str = "was killed by SIGKILL") -> None:
+    """Rank 2 of four was lost at step 120, and its shards moved; back: it joined again at step 140, elsewhere."""
+    writer, nodes = MetricsWriter(folder), ["node1", "node1", "node2", "node2"]
+    start = {"hosts": nodes, "lost": [], "joined": [0, 1, 2, 3], "seconds": 0.0, "repeated": 0}
+    writer.write("members", 0, epoch=0.0, number=1, ranks=[0, 1, 2, 3], **start)
+    lost = {"hosts": [*nodes[:2], nodes[3]], "lost": [{"rank": 2, "why": why}], "joined": []}
+    writer.write("members", 120, epoch=1.2, number=2, ranks=[0, 1, 3], **lost, seconds=0.31, repeated=1)
+    moved = [[8, 2, 0], [9, 2, 1], [10, 2, 3], [11, 2, 0]]
+    writer.write("shards", 120, epoch=1.2, counts=[6, 5, None, 5], moved=moved, why="rank 2 is lost")
+    if back:
+        joined = {"hosts": [*nodes[:2], nodes[3], "node3"], "lost": [], "joined": [2]}
+        writer.write("members", 140, epoch=1.4, number=3, ranks=[0, 1, 3, 2], **joined, seconds=0.02, repeated=0)
+    writer.close()
 
 
 def write_log(folder: Path, rank: int, *messages: str, level: str = "INFO") -> None:

@@ -66,8 +66,12 @@ class TensorFlowLearner(Learner):
         return TensorFlowOptimizer(config, self._variables)
 
     @property
-    def skipped(self) -> int:  # type: ignore[override]
+    def skipped(self) -> int:
         return int(self._skipped.numpy())
+
+    @skipped.setter
+    def skipped(self, count: int) -> None:
+        self._skipped.assign(count)
 
     def _weighted_loss(self, weights: tf.Tensor, *rows: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(self._objective.losses(*rows) * weights)

@@ -60,7 +60,8 @@ LONG = 1.5
 class Late(NamedTuple):
     """The last rank of one step."""
 
-    rank: int
+    place: int
+    """Its place in the list of ranks."""
     waited_s: float
     """How long the other ranks waited for it, their mean."""
 
@@ -130,10 +131,10 @@ def _late(steps: list[list[StepSpans]], error_s: float) -> list[Late | None]:
         if len(times) < len(step):
             late.append(None)
             continue
-        rank = max(range(len(times)), key=times.__getitem__)
-        others = times[:rank] + times[rank + 1 :]
-        certain = _s(times[rank] - max(others)) >= error_s
-        late.append(Late(rank, _s(times[rank] - statistics.fmean(others))) if certain else None)
+        place = max(range(len(times)), key=times.__getitem__)
+        others = times[:place] + times[place + 1 :]
+        certain = _s(times[place] - max(others)) >= error_s
+        late.append(Late(place, _s(times[place] - statistics.fmean(others))) if certain else None)
     return late
 
 
@@ -174,34 +175,34 @@ def _about_last(
     known = [last for last in late if last]
     if not known:
         return "which rank was last cannot be told: the clocks are not known exactly enough"
-    counts = Counter(last.rank for last in known)
-    waited = {rank: sum(last.waited_s for last in known if last.rank == rank) for rank in counts}
-    rank = max(waited, key=waited.__getitem__)
-    each = waited[rank] / len(late)
+    counts = Counter(last.place for last in known)
+    waited = {place: sum(last.waited_s for last in known if last.place == place) for place in counts}
+    slowest = max(waited, key=waited.__getitem__)
+    each = waited[slowest] / len(late)
     words = JOINS[_join_part(steps) or GRADIENTS.name]
-    if each < NOTABLE_SHARE * step_s or waited[rank] < NOTABLE_PART * sum(waited.values()):
-        counted = ", ".join(f"rank {rank} in {count}" for rank, count in sorted(counts.items()))
+    if each < NOTABLE_SHARE * step_s or waited[slowest] < NOTABLE_PART * sum(waited.values()):
+        counted = ", ".join(f"rank {ranks[index].rank} in {count}" for index, count in sorted(counts.items()))
         mean = _time(sum(waited.values()) / len(late))
         return f"no rank stands out: the last one came {mean} after the others on average ({counted} steps)"
-    host = f" on {ranks[rank].host}" if ranks[rank].host else ""
+    host = f" on {ranks[slowest].host}" if ranks[slowest].host else ""
     text = (
-        f"rank {rank}{host} was the last {words} in {counts[rank]} of {len(late)} steps: "
+        f"rank {ranks[slowest].rank}{host} was the last {words} in {counts[slowest]} of {len(late)} steps: "
         f"the others waited {_time(each)} for it in each, {each / step_s:.0%} of the time"
     )
-    name, own_s, others_s = _slowest_part(rank, steps)
+    name, own_s, others_s = _slowest_part(slowest, steps)
     if own_s - others_s < each / 2:
         return text
     return f"{text}; {WORDS.get(name, name)} took it {_time(own_s)}, other ranks {_time(others_s)}"
 
 
-def _slowest_part(rank: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
+def _slowest_part(place: int, steps: list[list[StepSpans]]) -> tuple[str, float, float]:
     """The part in which a rank exceeds the median of the others the most; its mean seconds, and theirs."""
-    names = {part.name for step in steps for part in step[rank].parts} - JOINT
+    names = {part.name for step in steps for part in step[place].parts} - JOINT
     excesses = []
     for name in sorted(names):
         means = [statistics.fmean(_length(step[other], name) for step in steps) for other in range(len(steps[0]))]
-        others = statistics.median(means[:rank] + means[rank + 1 :])
-        excesses.append((means[rank] - others, name, means[rank], others))
+        others = statistics.median(means[:place] + means[place + 1 :])
+        excesses.append((means[place] - others, name, means[place], others))
     return max(excesses, default=(0.0, LOOP.name, 0.0, 0.0))[1:]
 
 

@@ -21,6 +21,8 @@ HOST = ("name", "processor", "cores", "system")
 STRATEGY = "strategy"
 LEFT_OUT_FIRST = 10
 """Added to the priority of columns with details."""
+MAX_CHANGES, MAX_RUNS = 20, 50
+"""Changes of ranks that are listed: of a run, the newest; and of how many runs."""
 MAX_CLASSES = 20
 """Classes that are listed, those of the lowest accuracy first."""
 
@@ -38,6 +40,7 @@ class Report:
         self.findings = [*bit_sentences(runs), *findings(self.groups)]
         self.unfinished = unfinished
         self.classes = class_lines(runs)
+        self.changes = change_lines(runs)
         self._runs = runs
         self.noted = any(row.note for row in self.rows)
 
@@ -161,6 +164,15 @@ def _values(values: Iterable[str]) -> str:
     if len(counts) == 1:
         return counts[0][0]
     return "differs: " + ", ".join(f"{value} ({count_of(number, 'run')})" for value, number in counts)
+
+
+def change_lines(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
+    """Of each run whose ranks changed: its name and how much happened, and the newest changes in their order."""
+    changed = [(run.name, run.changes) for run in runs if run.changes]
+    return [
+        (f"{name}: {changes.summary}", [change.text for change in changes.changes[-MAX_CHANGES:]])
+        for name, changes in changed[:MAX_RUNS]
+    ] + [(f"{len(changed) - MAX_RUNS} more runs", [])] * (len(changed) > MAX_RUNS)
 
 
 def class_lines(runs: Iterable[Run]) -> list[str]:

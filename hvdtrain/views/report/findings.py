@@ -25,7 +25,7 @@ UNREPEATED = "(too few runs to know the spread)"
 def findings(groups: list[Group]) -> list[str]:
     """The sentences, the most important one first."""
     rows = [row for group in groups for row in group.rows]
-    sentences = [*_speeds(groups), _agreement(rows), _scores(rows), _stragglers(rows)]
+    sentences = [*_speeds(groups), _agreement(rows), _scores(rows), _stragglers(rows), _changes(rows)]
     return [sentence for sentence in sentences if sentence]
 
 
@@ -224,3 +224,14 @@ def _stragglers(rows: list[Row]) -> str:
     return (
         f"Rank {rank} of {name} takes {ratio:.2f} times as long as the median of the others, which wait for it{more}."
     )
+
+
+def _changes(rows: list[Row]) -> str:
+    """How many ranks were lost and joined, and audits that found other bits, over all runs."""
+    found = [run.changes for row in rows for run in row.runs if run.changes.losses or run.changes.unequal]
+    if not found:
+        return ""
+    lost, joined, unequal = (sum(getattr(one, name) for one in found) for name in ("losses", "joins", "unequal"))
+    texts = [f"{count_of(lost, 'rank')} lost, {count_of(joined, 'rank')} joined"] * bool(lost)
+    texts += [f"{count_of(unequal, 'audited shard')} with other bits"] * bool(unequal)
+    return f"Ranks: in {count_of(len(found), 'run')}, {', '.join(texts)}."

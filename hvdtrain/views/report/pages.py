@@ -39,6 +39,9 @@ def markdown_page(report: Report) -> str:
     parts.append(f"## More figures\n\n{report.more_table().markdown()}")
     if report.classes:
         parts.append("## Test accuracy of classes\n\n" + _list(report.classes))
+    if report.changes:
+        lists = [f"{_list([run])}{_list(texts, 1)}" for run, texts in report.changes]
+        parts.append("## Changes of ranks\n\n" + "".join(lists))
     parts.append("## Runs\n\n" + _list(f"{label}: {'; '.join(runs)}" for label, runs in report.runs()))
     if report.unfinished:
         parts.append("## Unfinished runs\n\n" + _list(report.unfinished))
@@ -49,8 +52,8 @@ def markdown_page(report: Report) -> str:
     return "\n".join(parts)
 
 
-def _list(items: Iterable[str]) -> str:
-    return "".join(f"- {escape(item)}\n" for item in items)
+def _list(items: Iterable[str], level: int = 0) -> str:
+    return "".join(f"{'  ' * level}- {escape(item)}\n" for item in items)
 
 
 def csv_page(report: Report) -> str:

@@ -33,10 +33,12 @@ class Line(NamedTuple):
     style: str
 
 
-def chart(title: str, lines: Sequence[Line], width: int, height: int, plain: bool = False) -> list[Text]:
+def chart(
+    title: str, lines: Sequence[Line], width: int, height: int, plain: bool = False, marks: Sequence[float] = ()
+) -> list[Text]:
     """A title with the newest values, the curves over epochs, and the axis: `height` lines.
 
-    Empty if no curve has a point. plain: without characters beyond ASCII.
+    Empty if no curve has a point. plain: without characters beyond ASCII. marks: epochs that are marked on the axis.
     """
     known = [line for line in lines if line.curve]
     if not known or height < MIN_HEIGHT or width < 20:
@@ -61,8 +63,20 @@ def chart(title: str, lines: Sequence[Line], width: int, height: int, plain: boo
         for dots, style in row:
             text.append(_ascii(dots) if plain or not dots else chr(EMPTY + dots), style)
         rows.append(text)
-    first, last = f"epoch {short(min(epochs))}", short(max(epochs))
-    return [*rows, Text(" " * room + f"{first}{last:>{max(size[0] - len(first), 0)}}"[: size[0]], "dim")]
+    places = [_place(mark, min(epochs), max(epochs)) for mark in marks if min(epochs) <= mark <= max(epochs)]
+    axis = _axis(short(min(epochs)), short(max(epochs)), size[0], [int(place * size[0]) for place in places], plain)
+    return [*rows, Text(" " * room).append_text(axis)]
+
+
+def _axis(low: str, high: str, width: int, marks: Sequence[int], plain: bool) -> Text:
+    """The least and the greatest epoch, and marks where they leave room."""
+    first = f"epoch {low}"
+    axis = Text(f"{first}{high:>{max(width - len(first), 0)}}"[:width], "dim")
+    for place in set(marks):
+        if axis.plain[place : place + 1] == " ":
+            mark = Text("^" if plain else "▴", "yellow")
+            axis = axis[:place].append_text(mark).append_text(axis[place + 1 :])
+    return axis
 
 
 Dots = list[list[tuple[int, str]]]

@@ -69,7 +69,7 @@ def steps(view: RunView) -> str:
 
 def total_speed(view: RunView) -> float | None:
     """Rows per second of all ranks: now, where their heartbeats tell, else of the newest logging step."""
-    now = [rank.images_per_s for rank in view.ranks]
+    now = [rank.images_per_s for rank in view.ranks if rank.is_member]
     measured = [value for value in now if value is not None]
     live = bool(now) and len(measured) == len(now) and view.state.name in ("training", "waiting")
     return sum(measured) if live else view.images_per_s

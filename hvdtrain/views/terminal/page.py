@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
+from hvdtrain.runs.changes import Changes
 from hvdtrain.runs.records import Record, shown
 from hvdtrain.system.checkpoint_folder import Entry, best_first
 from hvdtrain.system.text import format_ranks
@@ -19,6 +20,7 @@ from hvdtrain.views.terminal import figures
 from hvdtrain.views.terminal.screen import (
     CHART_HEIGHT,
     Shown,
+    change_lines,
     chart_lines,
     message_lines,
     progress_lines,
@@ -30,7 +32,7 @@ FILE_WIDTH = 120
 """Columns of charts in a file."""
 LAST_MESSAGES = 10
 LAST_CHECKPOINTS = 8
-LAST_ATTEMPTS = 20
+LAST_ATTEMPTS = LAST_CHANGES = 20
 
 
 def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool = False) -> list[Text]:
@@ -46,6 +48,7 @@ def page_lines(screen: Shown, width: int | None, all_options: bool, plain: bool 
         (named, _values(options, inner)),
         ("results", _values(details.results(run), inner)),
         ("ranks", rank_lines(view.ranks, inner, first=view.state.rank, plain=plain, unit=run.unit)),
+        ("changes of ranks", _changes(screen.changes, inner)),
         ("attempts", _attempts(details.attempts(folder), inner, plain)),
         ("checkpoints", _checkpoints(details.checkpoints(folder), screen, inner, plain)),
         ("curves", chart_lines(screen, inner or FILE_WIDTH, CHART_HEIGHT - 2, plain)),
@@ -83,6 +86,12 @@ def _filled(texts: Sequence[str], width: int | None) -> list[Text]:
 
 def _wrapped(text: str, width: int | None) -> list[str]:
     return textwrap.wrap(text, max(width, 10), subsequent_indent="    ") or [""] if width else [text]
+
+
+def _changes(changes: Changes, width: int | None) -> list[Text]:
+    """Those of the ranks, in whole lines."""
+    lines = change_lines(changes, None, LAST_CHANGES)
+    return [Text(part, line.style) for line in lines for part in _wrapped(line.plain, width)]
 
 
 def _attempts(records: Sequence[Record], width: int | None, plain: bool) -> list[Text]:

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hvdtrain.config.score import LOSS
+from hvdtrain.runs.changes import AUDIT, LOST, Changes
 from hvdtrain.runs.metrics import NAME, Curve, MetricsReader, SavedHash
 from hvdtrain.system.text import format_ranks
 from hvdtrain.views.details import LEVELS, SharedMessage, joined_messages, last_messages
@@ -28,6 +29,9 @@ TWO_CHARTS = 90
 """From this width, charts of loss and of a metric are next to each other."""
 REASON_LINES = 3
 """Of a reason at most."""
+CHANGES, FEW_CHANGES, ROOMY = 5, 2, 30
+"""Changes of ranks that are shown: in a terminal with more than so many lines left, and else."""
+CHANGE_STYLES = {LOST: "yellow", AUDIT: "red"}
 BAR = 24
 """Columns of the bar that shows what a rank's time is spent on."""
 PARTS = (("green", "█", "#"), ("yellow", "▒", "="), ("red", "░", "."))
@@ -47,6 +51,8 @@ class Shown(NamedTuple):
     """Of the weights at checkpoints, by step."""
     scores: Mapping[int, float]
     """Of evaluations, by step."""
+    changes: Changes
+    """Of the ranks."""
 
     @classmethod
     def read(cls, view: RunView, metrics: MetricsReader | None = None) -> Shown:
@@ -60,7 +66,7 @@ class Shown(NamedTuple):
             zip((test_loss if by_loss else score).steps, (test_loss if by_loss else score).values, strict=True)
         )
         messages = joined_messages(last_messages(view.folder, MAX_READ))[-MAX_MESSAGES:]
-        return cls(view, loss, test_loss, score, messages, metrics.hashes(), scores)
+        return cls(view, loss, test_loss, score, messages, metrics.hashes(), scores, Changes.of(metrics))
 
 
 def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> list[Text]:
@@ -73,11 +79,13 @@ def screen_lines(shown: Shown, width: int, height: int, plain: bool = False) -> 
     left = height - len(head) - 1
     ranks = rank_lines(view.ranks, width, _room_for_ranks(len(view.ranks), left), view.state.rank, plain, view.run.unit)
     left -= len(ranks) + 1
+    changes = change_lines(shown.changes, width, CHANGES if left > ROOMY else FEW_CHANGES)
+    left -= len(changes) + bool(changes)
     # Four messages are worth more than a chart that leaves no room for them.
     charts = chart_lines(shown, width, min(CHART_HEIGHT, left - 5), plain) if left - 5 >= MIN_HEIGHT else []
     left -= len(charts) + bool(charts)
     messages = message_lines(shown.messages, width, plain)[-left:] if left > 0 else []
-    parts = [head, ranks, charts, messages]
+    parts = [head, ranks, changes, charts, messages]
     lines = [line for part in parts if part for line in (Text(), *part)]
     return [cut(line, width, plain) for line in lines[1 : height + 1]]
 
@@ -100,9 +108,17 @@ def title_lines(view: RunView, width: int, plain: bool = False) -> list[Text]:
             reason[REASON_LINES - 1] += " ..."
         lines += [Text(f"  {line}", color) for line in reason[:REASON_LINES]]
     framework, model, data = (view.values[name] for name in ("framework", "model", "data"))
-    facts = [framework, view.run.strategy, f"{view.size} rank{'s' * (view.size != 1)}" if view.size else "",
+    facts = [framework, view.run.strategy, _ranks_of(view),
              f"{model} on {data}" if model and data else model, view.started and f"since {view.started}"]  # fmt: skip
     return [cut(line, width, plain) for line in (*lines, _joined([fact for fact in facts if fact], width, "  "))]
+
+
+def _ranks_of(view: RunView) -> str:
+    """How many ranks there are, and how many there were if that has changed."""
+    now, size = view.size_now, view.size
+    if now is not None and size:
+        return f"{now} of {size} ranks" if now < size else f"{now} ranks ({size} at the start)"
+    return f"{size} rank{'s' * (size != 1)}" if size else ""
 
 
 def _joined(parts: Sequence[str], width: int, indent: str, style: str = "dim") -> Text:
@@ -146,15 +162,24 @@ def chart_lines(shown: Shown, width: int, height: int, plain: bool = False) -> l
     """The charts of loss and of a metric, next to each other in a wide terminal; else that of the loss."""
     losses = [Line("train", shown.loss, "cyan"), Line("test", shown.test_loss, "magenta")]
     scores = [Line("test", shown.score, "magenta")]
+    lost = [change.epoch for change in shown.changes.changes if change.kind == LOST and change.epoch is not None]
     if width < TWO_CHARTS or len(shown.score.values) < 2:
-        return chart("loss", losses, min(width, TWO_CHARTS), height, plain)
+        return chart("loss", losses, min(width, TWO_CHARTS), height, plain, lost)
     each = (width - 2) // 2
     name = next(iter(shown.view.metrics), "")
-    left, right = chart("loss", losses, each, height, plain), chart(name, scores, each, height, plain)
+    left, right = (chart(*named, each, height, plain, lost) for named in (("loss", losses), (name, scores)))
     if not left or not right:
         return left or right
     pairs = zip(left, right, strict=True)
     return [first.append(" " * max(each + 2 - first.cell_len, 2)).append_text(second) for first, second in pairs]
+
+
+def change_lines(changes: Changes, width: int | None, most: int) -> list[Text]:
+    """The newest changes of the ranks, a line each, the last one first; below a line of how much happened in all."""
+    newest = changes.changes[::-1][:most]
+    lines = [Text(change.text, CHANGE_STYLES.get(change.kind, "")) for change in newest]
+    summary = [Text(changes.summary, "dim")] if len(newest) > 1 or not newest else []
+    return [line if width is None else cut(line, width) for line in (*summary, *lines)] if changes else []
 
 
 def message_lines(messages: Sequence[SharedMessage], width: int | None, plain: bool = False) -> list[Text]:
@@ -222,6 +247,8 @@ def _columns(ranks: Sequence[RankView], first: int | None, plain: bool, unit: st
 
 
 def _style(view: RankView, first: int | None) -> str:
+    if not view.is_member:
+        return "dim"
     if view.is_silent and view.remark:
         return "red"
     return "yellow" if view.remark or view.rank == first else ""

@@ -148,7 +148,7 @@ def _one_run(run: ListedRun) -> dict[str, Any]:
     end = RunEnd.read(folder)
     return {
         "run": run.values,
-        "ranks": [{**rank.to_json(), "is_silent": rank.is_silent} for rank in run.ranks],
+        "ranks": [rank.to_json() for rank in run.ranks],
         "messages": [
             {**message._asdict(), "ranks": format_ranks(ranks)}
             for message, ranks in joined_messages(last_messages(folder, MAX_READ))[-MESSAGES:]

@@ -44,23 +44,28 @@ def test_a_rank_that_was_lost_and_joined_again_is_one_line(writer, tmp_path):
     assert [change.text for change in read(tmp_path).lost.values()] == texts(tmp_path)
     members(writer, 455, (0, 1, 3, 2), 3, joined=[2], seconds=0.02, hosts=["node1", "node1", "node2", "node1"])
     assert texts(tmp_path) == [
-        "rank 2 on node2 was killed by SIGKILL at step 420, joined again at step 455 on node1 "
-        "(training paused for 0.31 s + 0.02 s, 1 step repeated)"
+        "rank 2 on node2 lost at step 420 (was killed by SIGKILL), joined again at step 455 on node1; "
+        "paused 0.31 s + 0.02 s, 1 step repeated"
     ]
     found = read(tmp_path)
     assert (found.losses, found.joins, found.lost) == (1, 1, {})
-    assert found.summary == "1 rank lost, 1 rank joined, training paused for 0.33 s in all, 1 step repeated"
+    assert found.summary == "1 rank lost, 1 rank joined, paused 0.33 s in all, 1 step repeated"
 
 
 def test_a_change_during_a_change_is_both(writer, tmp_path):
     """Survivors may skip a membership: the rank that was lost in it has joined again in the next."""
     members(writer, 7, (0, 1, 2, 3), 4, {2: "was killed by SIGKILL"}, joined=[2], seconds=0.5)
     assert texts(tmp_path) == [
-        "rank 2 on node2 was killed by SIGKILL at step 7, joined again at step 7 (training paused for 0.5 s + 0.5 s)"
+        "rank 2 on node2 lost at step 7 (was killed by SIGKILL), joined again at step 7; paused 0.5 s + 0.5 s"
     ]
     members(writer, 7, (0, 1, 3), 5, {2: "was killed by SIGSEGV"})
-    members(writer, 6, (0, 1), 6, {3: "had no heartbeat for 30 s"})
-    assert len(texts(tmp_path)) == 3 and [*read(tmp_path).lost] == [2, 3], "of the same step and an earlier one"
+    members(writer, 7, (0, 1), 6, {3: "no heartbeat for 30 s"})
+    assert len(texts(tmp_path)) == 3 and [*read(tmp_path).lost] == [2, 3], "also several of the same step"
+
+
+def test_connections_that_broke_without_a_loss(writer, tmp_path):
+    members(writer, 8, range(4), 2, seconds=0.7, repeated=1)
+    assert texts(tmp_path) == ["connections between the ranks broke at step 8; paused 0.7 s, 1 step repeated"]
 
 
 def test_ranks_that_join_in_addition(writer, tmp_path):
@@ -69,8 +74,8 @@ def test_ranks_that_join_in_addition(writer, tmp_path):
     members(writer, 12, range(4), 3)
     HOSTS.pop()
     joined, left = read(tmp_path).changes
-    assert joined.text == "rank 4 on node3 joined at step 9 (training paused for 0 s)" and joined.kind == "joined"
-    assert left.text == "rank 4 on node3 left at step 12 (training paused for 0 s)", "also where no record says why"
+    assert joined.text == "rank 4 on node3 joined at step 9; paused 0 s" and joined.kind == "joined"
+    assert left.text == "rank 4 on node3 lost at step 12; paused 0 s", "also where no record says why"
 
 
 def test_a_job_that_was_started_again_has_all_its_ranks(writer, tmp_path):

@@ -15,10 +15,11 @@ from hvdtrain.training.timing import Throughput
 
 
 def test_only_what_matters_is_shown() -> None:
-    assert DataFigures([0.01, 0.04], 2).texts() == []
-    assert DataFigures([0.1, 0.34], 2).texts() == ["rank 1 waited for data 34% of the time (raise --workers, now 2)"]
-    assert "--workers" not in DataFigures([0.1, 0.34], None).texts()[0]
-    assert DataFigures([0.0], 0, train=2).texts() == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
+    assert DataFigures({0: 0.01, 1: 0.04}, 2).texts() == []
+    waited = "rank 3 waited for data 34% of the time (raise --workers, now 2)"
+    assert DataFigures({0: 0.1, 3: 0.34}, 2).texts() == [waited]
+    assert "--workers" not in DataFigures({0: 0.1, 1: 0.34}, None).texts()[0]
+    assert DataFigures({0: 0.0}, 0, train=2).texts() == ["skipped 2 bad train row(s) and 0 of test (see logs)"]
 
 
 def test_wait_is_a_share_of_the_time_in_steps() -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.run_folders import write_beat, write_records, write_run
+from support.run_folders import write_beat, write_changes, write_records, write_run
 
 from hvdtrain.views import rank_view
 from hvdtrain.views.run_view import RunFollower
@@ -82,3 +82,74 @@ def test_a_run_is_starting_until_its_first_step(tmp_path):
     for rank in range(2):
         write_beat(folder, rank, step=0, idle_s=20.0)
     assert RunFollower(folder).look().state.name == "starting"
+
+
+def survivors(folder, back=False, gone=(2,), **of_rank_2):
+    """A run of four ranks that lost rank 2, of which `gone` are silent."""
+    write_records(write_run(folder, ranks=4, shards=16), 150)
+    write_changes(folder, back)
+    for rank in range(4):
+        write_beat(folder, rank, age_s=40.0 * (rank in gone), **(of_rank_2 if rank == 2 else {}))
+    return RunFollower(folder).look()
+
+
+def test_a_rank_that_was_lost_is_not_a_silent_one(tmp_path):
+    view = survivors(tmp_path / "run")
+    assert view.state.name == "training" and view.state.rank == 2 and view.ranks_text == "3/4"
+    assert view.state.reason.startswith("3 of 4 ranks: rank 2 on node2 lost at step 120 (was killed by SIGKILL)")
+    assert [rank.is_member for rank in view.ranks] == [True, True, False, True]
+    assert view.ranks[2].remark == "lost at step 120" and view.ranks[2].to_json()["is_member"] is False
+    assert view.ranks[2].images_per_s is view.ranks[2].shares is None
+
+
+def test_a_rank_that_joined_again_is_like_the_others(tmp_path):
+    view = survivors(tmp_path / "run", back=True, gone=())
+    assert (view.state, view.ranks_text) == (("training", "", None), "4")
+    assert all(rank.is_member for rank in view.ranks)
+
+
+def test_a_silent_survivor_is_waited_for(tmp_path):
+    view = survivors(tmp_path / "run", gone=(1, 2))
+    assert (view.state.name, view.state.rank) == ("waiting", 1)
+    assert "no heartbeat of rank 1 (" in view.state.reason
+
+
+def test_a_replacement_that_has_not_joined_is_not_waited_for(tmp_path):
+    """Its heartbeat is newer than the record of the loss."""
+    view = survivors(tmp_path / "run", gone=(), step=0, pid=7, idle_s=30.0)
+    assert view.state.name == "training", "rank 2 was lost just now, or its replacement starts"
+    write_beat(tmp_path / "run", 2, number=2, age_s=-5.0, step=0, pid=7, idle_s=30.0)
+    view = RunFollower(tmp_path / "run").look()
+    assert view.ranks[2].remark.startswith("starts") and view.state.name == "training" and view.size_now == 3
+
+
+def test_ranks_beyond_the_first_ones_are_shown(tmp_path):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(3):
+        write_beat(folder, rank)
+    record = {"kind": "members", "step": 9, "time": 2e9, "number": 2, "ranks": [0, 1, 2], "joined": [2]}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    view = RunFollower(folder).look()
+    assert [rank.rank for rank in view.ranks] == [0, 1, 2] and view.ranks_text == "3/2"
+    (folder / "metrics.jsonl").write_text(json.dumps({**record, "time": 1e9}) + "\n")
+    assert RunFollower(folder).look().ranks_text == "2", "the record is of an earlier job"
+
+
+@pytest.mark.parametrize(
+    "odd", [{"ranks": [0, 0]}, {"ranks": "x"}, {"hosts": 3}, {"time": "x"}, {"number": -1}, {"lost": [1]}]
+)
+def test_odd_records_of_members(tmp_path, odd):
+    folder = write_run(tmp_path / "run", ranks=2)
+    for rank in range(2):
+        write_beat(folder, rank, age_s=40.0 * rank)
+    record = {
+        "kind": "members",
+        "step": 9,
+        "time": 2e9,
+        "number": 2,
+        "ranks": [0],
+        "lost": [{"rank": 1, "why": "\x1b"}],
+    }
+    (folder / "metrics.jsonl").write_text(json.dumps({**record, **odd}) + "\n")
+    view = RunFollower(folder).look()
+    assert view.state.name in ("training", "waiting") and view.state.reason.isprintable()

@@ -23,6 +23,7 @@ export class Chart {
     this.title = title;
     this.lines = [];
     this.band = null;
+    this.marks = [];
     this.isLogarithmic = false;
     this.svg = makeSvg("svg", {role: "img", tabindex: 0, class: "chart"});
     this.tip = make("div", {class: "tip", hidden: true});
@@ -37,8 +38,9 @@ export class Chart {
   }
 
   // lines: see above; band: {x, low, high} or null; unit: of x, as text; least: of the span of the vertical axis.
-  show(lines, {unit = "epoch", band = null, isLogarithmic = false, least = 0} = {}) {
-    Object.assign(this, {lines, unit, band, isLogarithmic, least});
+  // marks: {x, kind, text}, places that are marked.
+  show(lines, {unit = "epoch", band = null, isLogarithmic = false, least = 0, marks = []} = {}) {
+    Object.assign(this, {lines, unit, band, isLogarithmic, least, marks});
     this.draw();
   }
 
@@ -55,7 +57,7 @@ export class Chart {
     const onX = scale(...xs, LEFT, width - RIGHT, false);
     const onY = scale(...(this.isLogarithmic ? ys : padded(ys, this.least)), height - BOTTOM, TOP, this.isLogarithmic);
     this.places = {onX, onY, width, height, usable};
-    this.svg.replaceChildren(...this.axes(), ...this.areas(), ...this.curves());
+    this.svg.replaceChildren(...this.axes(), ...this.areas(), ...this.marked(xs), ...this.curves());
     if (this.marker !== null) this.point(this.marker);
   }
 
@@ -73,6 +75,12 @@ export class Chart {
     }
     made.push(makeSvg("text", {x: 4, y: height - 5, class: "tick"}, this.unit));
     return made;
+  }
+
+  marked([low, high]) {
+    const {onX, height} = this.places;
+    return this.marks.filter(({x}) => Number.isFinite(x) && x >= low && x <= high).map(({x, kind, text}) => makeSvg("line",
+      {class: `change ${kind}`, x1: onX(x), x2: onX(x), y1: TOP, y2: height - BOTTOM}, makeSvg("title", {}, text)));
   }
 
   areas() {

@@ -7,6 +7,7 @@ import {ask, Missing} from "./server.js";
 
 const FIGURES = ["loss", "test loss", "images/s", "learning rate"];  // metrics come after the losses
 const LOSSES = ["loss", "test loss"];
+const MARKED = ["lost", "joined", "audit"];  // changes of ranks that are marked in the curves of one run
 const MAX_TOGETHER = 8;  // figures that are shown together
 const LEAST_SPANS = {accuracy: 0.1};  // of the vertical axis, so that small changes look small
 const DRAW_EVERY_MS = 300;  // while curves arrive
@@ -110,9 +111,13 @@ export class Curves {
         const curve = this.read.get(run.name)?.curves[name];
         return {name: run.name, slot: run.slot, x: curve ? curve[axis] : [], y: curve ? curve.values : []};
       });
+      const alone = this.runs.length === 1 ? this.read.get(this.runs[0].name) : null;
+      const marks = (alone?.changes.last ?? []).filter(({kind}) => MARKED.includes(kind))
+        .map((change) => ({...change, x: axis === "steps" ? change.step : change.epoch}));
       const isLogarithmic = this.log.checked && LOSSES.includes(name);
       chart.rename(name === "images/s" && this.runs.some((run) => run.unit === "rows") ? "rows/s" : name);
-      chart.show(lines, {unit: axis === "steps" ? "step" : "epoch", isLogarithmic, least: LEAST_SPANS[name] ?? 0});
+      const unit = axis === "steps" ? "step" : "epoch";
+      chart.show(lines, {unit, isLogarithmic, marks, least: LEAST_SPANS[name] ?? 0});
     }
     this.hint.hidden = figures.length > 0;
     setText(this.hint, this.runs.length ? "No values yet." : "Choose runs in the table to see their curves over each other.");

@@ -33,6 +33,11 @@ export function duration(seconds) {
 
 export const steps = (step, last) => (last ? `${whole(step)} / ${whole(last)}` : whole(step));
 
+// The ranks that train now, if those are not as many as at the start, and of a run at its start.
+export function rankCount({ranks, ranks_now: now}) {
+  return isNumber(now) ? `${whole(now)} / ${whole(ranks)}` : whole(ranks || null);
+}
+
 // Date and time of a number of seconds since the epoch, by this machine's clock.
 export function moment(seconds) {
   const date = new Date(seconds * 1000);

@@ -54,8 +54,10 @@ export class RankTable {
   row(rank, files, culprit) {
     if (!this.rows.has(rank.rank)) this.rows.set(rank.rank, makeRow(rank.rank));
     const {node, cells, bar, numbers, links} = this.rows.get(rank.rank);
-    const isLive = rank.step !== undefined, isSilent = isLive && rank.is_silent && !this.isOver;
-    node.classList.toggle("marked", Boolean(rank.remark) || rank.rank === culprit);
+    const isLive = rank.step !== undefined, isGone = isLive && !rank.is_member && !this.isOver;
+    const isSilent = isLive && rank.is_silent && !isGone && !this.isOver;
+    node.classList.toggle("marked", !isGone && (Boolean(rank.remark) || rank.rank === culprit));
+    node.classList.toggle("gone", isGone);
     if (cells.host.textContent !== (rank.host ?? "")) cells.host.replaceChildren(isolated(rank.host ?? ""));
     const place = isLive && rank.doing && rank.doing !== "step" ? `at ${rank.doing}` : "";
     setText(cells.remark, [rank.remark, place].filter(Boolean).join("; "));
@@ -129,7 +131,8 @@ export class Spread {
 }
 
 function note(spread) {
-  const last = spread.lines.map(({rank, values}) => [values[values.length - 1], rank]);
+  const last = spread.lines.map(({rank, values}) => [values[values.length - 1], rank]).filter(([value]) => value !== null);
+  if (!last.length) return "";
   const [multiple, rank] = last.reduce((best, one) => (one[0] > best[0] ? one : best));
   const parts = [`Of the newest logging step, rank ${rank} took ${multiple.toFixed(2)} times as long as the median rank.`];
   if (spread.ranks > spread.lines.length) parts.push("Lines: the ranks that were slowest lately; band: all ranks.");

@@ -3,7 +3,7 @@
 import {parameters} from "./address.js";
 import {Curves} from "./curves.js";
 import {arrange, byId, hasSelection, isolated, keepPlace, make, setText} from "./dom.js";
-import {capitalized, duration, fixed, moment, short, steps, whole} from "./format.js";
+import {capitalized, duration, fixed, moment, rankCount, short, steps, whole} from "./format.js";
 import {Lines} from "./lines.js";
 import {RankTable, Spread} from "./ranks.js";
 import {ask} from "./server.js";
@@ -30,7 +30,7 @@ export class RunPage {
     const mark = `${values.run.state} ${values.run.step} ${values.run.test_loss} ${JSON.stringify(values.run.metrics)}`;
     this.curves.choose([{name, slot: 0, unit: values.run.unit}]);
     await Promise.all([
-      this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => this.keepSpread(read)),
+      this.curves.update(() => mark !== this.mark || this.isLive, (_, read) => this.keepRead(read)),
       this.lines.update(name),
       this.showOptions(values.run),
     ]);
@@ -42,8 +42,8 @@ export class RunPage {
     this.ranks.reset();
     this.spread.show(null);
     byId("one-title").replaceChildren(isolated(name));
-    for (const id of ["one-facts", "one-state", "options", "messages"]) byId(id).replaceChildren();
-    byId("one-progress").hidden = byId("ranks-section").hidden = byId("messages-section").hidden = true;
+    for (const id of ["one-facts", "one-state", "options", "messages", "changes"]) byId(id).replaceChildren();
+    for (const id of ["one-progress", "ranks-section", "messages-section", "changes-section"]) byId(id).hidden = true;
     window.scrollTo(0, 0);
   }
 
@@ -59,9 +59,11 @@ export class RunPage {
     if (!hasSelection(byId("messages"))) showMessages(messages);
   }
 
-  keepSpread(read) {
+  // read: as the server has the curves of the run.
+  keepRead(read) {
     this.parts = read.spread;
     this.drawSpread();
+    showChanges(read.changes);
   }
 
   drawSpread() {
@@ -103,7 +105,7 @@ function showFacts(run, end) {
   const place = end && end.rank !== null ? `, rank ${end.rank}${end.host ? ` on ${end.host}` : ""}` : "";
   const ended = end ? `${moment(end.time)}, ${end.status}, exit status ${end.exit_status}${place}` : "";
   const pairs = [
-    ["Framework", run.framework], ["Strategy", run.strategy], ["Ranks", whole(run.ranks || null)], ["Model", run.model],
+    ["Framework", run.framework], ["Strategy", run.strategy], ["Ranks", rankCount(run)], ["Model", run.model],
     ["Data", run.data], ["Loss", short(run.loss)], ["Test loss", short(run.test_loss)],
     ...Object.entries(run.metrics).map(([name, value]) => [capitalized(name), fixed(value, 4)]),
     [`${capitalized(run.unit)}/s`, whole(run.images_per_s)], ["Learning rate", short(run.lr)],
@@ -126,6 +128,19 @@ function makePair(name, text) {
 }
 
 const makePairs = (pairs, kind) => make("dl", {class: `facts ${kind}`}, ...pairs.map(([name, text]) => makePair(name, text)));
+
+let drawnChanges = "";
+
+// The newest first. changes: {summary, last}, see the server.
+function showChanges({summary, last}) {
+  byId("changes-section").hidden = !summary && !last.length;
+  setText(byId("changes-note"), summary);
+  const key = JSON.stringify(last);
+  if ((key === drawnChanges && byId("changes").firstChild) || hasSelection(byId("changes"))) return;
+  drawnChanges = key;
+  byId("changes").replaceChildren(...[...last].reverse().map(({kind, time, text}) => make("li", {class: `change ${kind}`},
+    make("span", {class: "quiet"}, time ? moment(time) : ""), make("span", {class: "text"}, isolated(text)))));
+}
 
 let drawnMessages = "";
 

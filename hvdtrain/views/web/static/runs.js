@@ -3,7 +3,7 @@
 import {addressOfRun, parameters, replace} from "./address.js";
 import {swatch} from "./chart.js";
 import {arrange, byId, isolated, make, setAttribute, setText} from "./dom.js";
-import {capitalized, duration, fixed, short, steps, whole} from "./format.js";
+import {capitalized, duration, fixed, rankCount, short, steps, whole} from "./format.js";
 import {badge, STATES} from "./states.js";
 
 const ROWS = 200;
@@ -14,7 +14,7 @@ const FIRST_COLUMNS = [
   ["state", "State", (run) => run.state, false],
   ["framework", "Framework", (run) => run.framework, false],
   ["strategy", "Strategy", (run) => run.strategy, false],
-  ["ranks", "Ranks", (run) => whole(run.ranks || null), true],
+  ["ranks", "Ranks", rankCount, true],
   ["step", "Step", (run) => steps(run.step, run.last_step), true],
   ["loss", "Loss", (run) => short(run.loss), true],
   ["test_loss", "Test loss", (run) => short(run.test_loss), true],

@@ -96,3 +96,9 @@ def test_ranks_without_common_steps(other):
     if other:
         assert summary([RankSteps(0, "", [step(3, 0)]), *other]) == ["no step was recorded"]
     assert summary([]) == ["no step was recorded"]
+
+
+def test_ranks_have_the_numbers_that_the_launcher_gave_them():
+    """After rank 1 was lost, ranks 0 and 2 recorded the steps."""
+    first, second = job(FAST, SLOW)
+    assert "rank 2 on host1 was the last with" in summary([first, second._replace(rank=2)])[1]

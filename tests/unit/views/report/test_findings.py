@@ -6,9 +6,9 @@ import shutil
 import pytest
 from support.report import learning, make_run, write
 
-from hvdtrain.runs.run import finished_runs
+from hvdtrain.runs.run import Run, finished_runs
 from hvdtrain.views.report.content import Report
-from hvdtrain.views.report.pages import csv_page
+from hvdtrain.views.report.pages import csv_page, html_page, markdown_page
 
 
 def sentences(tmp_path):
@@ -165,3 +165,19 @@ def test_the_rank_that_others_wait_for_is_named(tmp_path):
     assert sentences(tmp_path)[-1] == (
         "Rank 2 of ring-0 takes 2.00 times as long as the median of the others, which wait for it."
     )
+
+
+def test_ranks_that_were_lost_are_told(tmp_path):
+    """In a sentence, and with each change in the lists of both pages; hostile reasons are text."""
+    lost = {"kind": "members", "step": 4, "epoch": 0.5, "number": 2, "ranks": [0], "hosts": ["node1"], "seconds": 0.3}
+    lost["lost"] = [{"rank": 1, "why": "<script>*was* killed"}]
+    make_run(tmp_path / "one", ranks=2, strategy="ring", metrics=[lost])
+    make_run(tmp_path / "other", ranks=2, strategy="ring", seed=1)
+    runs = [Run(tmp_path / name).require() for name in ("one", "other")]
+    report = Report(runs, [])
+    assert "Ranks: in 1 run, 1 rank lost, 0 ranks joined." in report.findings
+    assert report.changes[0][0] == "one: 1 rank lost, paused 0.3 s in all" and len(report.changes) == 1
+    markdown, html = markdown_page(report), html_page(report)
+    assert "- one: 1 rank lost" in markdown and "  - rank 1 lost at step 4 (&lt;script&gt;\\*was\\* killed)" in markdown
+    assert "rank 1 lost at step 4 (&lt;script&gt;*was* killed)" in html and "<script>" not in html
+    assert "Changes of ranks" not in html_page(Report(runs[1:], []))

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from support.run_folders import write_beat, write_finished, write_log, write_records, write_run
+from support.run_folders import write_beat, write_changes, write_finished, write_log, write_records, write_run
 
 from hvdtrain.__main__ import main
 from hvdtrain.runs.metrics import Curve
@@ -237,3 +237,28 @@ def test_an_accuracy_that_hardly_changes_is_not_drawn_over_the_whole_height():
     assert labels[0] - labels[1] == pytest.approx(0.1)
     drawn = [any(character > "\u2800" for character in line) for line in lines[1:-1]]
     assert sum(drawn) <= 3
+
+
+@pytest.mark.parametrize("size", [(60, 24), (80, 24), (200, 50), (40, 10)])
+def test_changes_of_ranks_are_shown(tmp_path, size):
+    folder = write_run(tmp_path / "run", ranks=4, shards=16)
+    write_records(folder, 250)
+    write_changes(folder)
+    for rank in range(4):
+        write_log(folder, rank, "epoch 1/4: train loss 1.5")
+        write_beat(folder, rank, age_s=40.0 * (rank == 2))
+    shown = Shown.read(RunFollower(folder).look())
+    lines = screen_lines(shown, *size)
+    assert len(lines) <= size[1] and max(line.cell_len for line in lines) <= size[0]
+    text = "\n".join(line.plain for line in lines)
+    assert "3 of 4 ranks: rank 2 on node2 lost" in text
+    if size[1] >= 24:
+        assert "\nrank 2 on node2 lost at step 120 (was killed" in text and "lost at step 120\n" in text
+        assert "1 rank lost, paused 0.31 s in all" in text
+    if size[1] >= 50:
+        assert "4 shards moved from rank 2 to ranks 0-1, 3 at step 120: rank 2 is lost" in text
+        (axis,) = (line.plain for line in lines if "epoch 0.05" in line.plain)
+        assert "▴" in axis, "where the rank was lost"
+    write_changes(folder, back=True)
+    page = " ".join(" ".join(line.plain for line in page_lines(Shown.read(shown.view), 80, False)).split())
+    assert "(was killed by SIGKILL), joined again at step 140 on node3; paused 0.31 s + 0.02 s, 1 step repeated" in page

@@ -1,12 +1,15 @@
 """The page in Chromium, on a phone and on a desktop: what it shows, and how it changes."""
 
+import contextlib
+import os
 import shutil
 import threading
+import time
 
 import pytest
 from support.browser import NAMES, Browser, find_browser
 from support.live_runs import Beats, make_run, records
-from support.run_folders import write_task_run
+from support.run_folders import write_changes, write_task_run
 from support.web import serving
 
 from hvdtrain.system.run_end import Failure, RunEnd
@@ -51,21 +54,29 @@ def runs(tmp_path_factory):
     return folder
 
 
+@contextlib.contextmanager
+def beating(beats, **options):
+    """Writes heartbeats meanwhile."""
+    ended = threading.Event()
+
+    def write():
+        while not ended.wait(0.2):
+            beats.write(**options)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 @pytest.fixture(scope="module")
 def url(runs):
     """The address of the page, while the job trains."""
-    ended, beats = threading.Event(), Beats(runs / "live", 8, slow=5)
-
-    def train():
-        while not ended.wait(0.2):
-            beats.write()
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    with serving(runs.parent) as server:
+    with beating(Beats(runs / "live", 8, slow=5)), serving(runs.parent) as server:
         yield server.url
-    ended.set()
-    thread.join()
 
 
 def check_layout(browser, width):
@@ -247,4 +258,34 @@ def test_metrics_empty_folders_and_names_in_several_folders(browser, runs, tmp_p
         browser.open(f"{server.url}#compare=lenet")
         browser.wait("document.querySelector('#overview-curves .legend').innerText.includes('b/runs/lenet')")
         browser.leave()
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize("width", [375, 1280])
+def test_ranks_that_were_lost_and_joined(browser, tmp_path, width):
+    """In the table of ranks, in a list, and as marks in the curves; hostile reasons are text."""
+    folder = make_run(tmp_path / "runs" / "survives", 200, ranks=4)
+    write_changes(folder, why=HOSTILE)
+    beats = Beats(folder, 4)
+    beats.write()
+    os.utime(folder / "heartbeats" / "rank-2.json", (time.time() - 60,) * 2)
+    browser.resize(width)
+    with serving(tmp_path) as server:
+        browser.open(f"{server.url}#run=survives")
+        with beating(beats, without=frozenset([2])):
+            browser.wait("document.querySelectorAll('#changes li').length === 2")
+            browser.wait("document.querySelectorAll('#ranks tr.gone').length === 1")
+            assert "lost at step 120" in browser.run("document.querySelector('#ranks tr.gone').innerText")
+            assert "1 rank lost" in browser.run("document.getElementById('changes-section').innerText")
+            assert "rank 2 on node2 lost at step 120 (<img" in browser.run(
+                "document.getElementById('changes').innerText"
+            )
+            assert "3 / 4" in browser.run("document.getElementById('one-facts').innerText")
+            browser.wait("document.querySelectorAll('#one-curves line.change.lost').length >= 2")
+            check_layout(browser, width)
+        write_changes(folder, back=True)
+        with beating(beats):
+            browser.wait("document.getElementById('changes').innerText.includes('joined again at step 140')")
+            browser.wait("document.querySelectorAll('#ranks tr.gone').length === 0")
+            browser.leave()
     assert browser.errors == []
