@@ -255,7 +255,7 @@ class SurvivingSupervisor(Supervisor):
         if self._failure or at_fault or asked or rank not in self._ranks:
             super()._on_rank_failure(failure)
         else:
-            self._lose(rank, failure, answers=status is not None)
+            self._lose(rank, failure, answers=self._ranks[rank].host_answers)
 
     def _lose(self, number: int, failure: Failure, answers: bool = True) -> None:
         """A rank is lost. answers: whether its host is known to be there."""
