@@ -96,7 +96,7 @@ def job(folder: Path, framework: str, strategy: str, *options: str, **more: Any)
                 "ranks": RANKS,
                 "strategy": strategy,
                 "step_s": STEP_S,
-                "steps": STEPS,
+                "max_steps": STEPS,
                 "options": list(options),
                 **more,
             },

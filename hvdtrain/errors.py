@@ -68,6 +68,12 @@ class BitsDiffer(TrainingError):
     resumable = False
 
 
+class WrongBits(TrainingError):
+    """A rank computed other bits than another one (`--audit`). On the same hosts it would soon happen again."""
+
+    retry = False
+
+
 class PeerLost(TrainingError):
     """Another rank has closed its connection, so this one cannot continue."""
 

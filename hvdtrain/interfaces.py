@@ -68,6 +68,16 @@ class Dataset:
         return hashlib.sha256(f"{self.train.fingerprint} {self.test.fingerprint}".encode()).hexdigest()
 
 
+class Audit(NamedTuple):
+    """A shard that two ranks compute, so that all can compare the bits (`--audit`)."""
+
+    shard: int
+    by: int
+    """The rank that computes it besides the one whose shard it is."""
+    only: bool = False
+    """Whether the step is nothing but that: there is no update, and all ranks compute the shard."""
+
+
 class Batch(NamedTuple):
     """One rank's rows of one step.
 
@@ -76,7 +86,8 @@ class Batch(NamedTuple):
     learning rate of this step. step: its number, counted from 0. rows: int64 (n,), the rows' numbers in the source.
     part: the number of this part of the global batch, which decides its random numbers: the rank, or with --shards the
     shard. shards: with --shards, this rank's shards that have rows, in the order in which they are computed; the step
-    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows.
+    itself then has no rows. all_shards: with them, the numbers of the shards of all ranks that have rows. audit: that
+    of the step. is_witness: whether it is another rank's shard, which is only compared; the last of `shards`.
     """
 
     arrays: tuple[np.ndarray, ...]
@@ -87,6 +98,8 @@ class Batch(NamedTuple):
     part: int = 0
     shards: tuple[Batch, ...] | None = None
     all_shards: tuple[int, ...] = ()
+    audit: Audit | None = None
+    is_witness: bool = False
 
 
 class Group(Protocol):

@@ -1,19 +1,22 @@
 """The gradients, running statistics and losses of a step in shards (`--shards`), combined over all ranks.
 
 Besides the largest magnitudes, the first sum of a step carries what each rank says about its shards: each value is that
-of one rank, and the others add zeros. So all ranks know all losses, and that each shard was computed exactly once.
+of one rank, and the others add zeros. So all ranks know all losses, that each shard was computed exactly once, and
+whether two ranks computed the same bits for the shard that is audited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, SupportsFloat
 
 import numpy as np
 
+from hvdtrain.collectives import audits
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.exact_sum import sum_over_shards
 from hvdtrain.errors import TrainingError
-from hvdtrain.interfaces import Batch, Group, ShardLoss
+from hvdtrain.interfaces import Audit, Batch, Group, ShardLoss
 
 
 class Combined(NamedTuple):
@@ -38,25 +41,38 @@ class ShardSums:
         self._start: list[np.ndarray] = []
         self._added: list[list[np.ndarray]] = []
         self._losses: list[SupportsFloat] = []
+        self._remaining: Iterator[Batch] = iter(())
+        """Shards that are still to be added."""
+        self._hash = 0
+        """Of the audited shard, if this rank has it."""
 
     def begin(self, step: Batch, statistics: Sequence[np.ndarray]) -> None:
         """Begin a step, whose `shards` are added in their order, with the statistics with which every shard begins."""
         self._step, self._start = step, list(statistics)
-        self._added, self._losses = [], []
+        self._added, self._losses, self._hash = [], [], 0
+        self._remaining = iter(step.shards or ())
 
     def add(self, loss: SupportsFloat, gradients: Sequence[np.ndarray], statistics: Sequence[np.ndarray]) -> None:
         """Add the step's next shard: its loss, which may not be computed yet, its gradients, float32, and the
         statistics after it. The arrays may not change afterwards.
         """
+        shard, audit = next(self._remaining), self._step.audit
         changes = [_change(before, after) for before, after in zip(self._start, statistics, strict=True)]
-        self._added.append([*gradients, *changes])
-        self._losses.append(loss)
+        arrays = [*gradients, *changes]
+        if audit and audit.shard == shard.part:
+            self._hash = audits.hash_shard(float(loss), arrays)
+        if not shard.is_witness:
+            self._added.append(arrays)
+            self._losses.append(loss)
 
     def combine(self) -> Combined:
         """Combine the shards of all ranks; call it on every rank.
 
-        Raises TrainingError if a shard that has rows was not computed by exactly one rank.
+        Raises TrainingError if a shard that has rows was not computed by exactly one rank, ShardsDiffer if the audited
+        one has other bits on the rank that checks it, and ShardHashes in a step that only computes it again.
         """
+        if self._step.audit and self._step.audit.only:
+            raise ShardHashes(self._group.gather(self._hash))
         shapes = [*self._parameters, *(array.shape for array in self._start)]
         sums = sum_over_shards(self._group, self._added, shapes, self._shards, self._said())
         self._added = []
@@ -69,27 +85,40 @@ class ShardSums:
         return Combined(gradients, statistics, losses)
 
     def _said(self) -> np.ndarray:
-        """What this rank says about its shards, float64: by shard whether it computed it, its own number, and the
-        loss; by rank the newest membership that it knows.
+        """What this rank says about its shards, float64.
+
+        By shard whether it computed it, its own number, and the loss. The hash of the audited shard, on the rank whose
+        shard it is and on the one that checks it. By rank the newest membership that it knows.
         """
-        shards, memberships = np.zeros((3, self._shards)), np.zeros(self._group.size)
-        for shard, loss in zip(self._step.shards or (), self._losses, strict=True):
+        shards, hashes, memberships = np.zeros((3, self._shards)), np.zeros((2, 2)), np.zeros(self._group.size)
+        added = (shard for shard in self._step.shards or () if not shard.is_witness)
+        for shard, loss in zip(added, self._losses, strict=True):
             shards[:, shard.part] += 1, self._group.rank, float(loss)
+        if audit := self._step.audit:
+            hashes[int(audit.by == self._group.rank)] = audits.halves(self._hash)
         memberships[self._group.rank] = getattr(self._group, "known_membership", 0)
-        return np.concatenate([shards.ravel(), memberships])
+        return np.concatenate([shards.ravel(), hashes.ravel(), memberships])
 
     def _heard(self, carried: np.ndarray) -> list[ShardLoss]:
         """The losses, from the sum of what all ranks said; sets the membership that all know, if the group has one."""
-        ends = 3 * self._shards
-        computed, ranks, losses = carried[:ends].reshape(3, self._shards).tolist()
+        of_shards, hashes, memberships = np.split(carried, [3 * self._shards, 3 * self._shards + 4])
+        computed, ranks, losses = of_shards.reshape(3, self._shards).tolist()
         if hasattr(self._group, "agreed_membership"):
-            self._group.agreed_membership = int(carried[ends:].min())
+            self._group.agreed_membership = int(memberships.min())
         self._check(computed)
+        if audit := self._step.audit:
+            self._compare(audit, int(ranks[audit.shard]), *hashes.tolist())
         return [
             ShardLoss(shard, int(rank), loss)
             for shard, (count, rank, loss) in enumerate(zip(computed, ranks, losses, strict=True))
             if count
         ]
+
+    def _compare(self, audit: Audit, owner: int, *hashes: float) -> None:
+        """Raise ShardsDiffer unless both ranks have the same hash."""
+        of_owner, of_witness = audits.joined(*hashes[:2]), audits.joined(*hashes[2:])
+        if of_owner != of_witness:
+            raise ShardsDiffer(self._step.step, audit.shard, {owner: of_owner, audit.by: of_witness})
 
     def _check(self, computed: Sequence[float]) -> None:
         """Raise TrainingError unless each shard with rows was computed once. computed: how often, by shard."""

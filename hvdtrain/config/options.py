@@ -215,6 +215,12 @@ class RuntimeOptions:
     """Seconds without a step after which the job is ended as hung; 0 for ten times the longest step, at least 30."""
     check_sync: int = option(0, WATCH, minimum=0)
     """Steps between comparisons of all ranks' parameters; 0 compares them only at the start and the end."""
+    audit: int = option(0, WATCH, minimum=0)
+    """With --shards: steps between audits, in which a second rank computes a shard and all compare the bits; 0 for
+    none."""
+    on_wrong_bits: Literal["stop", "exclude"] = option("stop", WATCH)
+    """If an audit finds that a rank computes wrong bits: stop the job, or go on without the rank and its host (with
+    launch --survive)."""
     log_every: int = option(20, WATCH, minimum=1)
     """Steps between logging steps, which record loss and speed and check for stop requests."""
     timeline: str = option("", WATCH)

@@ -87,6 +87,7 @@ def check_strategy(config: Any, runtime: Any, strategy: Any, gradients: int | No
     check_supported(config, strategy.unsupported)
     if config.shards:
         _raise_first(_sharded_strategy_problems(config, runtime, strategy))
+    _raise_first(_audit_problems(config, runtime, strategy))
     if runtime.cuda_graph:
         _raise_first(_cuda_graph_problems(config, runtime, strategy))
     if gradients is not None:
@@ -109,6 +110,13 @@ def check_surviving(config: Any, can_survive: bool) -> None:
     if not can_survive:
         problem = "launch --survive: its ranks cannot be connected again after one is lost"
         raise invalid("strategy", config.strategy, problem, "use --strategy horovod or ring")
+
+
+def check_not_surviving(runtime: Any) -> None:
+    """Check options in a job that is not of `hvdtrain launch --survive`."""
+    if runtime.on_wrong_bits == "exclude":
+        problem = "this job ends when a rank is lost"
+        raise invalid("on_wrong_bits", "exclude", problem, "start it by hvdtrain launch --survive, or use stop")
 
 
 def check_task_style(config: Any, style: str, default: str) -> None:
@@ -209,6 +217,8 @@ def _runtime_problems(runtime: Any) -> Iterator[UserError]:
     if runtime.framework_profiler and not runtime.timeline:
         reason = "--framework-profiler: it needs to know for which steps"
         yield UserError(reason, "give them by --timeline", option="framework_profiler")
+    if runtime.on_wrong_bits != "stop" and not runtime.audit:
+        yield invalid("on_wrong_bits", runtime.on_wrong_bits, "wrong bits are found by audits", "give --audit as well")
     if runtime.auto_resume and (runtime.resume or not (runtime.name or os.environ.get(RUN_NAME))):
         reason = "--auto-resume: it finds the run by its name"
         yield UserError(reason, "give the run a --name, and no --resume", option="auto_resume")
@@ -232,6 +242,15 @@ def _sharded_strategy_problems(config: Any, runtime: Any, strategy: Any) -> Iter
     if runtime.cuda_graph:
         problem = "a job with --cuda-graph does not train in shards"
         yield invalid("shards", config.shards, problem, "leave out --cuda-graph")
+
+
+def _audit_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:
+    if runtime.audit and not config.shards:
+        problem = "only a shard has the same bits on every rank"
+        yield invalid("audit", runtime.audit, problem, "give --shards as well, or leave it out")
+    if runtime.audit and config.strategy == "single":
+        problem = "one process has no other rank to compare with"
+        yield invalid("audit", runtime.audit, problem, "leave it out, or choose a strategy for several processes")
 
 
 def _cuda_graph_problems(config: Any, runtime: Any, strategy: Any) -> Iterator[UserError]:

@@ -87,19 +87,13 @@ class Assignment:
         return Cut(sum(self.counts), self.by_rank[rank])
 
 
-def batches(rows: np.ndarray, batch: int, remainder: Remainder, cut: Cut) -> Iterator[list[Slice]]:
-    """This rank's slices of the global batches of `rows`: the order of an epoch, or what is left of it.
+def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, cut: Cut) -> list[Slice]:
+    """The slices of a cut in one step of `rows`: the order of an epoch, or what is left of it. step: counted from 0.
 
     An incomplete last global batch is dropped (`drop`), padded to its full shape with rows of weight 0 (`pad`, for
     compiled graphs, which need constant shapes), or used as it is (`exact`). `pad` and `exact` give the same gradient:
     the mean over the real rows.
     """
-    for step in range(steps_per_epoch(len(rows), batch, remainder)):
-        yield slices_of_step(rows, step, batch, remainder, cut)
-
-
-def slices_of_step(rows: np.ndarray, step: int, batch: int, remainder: Remainder, cut: Cut) -> list[Slice]:
-    """The slices of any rank in one step, counted from 0 at the beginning of `rows`; see `batches`."""
     part = rows[step * batch : (step + 1) * batch]
     length = batch if remainder == "pad" else len(part)
     return [_slice(part, *bounds(length, number, cut.parts), cut.parts) for number in cut.numbers]

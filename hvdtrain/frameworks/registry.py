@@ -185,6 +185,7 @@ def _start(entry: StrategyEntry[AnyStrategy], config: Config, runtime: RuntimeOp
     settle(config, runtime)
     if surviving.is_requested():
         return _start_surviving(entry, config, runtime)
+    validity.check_not_surviving(runtime)
     with limited_start():
         strategy = entry.start(config, runtime)
     validity.check_shards(config, strategy.group.size)

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from hvdtrain.collectives import audits
 from hvdtrain.datasets import sharding
 from hvdtrain.datasets.reader import Part, Reader
 from hvdtrain.datasets.rows import ArraySource, RowError, Rows
 from hvdtrain.errors import UserError
-from hvdtrain.interfaces import Batch, Group, Position
+from hvdtrain.interfaces import Audit, Batch, Group, Position
 from hvdtrain.runs.console import log, log_to_file
 from hvdtrain.system.phases import DATA, LOOP, phases
 from hvdtrain.training.run import Run
@@ -68,66 +69,101 @@ class Batches:
         """The batches of the steps from `at` to `end` - 1."""
         step = at.step
         while step < end:
-            cut = self._cut
-            with contextlib.closing(self._of_cut(cut, at.epoch, step, end)) as batches:  # ends reading ahead
+            assignment = self._run.assignment
+            with contextlib.closing(self._of_steps(at.epoch, step, end)) as batches:  # ends reading ahead
                 for batch in batches:
                     yield batch
                     step += 1
-                    if self._cut != cut:
+                    if self._run.assignment != assignment:
                         break
 
-    @property
-    def _cut(self) -> sharding.Cut:
-        return self._run.cut(self._run.group.rank)
-
-    def _of_cut(self, cut: sharding.Cut, epoch: int, first: int, end: int) -> Generator[Batch, None, None]:
-        """The batches of the steps `first` to `end` - 1, with the parts of this cut."""
+    def _of_steps(self, epoch: int, first: int, end: int) -> Generator[Batch, None, None]:
+        """The batches of the steps `first` to `end` - 1, as parts are assigned to ranks now."""
         run = self._run
-        rest = self._order[(first - self._start.step) * run.global_batch :]
-        steps = sharding.batches(rest, run.global_batch, run.remainder, cut)
-        slices: Iterator[list[sharding.Slice]] = itertools.islice(steps, end - first)
+        steps: Iterator[dict[int, sharding.Slice]] = (
+            self._parts(step, run.cut(run.group.rank).numbers) for step in range(first, end)
+        )
         rows_of_parts: Iterator[Rows] = itertools.repeat(Rows(()))
         if not self._rows_kept:
-            slices, ahead = itertools.tee(slices)
-            numbers = (part.rows for parts in ahead for part in parts if self._is_computed(part))
+            steps, ahead = itertools.tee(steps)
+            numbers = (slice_.rows for parts in ahead for slice_ in parts.values())
             rows_of_parts = self.reader.batches("train", numbers, epoch)
-        for step, parts in enumerate(slices, first):
+        for step, parts in enumerate(steps, first):
             phases.begin(DATA)
-            numbered = [
-                (number, part) for number, part in zip(cut.numbers, parts, strict=True) if self._is_computed(part)
-            ]
-            read = [next(rows_of_parts) for _ in numbered]
+            read = [next(rows_of_parts) for _ in parts]
             phases.begin(LOOP)
-            lr = run.learning_rate(step)
-            batches = [
-                self._batch(part, rows, lr, step, number) for (number, part), rows in zip(numbered, read, strict=True)
-            ]
+            batch = self._step(step, parts, read)
             phases.begin(phases.between)
-            yield self._in_shards(batches, lr, step) if run.config.shards else batches[0]
+            yield batch
 
-    def _in_shards(self, shards: list[Batch], lr: float, step: int) -> Batch:
-        """A step of which this rank computes these shards."""
-        rows = len(self._order) - (step - self._start.step) * self._run.global_batch
-        computed = sharding.parts_with_rows(rows, self._run.global_batch, self._run.remainder, self._run.config.shards)
-        return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=tuple(shards), all_shards=computed)
+    def _parts(self, step: int, numbers: Sequence[int]) -> dict[int, sharding.Slice]:
+        """The rows of those of these parts of a step that have some, and of the one that this rank checks, by number.
 
-    def _is_computed(self, part: sharding.Slice) -> bool:
-        """Whether a part of a batch is trained on: a shard without rows is not, but a rank takes each step."""
-        return not self._run.config.shards or bool(part.weights.any())
+        Without --shards, a part without rows is padding, and a rank takes each step.
+        """
+        run, audit = self._run, self.audit(step)
+        if audit and audit.by == run.group.rank:
+            numbers = (*numbers, audit.shard)
+        slices = self._slices(step, numbers)
+        computed = zip(numbers, slices, strict=True)
+        return {number: part for number, part in computed if not run.config.shards or part.weights.any()}
+
+    def _slices(self, step: int, numbers: Sequence[int]) -> list[sharding.Slice]:
+        """Parts of a step of this epoch. numbers: ranks, or with --shards shards."""
+        run = self._run
+        cut = sharding.Cut(run.config.shards or run.group.size, tuple(numbers))
+        return sharding.slices_of_step(self._order, step - self._start.step, run.global_batch, run.remainder, cut)
+
+    def _with_rows(self, step: int) -> tuple[int, ...]:
+        """The shards of a step that have rows."""
+        run = self._run
+        rows = len(self._order) - (step - self._start.step) * run.global_batch
+        return sharding.parts_with_rows(rows, run.global_batch, run.remainder, run.config.shards)
+
+    def audit(self, step: int) -> Audit | None:
+        """The shard of a step that two ranks compute (`--audit`)."""
+        run, every = self._run, self._run.runtime.audit
+        if not every or (step + 1) % every:
+            return None
+        return audits.choose(run.config.seed, step, run.assignment.by_rank, self._with_rows(step))
+
+    def _step(self, step: int, parts: dict[int, sharding.Slice], read: list[Rows]) -> Batch:
+        """This rank's batch of a step, from the rows of its parts."""
+        run, lr = self._run, self._run.learning_rate(step)
+        batches = [
+            self._batch(part, rows, lr, step, number) for (number, part), rows in zip(parts.items(), read, strict=True)
+        ]
+        if not run.config.shards:
+            self._count(batches)
+            return batches[0]
+        audit = self.audit(step)
+        if audit and audit.by == run.group.rank:
+            batches[-1] = batches[-1]._replace(is_witness=True)
+        self._count(batches)
+        nothing = (), NO_WEIGHTS, lr, step, NO_ROWS
+        return Batch(*nothing, shards=tuple(batches), all_shards=self._with_rows(step), audit=audit)
 
     def _batch(self, part: sharding.Slice, rows: Rows, lr: float, step: int, number: int) -> Batch:
         if rows.bad:
             part.weights[list(rows.bad)] = 0
             self.bad_rows.add("train", part.rows, rows.bad)
-        self.rows += int(np.count_nonzero(part.weights))
         return Batch(rows.arrays, part.weights, lr, step, part.rows, number)
+
+    def _count(self, batches: Sequence[Batch]) -> None:
+        self.rows += sum(int(np.count_nonzero(batch.weights)) for batch in batches if not batch.is_witness)
+
+    def only(self, step: int, epoch: int, audit: Audit) -> Batch:
+        """A step of this epoch that only computes the audited shard, on every rank."""
+        (part,) = self._slices(step, [audit.shard])
+        rows = Rows(()) if self._rows_kept else next(iter(self.reader.batches("train", [part.rows], epoch)))
+        lr = self._run.learning_rate(step)
+        shard = self._batch(part, rows, lr, step, audit.shard)._replace(is_witness=True)
+        return Batch((), NO_WEIGHTS, lr, step, NO_ROWS, shards=(shard,), audit=audit._replace(only=True))
 
     def describe_rows(self, part: int, step: int) -> str:
         """Numbers of the training rows of a part of a step of this epoch, for a message. part: a rank, or a shard."""
-        run = self._run
-        cut = sharding.Cut(run.config.shards or run.group.size, (part,))
-        parts = sharding.slices_of_step(self._order, step - self._start.step, run.global_batch, run.remainder, cut)
-        rows = np.sort(np.concatenate([part.rows[part.weights > 0] for part in parts]))
+        (part_rows,) = self._slices(step, [part])
+        rows = np.sort(part_rows.rows[part_rows.weights > 0])
         more = f" and {len(rows) - MAX_ROWS} more" if len(rows) > MAX_ROWS else ""
         return f"{', '.join(map(str, rows[:MAX_ROWS]))}{more}"
 

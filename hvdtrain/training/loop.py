@@ -6,10 +6,12 @@ import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hvdtrain.collectives.audits import ShardsDiffer
 from hvdtrain.collectives.surviving import leave_if_agreed
 from hvdtrain.config.score import Score, score_of
 from hvdtrain.interfaces import Batch, Position, StepLoss
 from hvdtrain.system.phases import LOOP, phases
+from hvdtrain.training.audit import Auditor
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.evaluation import Evaluation, evaluate
 from hvdtrain.training.observer import Observer, Pause
@@ -26,10 +28,17 @@ class Training:
     """
 
     def __init__(
-        self, run: Run, at: Position, batches: Batches, ranks: Ranks, saver: Saver, observers: list[Observer]
+        self,
+        run: Run,
+        at: Position,
+        batches: Batches,
+        ranks: Ranks,
+        saver: Saver,
+        auditor: Auditor,
+        observers: list[Observer],
     ) -> None:
         self.at, self._run, self._batches, self._ranks = at, run, batches, ranks
-        self._saver, self._observers = saver, observers
+        self._saver, self._auditor, self._observers = saver, auditor, [*observers, auditor]
         self.is_settled = True
         """Whether all that was due after the last step is done."""
 
@@ -40,7 +49,10 @@ class Training:
     def train(self) -> None:
         """Train to the last step. Raises TrainingError if training fails, Stopped if a rank was asked to stop."""
         for batches in self.epochs():
-            self._run.learner.fit(batches, self._epoch_end - self.at.step, self.after_step)
+            try:
+                self._run.learner.fit(batches, self._epoch_end - self.at.step, self.after_step)
+            except ShardsDiffer as difference:
+                self._auditor.settle(self.at, difference)
 
     def epochs(self) -> Iterator[Iterator[Batch]]:
         """This rank's batches of each epoch: of what is left of it, and up to the last step."""

@@ -188,7 +188,7 @@ class Reporter(Observer):
         self._metrics = [f"{name} {value:.4f}" for name, value in scores.metrics.items()]
         step, epoch = at.step, at.step / self._run.steps_per_epoch
         if self._writer:
-            self._writer.write("ranks", step, evaluation_s=evaluation.seconds)
+            self._writer.write("ranks", step, evaluation_s=by_rank(group, evaluation.seconds))
         self._check_score(scores)
         if self._writer and scores.loss is not None:
             self._writer.write("test", step, epoch=epoch, loss=scores.loss, **scores.metrics)

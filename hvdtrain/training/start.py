@@ -25,6 +25,7 @@ from hvdtrain.system.files import read_json
 from hvdtrain.system.phases import phases
 from hvdtrain.system.run_end import RunEnd
 from hvdtrain.tasks.target import Target
+from hvdtrain.training.audit import Auditor
 from hvdtrain.training.balancing import Balancing
 from hvdtrain.training.batches import Batches
 from hvdtrain.training.begin import Findings, begin, begin_or_join
@@ -67,16 +68,18 @@ class StartedRun:
         self.reporter = Reporter(run, at, track, self.batches, self.throughput)
         observers: list[Observer] = [self.watchdog, self.reporter, self.throughput, Balancing(run, self.reporter)]
         self.tracing: Tracing | None = None
-        if run.runtime.timeline and not start.joins:
+        if run.runtime.timeline:
             from hvdtrain.training.tracing import Tracing
 
             self.tracing = Tracing(run, self.reporter.show)
             observers.append(self.tracing)
         ranks = Ranks(run, self.batches, timer.take, self.stop)
+        self.auditor = Auditor(run, self.batches, self.reporter)
         ranks.losses = start.losses
         survives = isinstance(run.group, SurvivingGroup)
         first = checkpoint_folder.next_number(run.folder / "checkpoints") if survives else None
-        self.training = Training(run, at, self.batches, ranks, Saver(run, start.parent, first), observers)
+        saver = Saver(run, start.parent, first)
+        self.training = Training(run, at, self.batches, ranks, saver, self.auditor, observers)
         self.training.is_settled = start.is_settled
         self.survivors = Survivors(run, self.training, ranks, self._take_over)
         self.stack = contextlib.ExitStack()

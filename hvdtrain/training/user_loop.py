@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hvdtrain.collectives.audits import ShardHashes, ShardsDiffer
 from hvdtrain.collectives.surviving import RanksChanged
 from hvdtrain.config import validity
 from hvdtrain.config.options import Config, RuntimeOptions
@@ -49,12 +50,14 @@ class UserLoop:
         """Of the present step; None until `step` was called in it."""
         self._is_stepped, self._ends_step = False, True
         """Whether `step` was called for the present batch, and whether that completes the step."""
-        self._change: RanksChanged | None = None
-        """Of the ranks, since the present batch."""
+        self._change: RanksChanged | ShardsDiffer | ShardHashes | None = None
+        """Why the step of the present batch was no update, until the script asks for the next one."""
         self._is_saveable = False
         """Whether the optimizer's state after a step is known to be one that a checkpoint can have."""
         self._resumed_schedules: dict[str, int] = {}
         """Steps of each schedule of a run that is resumed in the middle of an epoch, until the first step."""
+        self._difference: ShardsDiffer | None = None
+        """What an audit has found in the present step, which is no update then."""
         self._lr = 0.0
         """Learning rate of the last call of `step`."""
 
@@ -190,11 +193,24 @@ class UserLoop:
             try:
                 for batches in started.training.epochs():
                     for batch in batches:
-                        yield from self._parts(batch)
+                        try:
+                            yield from self._parts(batch)
+                        except ShardsDiffer as difference:
+                            yield from self._compute_again(started, difference)
                         self._count_step(started)
                 self._finish(started)
             except RanksChanged as change:
                 started.survivors.renew(change)
+
+    def _compute_again(self, started: StartedRun, difference: ShardsDiffer) -> Iterator[tuple[Any, ...]]:
+        """One more turn of the loop, with the shard of which two ranks computed other bits."""
+        auditor, at = started.auditor, started.training.at
+        self._difference = difference
+        try:
+            yield from self._parts(auditor.again(at, difference))
+        except ShardHashes as hashes:
+            self._difference = None
+            auditor.decide(at, difference, hashes)
 
     def _parts(self, batch: Batch) -> Iterator[tuple[Any, ...]]:
         """The arrays of the batch, or of each of its shards."""
@@ -235,7 +251,7 @@ class UserLoop:
             self._check_schedules(self._started.training.at.epoch)
         try:
             self._loss = self._learner.step(losses, self._ends_step)
-        except RanksChanged as change:  # the step is done again, or another rank has done it
+        except (RanksChanged, ShardsDiffer, ShardHashes) as change:  # no update: the step is done again, or ended
             self._change, self._is_stepped = change, True
             return False
         self._is_stepped = self._has_steps = True
@@ -263,6 +279,10 @@ class UserLoop:
     def _leave(self, started: StartedRun) -> None:
         """The script has left the loop before its end."""
         phases.is_leaving = True
+        if isinstance(self._change, ShardsDiffer):
+            raise self._change
+        if self._difference:
+            raise self._difference
         training = started.training
 
         def to_the_end() -> None:

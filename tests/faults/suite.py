@@ -135,7 +135,7 @@ class Suite:
         if key not in self._undisturbed:
             one = SurvivingJob(
                 *(self.new_folder(), "local", framework),
-                ranks=1, strategy="single", step_s=0.0, training=training, steps=steps,
+                ranks=1, strategy="single", step_s=0.0, training=training, max_steps=steps,
             )  # fmt: skip
             one.end(0)
             self._undisturbed[key] = one

@@ -69,7 +69,7 @@ class Kills:
         job, holders = self._job, self._job.holders
         if not job.step:
             self._kill_at_start()
-        elif job.step >= job.steps - LAST_STEPS:
+        elif job.step >= job.max_steps - LAST_STEPS:
             if "result" not in self.counts and len(holders) > 1:
                 self._give_order("result", self._random.choice((0.0, self._random.uniform(0, 0.5))))
         else:
@@ -122,9 +122,7 @@ class Kills:
         self._next = time.monotonic() + self._random.uniform(*PAUSE_S[self._job.framework])
 
     def _give_order(self, phase: str, delay_s: float) -> None:
-        draft = self._job.folder / "order"
-        draft.write_text(f"{delay_s:.4f}")
-        draft.replace(self._job.folder / "orders" / phase)
+        self._job.order_kill(phase, delay_s)
         self._order, self._ordered = phase, time.monotonic()
 
     def _look_at_order(self, now: float) -> None:
@@ -151,14 +149,14 @@ def survive(suite: Suite, launcher: str, framework: str) -> Row:
     job = SurvivingJob(
         *(suite.new_folder(), launcher, framework),
         launch_options=["--survive"], ranks=RANKS, strategy=strategy, step_s=STEP_S,
-        training=training, steps=STEPS[framework],
+        training=training, max_steps=STEPS[framework],
     )  # fmt: skip
     kills = Kills(suite, job)
     title = f"{training}, {strategy}"
     try:
         kills.until_end()
         job.end(0, cleanup_s=10)
-        job.compare(suite.undisturbed(framework, training, job.steps))
+        job.compare(suite.undisturbed(framework, training, job.max_steps))
     except Mismatch as error:
         raise Mismatch(f"{title}: {error}\n{kills.report()}") from None
     suite.kills.update(kills.counts)

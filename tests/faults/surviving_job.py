@@ -18,7 +18,7 @@ from hvdtrain.runs import checkpoints, metrics
 from hvdtrain.runs.json_lines import decoded
 
 SUPPORT = ROOT / "tests" / "support"
-RANKS, SHARDS = 4, 6
+RANKS, SHARDS = 4, 5
 START_S = 0.3
 """No process takes less time from its start until it trains with the others."""
 
@@ -54,7 +54,7 @@ class SurvivingJob(WatchedJob):
     """By default, one of RANKS ranks that survives."""
 
     training: str = "network"
-    steps: int = 400
+    max_steps: int = 400
 
     def __post_init__(self) -> None:
         (self.folder / "orders").mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class SurvivingJob(WatchedJob):
     def _command(self) -> list[str]:
         one = TRAININGS[self.training]
         options = [option.replace("{}", self.framework) for option in one.options]
-        lasting = ["--epochs", str(-(-self.steps // one.steps_per_epoch)), "--max-steps", str(self.steps)]
+        lasting = ["--epochs", str(-(-self.max_steps // one.steps_per_epoch)), "--max-steps", str(self.max_steps)]
         kept = ["--log-every", "1", "--checkpoint-every", "25", "--device", "cpu", "--name", "run"]
         program = [sys.executable, str(SUPPORT / "killable.py"), one.program.replace("{}", self.framework)]
         sharded = ["--strategy", self.strategy, "--shards", str(SHARDS)]
@@ -139,6 +139,17 @@ class SurvivingJob(WatchedJob):
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.started(rank), signal_number)
 
+    def order_kill(self, phase: str, delay_s: float = 0.0) -> None:
+        """Let the next rank that begins a phase be killed so much later; `phase-RANK` is for one rank."""
+        draft = self.folder / "order"
+        draft.write_text(f"{delay_s:.4f}")
+        draft.replace(self.folder / "orders" / phase)
+
+    def changes(self, what: str) -> list[dict[str, Any]]:
+        """The records of members that were `lost`, or have `joined`, so far."""
+        self.read()
+        return [record for record in self.history if record["kind"] == "members" and record[what]]
+
     def compare(self, undisturbed: SurvivingJob) -> None:
         """Raise Mismatch unless both have the same parameters, and have recorded the same steps and evaluations."""
         if weights_hash(self.run) != weights_hash(undisturbed.run):
@@ -165,7 +176,7 @@ class SurvivingJob(WatchedJob):
 
     def _check_counts(self) -> None:
         (counts,) = checkpoints.newest(self.run)[1].weights.values()
-        epochs = self.steps / TRAININGS["rows"].steps_per_epoch
+        epochs = self.max_steps / TRAININGS["rows"].steps_per_epoch
         if (counts != -epochs).any():
             wrong = {row: -float(count) for row, count in enumerate(counts.ravel()) if count != -epochs}
             raise Mismatch(f"in {epochs:g} epochs, rows were used this often: {wrong}")

@@ -3,10 +3,12 @@
 usage: python killable.py FRAMEWORK|SCRIPT.py [OPTIONS of training]
 
 In the folder $KILLABLE, each rank first writes its process id into `pids/RANK`. The file `orders/PHASE` holds a number
-of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later.
-HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing is computed.
+of seconds: the first rank to begin that phase takes the order, and is killed so many seconds later; `orders/PHASE-RANK`
+is for that rank only. HVDTRAIN_TEST_STEP_S: seconds by which each step is longer, in which nothing is computed, as long
+as there is no file `hurry`.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -17,11 +19,11 @@ from pathlib import Path
 FOLDER = "KILLABLE"
 STEP_S = "HVDTRAIN_TEST_STEP_S"
 folder = Path(os.environ[FOLDER])
+rank = os.environ.get("HVDTRAIN_RANK", "0")
 
 
 def announce() -> None:
     """Say which process is this rank, before anything slow is imported."""
-    rank = os.environ.get("HVDTRAIN_RANK", "0")
     (folder / "pids").mkdir(exist_ok=True)
     draft = folder / "pids" / f"{rank}.{os.getpid()}"
     draft.write_text(str(os.getpid()))
@@ -43,14 +45,12 @@ def kill_after(seconds: float) -> None:
 
 def begins(phase: str) -> None:
     """Take the order for a phase, if there is one."""
-    order = folder / "orders" / phase
-    if order.exists():
-        taken = folder / "orders" / f"{phase}.{os.getpid()}"
-        try:
-            order.rename(taken)
-        except FileNotFoundError:  # another rank was faster
-            return
-        kill_after(float(taken.read_text()))
+    for name in (phase, f"{phase}-{rank}"):
+        order, taken = folder / "orders" / name, folder / "orders" / f"{phase}.{os.getpid()}"
+        if order.exists():
+            with contextlib.suppress(FileNotFoundError):  # another rank is faster
+                order.rename(taken)
+                kill_after(float(taken.read_text()))
 
 
 def obey() -> None:
@@ -60,7 +60,7 @@ def obey() -> None:
     begin, step_s = Phases.begin, float(os.environ.get(STEP_S, "0"))
 
     def begin_and_obey(self, phase) -> None:
-        if phase is GRADIENTS and step_s:
+        if phase is GRADIENTS and step_s and not (folder / "hurry").exists():
             time.sleep(step_s)
         begin(self, phase)
         begins(phase.name)

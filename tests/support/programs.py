@@ -86,21 +86,35 @@ def drift(framework: str, options: list[str]) -> None:
 
 
 def flip(framework: str, options: list[str]) -> None:
-    """With --shards: one bit of an element of a gradient that rank 1 adds in step BAD_STEP.
-
-    Of the largest element, and the highest of its mantissa: the last one may vanish when weights are rounded.
-    """
-    combined, steps = ShardSums.combine, iter(range(10**9))
-
-    def combine(self):
-        if next(steps) == BAD_STEP and rank_info.detect().rank == 1:
-            gradient = self._added[-1][0] = self._added[-1][0].copy()
-            gradient.view(np.uint32).flat[np.abs(gradient).argmax()] ^= 1 << 22
-            print("1 bit flipped", flush=True)
-        return combined(self)
-
-    ShardSums.combine = combine
+    """`flip_gradients` of rank 1 in BAD_STEP: once."""
+    flip_gradients(1, once=True)
     main(framework, argv=options)
+
+
+def flip_from(framework: str, options: list[str]) -> None:
+    """`flip_gradients` of rank 1 from BAD_STEP on."""
+    flip_gradients(1, once=False)
+    main(framework, argv=options)
+
+
+def flip_gradients(rank: int, once: bool) -> None:
+    """With --shards: in each gradient of a shard that a rank adds in BAD_STEP, one bit is wrong, as long as it lasts.
+
+    Of the largest element, and the highest of its mantissa: the last one may vanish when weights are rounded. once: not
+    in later steps, nor when a shard of this one is computed again.
+    """
+    add = ShardSums.add
+
+    def add_flipped(self, loss, gradients, statistics):
+        step = self._step
+        is_first = step.step == BAD_STEP and not (step.audit and step.audit.only)
+        if rank_info.detect().rank == rank and (is_first if once else step.step >= BAD_STEP):
+            gradients = [gradient.copy() for gradient in gradients]
+            gradients[0].view(np.uint32).flat[np.abs(gradients[0]).argmax()] ^= 1 << 22
+            print("1 bit flipped", flush=True)
+        add(self, loss, gradients, statistics)
+
+    ShardSums.add = add_flipped
 
 
 def sleep(framework: str, options: list[str]) -> None:
@@ -320,8 +334,8 @@ def pooling(_: str, __: list[str]) -> None:
 
 
 PROGRAMS = (
-    nan, drift, flip, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late, die, crash,
-    slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
+    nan, drift, flip, flip_from, sleep, sleep_with_skewed_clock, freeze_at_the_end, terminated_at_the_end, late,
+    die, crash, slowly, slowly_at_first, disk, several, in_small_parts, differ, own_data, apart, logits, pooling,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -10,11 +10,17 @@ from hvdtrain.datasets import sharding
 SIZES = st.integers(1, 9)
 
 
+def batches(rows, batch, remainder, cut):
+    """The slices of a cut in each step of `rows`."""
+    steps = sharding.steps_per_epoch(len(rows), batch, remainder)
+    return [sharding.slices_of_step(rows, step, batch, remainder, cut) for step in range(steps)]
+
+
 def of_all_ranks(samples, batch, remainder, size, start=0):
     """The steps of an epoch from row `start` on: for each the slices of all ranks."""
     order = sharding.order(3, 0, samples)
     cuts = [sharding.Cut.of(rank, size) for rank in range(size)]
-    ranks = [[part for (part,) in sharding.batches(order[start:], batch, remainder, cut)] for cut in cuts]
+    ranks = [[part for (part,) in batches(order[start:], batch, remainder, cut)] for cut in cuts]
     assert len({len(steps) for steps in ranks}) == 1, "a rank with fewer steps hangs the others"
     return order, list(zip(*ranks, strict=True))
 
@@ -102,7 +108,7 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
 
     def steps(size):
         cuts = [sharding.Cut.of(rank, size, shards) for rank in range(size)]
-        ranks = [list(sharding.batches(order, batch, remainder, cut)) for cut in cuts]
+        ranks = [list(batches(order, batch, remainder, cut)) for cut in cuts]
         return [[part for parts in step for part in parts] for step in zip(*ranks, strict=True)]
 
     alone, shared = steps(1), steps(min(size, shards))
@@ -120,7 +126,7 @@ def test_shards_are_the_same_for_any_number_of_ranks(samples, batch, shards, siz
 )
 def test_the_shards_with_rows_are_those_with_a_row_that_counts(samples, batch, shards, remainder):
     order = sharding.order(3, 0, samples)
-    for step, parts in enumerate(sharding.batches(order, batch, remainder, sharding.Cut.of(0, 1, shards))):
+    for step, parts in enumerate(batches(order, batch, remainder, sharding.Cut.of(0, 1, shards))):
         with_rows = tuple(number for number, part in enumerate(parts) if part.weights.any())
         assert sharding.parts_with_rows(samples - step * batch, batch, remainder, shards) == with_rows
 
@@ -150,7 +156,7 @@ def assignments(draw):
 def test_each_shard_is_the_same_on_any_rank(assignment, samples, remainder):
     order, shards = sharding.order(3, 0, samples), sum(assignment.counts)
     ranks, alone = range(len(assignment.by_rank)), sharding.Cut.of(0, 1, shards)
-    for step, expected in enumerate(sharding.batches(order, 16, remainder, alone)):
+    for step, expected in enumerate(batches(order, 16, remainder, alone)):
         seen = {}
         for cut in map(assignment.cut, ranks):
             parts = sharding.slices_of_step(order, step, 16, remainder, cut)

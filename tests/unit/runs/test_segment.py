@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.networks import LENET_RECORD
-from support.run_folders import write_run
+from support.run_folders import write_changes, write_run
 
 from hvdtrain.errors import UserError
 from hvdtrain.interfaces import Checkpoint, OptimizerState, Position
@@ -130,3 +130,11 @@ def test_what_only_a_program_of_the_user_can_repeat_is_refused(tmp_path, model):
         Segment.choose(folder)
     assert model in failed.value.reason
     assert ("--max-steps 30" in failed.value.remedy) == model.endswith(".py")
+
+
+def test_a_run_whose_ranks_changed_is_one_segment(tmp_path):
+    """Records of what happened to ranks are of no session."""
+    folder = make(tmp_path / "run", ranks=4, shards=16)
+    write_changes(folder, back=True)
+    segment = Segment.choose(folder, 0)
+    assert (segment.first, segment.last.step, [*segment.hashes]) == (0, 30, [10, 20, 30])

@@ -1,6 +1,7 @@
 """The rows of a rank whose shards change while it trains."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -24,8 +25,12 @@ class Run(SimpleNamespace):
     group, target = SingleProcess(), SimpleNamespace(kind="network")
     numbers: tuple[int, ...] = (0, 1)
 
+    @property
+    def assignment(self):
+        return sharding.Assignment((self.numbers, tuple(sorted(set(range(SHARDS)) - set(self.numbers)))))
+
     def cut(self, rank):
-        return sharding.Cut(SHARDS, self.numbers)
+        return self.assignment.cut(rank)
 
     def learning_rate(self, step):
         return 0.1
@@ -46,3 +51,43 @@ def test_the_next_step_has_the_new_shards(workers):
             for shard, part in zip(batch.shards, parts, strict=True):
                 assert np.array_equal(shard.rows, part.rows) and np.array_equal(shard.arrays[1], part.rows)
         assert next(batches, None) is None
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_rank_reads_the_shard_that_it_checks_after_its_own(workers):
+    """Every second step; the last batch has 4 rows. A shard that is checked is no row of this rank."""
+    run, dataset = Run(), numbered(ROWS)
+    run.runtime = RuntimeOptions(device_data="off", audit=2)
+    checked = 0
+    with Reader(dataset, workers) as reader:
+        batches = Batches(run, reader)
+        for batch in batches.of_epoch(Position(), 6):
+            own = [shard for shard in batch.shards if not shard.is_witness]
+            others = [shard for shard in batch.shards if shard.is_witness]
+            assert [shard.part for shard in own] == [0, 1] and batch.all_shards == (0, 1, 2, 3)
+            assert (batch.audit is None) == (batch.step % 2 == 0)
+            assert bool(others) == bool(batch.audit and batch.audit.by == 0)
+            for shard in others:
+                checked += 1
+                assert shard is batch.shards[-1] and shard.part == batch.audit.shard in (2, 3)
+                again = batches.only(batch.step, 0, batch.audit)
+                assert again.audit == batch.audit._replace(only=True) and again.all_shards == ()
+                (same,) = again.shards
+                assert same.is_witness and same.part == shard.part and np.array_equal(same.rows, shard.rows)
+                assert np.array_equal(same.arrays[1], shard.arrays[1]) and np.array_equal(same.weights, shard.weights)
+    assert checked in (1, 2) and batches.rows == ROWS // 2
+
+
+def test_who_checks_follows_the_shards_that_move():
+    """A shard that moves between two other ranks may change who checks it, so nothing that was read ahead is used."""
+    run, dataset = Run(), numbered(ROWS)
+    run.runtime = RuntimeOptions(device_data="off", audit=1)
+    with Reader(dataset, 2) as reader:
+        batches = Batches(run, reader).of_epoch(Position(), 5)
+        next(batches)
+        moved = sharding.Assignment(((0, 1), (), (2, 3)))
+        with mock.patch.object(Run, "assignment", moved):
+            for batch in batches:
+                owners = [rank for rank, shards in enumerate(moved.by_rank) if batch.audit.shard in shards]
+                assert batch.audit.by not in owners
+                assert (batch.audit.by == 0) == batch.shards[-1].is_witness
