@@ -7,6 +7,7 @@ logging steps, and so each decides by itself, and they decide the same.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -149,5 +150,6 @@ def better(assignment: Assignment, window: Sequence[np.ndarray]) -> Change | Non
 
 def _noise(rows: np.ndarray, shard_s: np.ndarray) -> float:
     """By how much the ratio of two ranks' medians varies by chance, as a share: their standard deviation."""
-    of_part = np.sqrt(np.mean((rows / shard_s - 1) ** 2) * len(rows) / (len(rows) - 1))
+    squares = math.fsum(((rows / shard_s - 1) ** 2).ravel())  # in no processor's own order: all ranks decide the same
+    of_part = np.sqrt(squares / rows.size * len(rows) / (len(rows) - 1))
     return float(of_part * np.sqrt(2 * np.pi / 2 / len(rows)))  # of a median, sqrt(pi / 2) times that of a mean

@@ -87,7 +87,7 @@ def _join(run: Run, group: SurvivingGroup, agreement: Agreement, examine_host: C
     tracking = None
     if run.is_rank_0:  # it was cut off from the others while they began
         tracking = write_records(run, given.state.position, examine_host)
-    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled, joins=True)
+    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
     return run, start, tracking
 
 

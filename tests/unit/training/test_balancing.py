@@ -20,7 +20,7 @@ class Run(SimpleNamespace):
         self.group, self.assignment = SimpleNamespace(size=size), Assignment.contiguous(size, shards)
 
     def assign(self, assignment):
-        self.assignment = assignment
+        self.assignment = assignment or Assignment.contiguous(self.group.size, self.config.shards)
 
 
 class Reporter:
@@ -64,15 +64,25 @@ def test_shards_stay_where_nothing_can_be_won_or_nobody_asks(run):
     assert after(run, 20, [0.1, 0.1, 0.2]).records == []
 
 
-def test_other_ranks_are_watched_from_their_first_step():
-    run = Run(8, 2)
-    reporter = Reporter()
+def test_ranks_that_changed_begin_with_equal_shares_and_are_watched_anew():
+    run, reporter = Run(8, 2), Reporter()
     balancing = Balancing(run, reporter)
-    balancing.started(Position())
     slow = Interval(0.0, times=[StepTime(1.0, 3.0, 0.0), StepTime(4.0, 0.0, 0.0)])
-    for step in range(1, 6):
-        balancing.joined(Position(step=10 * step), slow)
-    run.group.size, run.assignment = 3, Assignment.contiguous(3, 8)  # a rank joins, before the decision
-    for step in range(5, 11):  # the first step is done again
-        balancing.joined(Position(step=10 * step), Interval(0.0, times=[StepTime(1.0, 0.0, 0.0)] * 3))
-    assert reporter.records == []
+    for first in (0, 55):  # the last steps are done again
+        balancing.started(Position(step=first))
+        for number in range(1, 7):
+            assert run.assignment.counts == [4, 4] and len(reporter.records) == first // 55
+            balancing.joined(Position(step=first + 10 * number), slow)
+        assert run.assignment.counts == [7, 1]
+        balancing.renewed(Position(step=first + 60), None)
+        assert run.assignment.counts == [4, 4]
+    balancing.started(Position(step=115))
+    for number in range(1, 6):
+        balancing.joined(Position(step=115 + 10 * number), slow)
+    run.group.size = 3
+    balancing.renewed(Position(step=165), None)
+    assert run.assignment.counts == [2, 3, 3]
+    balancing.started(Position(step=165))
+    for number in range(1, 9):
+        balancing.joined(Position(step=165 + 10 * number), Interval(0.0, times=[StepTime(1.0, 0.0, 0.0)] * 3))
+    assert len(reporter.records) == 2
