@@ -84,7 +84,7 @@ def _join(run: Run, group: SurvivingGroup, agreement: Agreement) -> Begun:
     open_log(run.folder, group, run.runtime)
     log.info("rank %d joins %d others at step %d", rank_of(group), group.size - 1, agreement.step)
     run.not_finite_at_first.update(consistency.not_finite(learner.weights()))
-    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled, joins=True)
+    start = Start(given.folder, given.state.position, losses=given.losses, is_settled=agreement.is_settled)
     return run, start, None
 
 

@@ -50,8 +50,6 @@ class Start(NamedTuple):
     """See `Ranks.losses`."""
     is_settled: bool = True
     """Whether all that was due after the last step is done."""
-    joins: bool = False
-    """Whether it joins ranks that train already."""
 
 
 def resume(

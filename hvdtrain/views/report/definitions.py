@@ -101,6 +101,12 @@ DEFINITIONS = (
         "for rows. The rank that communicates least is the one that the others wait for. Where the strategy cannot "
         "tell communication from computing, both are one part.",
     ),
+    (
+        "Changes of ranks",
+        "In a job that survives lost ranks: which were lost and joined, for how long training paused, and how many "
+        "steps were done again for that; shards that moved between ranks; and with --audit, shards that a second rank "
+        "computed to other bits.",
+    ),
     (NONE, "Not measured, or no run to compare with."),
     (
         "Test accuracy of classes",
