@@ -25,6 +25,11 @@ class Memberships:
         return tuple(self._members) if self.number else ()
 
     @property
+    def awaited(self) -> bool:
+        """Whether some ranks are ready, and wait for the others before the first membership."""
+        return bool(self._members) and not self.number
+
+    @property
     def finished(self) -> bool:
         """Whether a member has ended well: the others are to do so as well, and no rank joins any more."""
         return self._finished
