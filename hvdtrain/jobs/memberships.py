@@ -67,6 +67,11 @@ class Memberships:
             return None
         return self._next({rank: why})
 
+    def only(self, rank: int) -> Membership | None:
+        """The membership of one member, where the others end; None where it is no member."""
+        self._members = {number: member for number, member in self._members.items() if number == rank}
+        return self._next({}) if self._members else None
+
     def has_finished(self, rank: int) -> None:
         """A rank has ended well. Those that still run need no new membership for that."""
         self._finished = True

@@ -53,8 +53,8 @@ class SurvivingSupervisor(Supervisor):
         """Why ranks were lost that have not joined again."""
         self._store: gloo.Store | None = None
         """The rendezvous server of the newest membership."""
-        self._first: int | None = None
-        """The first rank of that membership."""
+        self._published: tuple[int, ...] = ()
+        """The ranks of that membership."""
         self._said_last: dict[int, str] = {}
 
     # Starting ranks.
@@ -180,7 +180,7 @@ class SurvivingSupervisor(Supervisor):
 
     def _publish(self, membership: Membership) -> None:
         """Tell all members."""
-        self._first = membership.ranks[0]
+        self._published = membership.ranks
         if self._store:
             self._store.close()
         self._store = gloo.Store(self._listening, ranks=len(membership.members))
@@ -239,11 +239,16 @@ class SurvivingSupervisor(Supervisor):
         """End the members that still run some seconds after one has ended well, except the first.
 
         All is written by then. A member that has joined after the last step of the others waits for them in vain; the
-        first one has not, and may have more to do, such as sending the last records to trackers.
+        first one may have more to do, such as sending the last records to trackers. It becomes the only member: where
+        a rank was lost at the very end, it waits for ranks that have ended.
         """
-        for number in self._memberships.ranks:
-            if number != self._first and not self._failure:
-                self._drop(number)
+        first, *others = self._published or (None,)
+        if first in self._ranks and not self._failure:
+            for number in self._memberships.ranks:
+                if number != first:
+                    self._drop(number)
+            if others and self._ranks[first].status is None and (membership := self._memberships.only(first)):
+                self._publish(membership)
         if self._ended():
             self._over.set()
 
